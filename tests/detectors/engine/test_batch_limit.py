@@ -14,7 +14,7 @@ START, STEP = 1_800_000_000.0, 5.0
 
 
 @pytest.fixture
-def found(window_of, findings_of, ref):
+def find(window_of, findings_of, ref):
     """Findings of a service of three replicas after changes (scrape, code, before, after)."""
 
     def run(*changes, running=(50.0, 60.0, 55.0), verdicts=None):
@@ -45,8 +45,8 @@ def found(window_of, findings_of, ref):
 LOWERED = (CHANGED, "flags", "--max-num-seqs=96", "--max-num-seqs=32")
 
 
-def test_a_limit_below_past_batches_is_reported_before_requests_queue(found):
-    (item,) = found(LOWERED)
+def test_a_limit_below_past_batches_is_reported_before_requests_queue(find):
+    (item,) = find(LOWERED)
     assert (item.fault, item.entity.name) == ("batch-misconfigured", "chat")
     assert item.evidence[0].text == "findings.batch_limit_lowered"
     assert dict(item.evidence[0].arguments) == {"needed": "55", "limit": "32", "before": "96"}
@@ -63,8 +63,8 @@ def test_a_limit_below_past_batches_is_reported_before_requests_queue(found):
         (LOWERED, (10.0, 60.0, 12.0)),  # one replica had more for a moment
     ],
 )
-def test_a_sufficient_limit_is_not_reported(found, change, running):
-    assert found(change, running=running) == []
+def test_a_sufficient_limit_is_not_reported(find, change, running):
+    assert find(change, running=running) == []
 
 
 @pytest.mark.parametrize(
@@ -75,12 +75,12 @@ def test_a_sufficient_limit_is_not_reported(found, change, running):
         (35, "flags", "--max-num-seqs=32", ""),
     ],
 )
-def test_a_finding_ends_when_the_limit_is_restored(found, back):
-    assert found(LOWERED, back) == []
+def test_a_finding_ends_when_the_limit_is_restored(find, back):
+    assert find(LOWERED, back) == []
 
 
-def test_a_later_change_of_another_flag_keeps_the_finding(found):
-    (item,) = found(LOWERED, (35, "flags", "", "--seed=2"))
+def test_a_later_change_of_another_flag_keeps_the_finding(find):
+    (item,) = find(LOWERED, (35, "flags", "", "--seed=2"))
     assert item.window.start.timestamp() == START + STEP * CHANGED
 
 
@@ -111,7 +111,7 @@ def rolled(window_of, now_of, ref):
 
 
 def none_there(window, begun):
-    """The same cycles with no replica in them."""
+    """The same cycles without replicas."""
     times, keys = begun + STEP * np.arange(3), BatchLimitDetector.keys
     nothing = np.zeros((0, 3, len(keys)))
     return Window(window.kind, (), times, keys, nothing, nothing.astype(np.uint8), window.step, window.events)

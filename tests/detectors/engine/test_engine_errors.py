@@ -38,8 +38,8 @@ def line(code, second, entity=REPLICAS[0]):
 def find(window_of, findings_of):
     def run(events=(), **rows):
         rows = {name: rows.get(name, replica()) for name in ("r0", "r1", "r2")}
-        found = findings_of(EngineErrorDetector(), window_of(R, rows, events=events), TOPOLOGY)
-        return [(item.fault, item.entity) for item in found]
+        findings = findings_of(EngineErrorDetector(), window_of(R, rows, events=events), TOPOLOGY)
+        return [(item.fault, item.entity) for item in findings]
 
     return run
 

@@ -45,12 +45,12 @@ def test_log_lines_without_a_cause_give_no_finding(find, code):
 
 
 def test_a_log_line_is_reported_and_counted(find):
-    (found,) = find(
+    (finding,) = find(
         [log_event(REPLICA, "cuda_oom", 20, "one"), log_event(REPLICA, "cuda_oom", 50, "two", lines_before="3")]
     )
-    assert found.observed == 5.0
+    assert finding.observed == 5.0
     for language in LANGUAGES:
-        assert "two" in translate(found.evidence[0].text, language, **found.evidence[0].arguments)
+        assert "two" in translate(finding.evidence[0].text, language, **finding.evidence[0].arguments)
 
 
 def test_past_and_future_log_lines_are_ignored(find):

@@ -14,7 +14,7 @@ def answered():
 
 
 def invalid(answered, shares, seed=1):
-    """The share of invalid answers of each scrape, where each replica spoils its own share of them."""
+    """Ratio of invalid answers per scrape if each replica returns its own ratio of them."""
     random = np.random.default_rng(seed)
     spoilt = random.binomial(np.nan_to_num(answered).astype(int), np.array(shares)[:, None]).sum(axis=0)
     return spoilt / np.nansum(answered, axis=0)
@@ -24,22 +24,22 @@ def invalid(answered, shares, seed=1):
 def test_the_replica_correlated_with_invalid_output_is_the_source(answered, ill):
     shares = np.zeros(REPLICAS)
     shares[ill] = 0.7
-    found = source(invalid(answered, shares), answered)
-    assert found.replica == ill
-    assert not found.evenly
-    assert found.share == pytest.approx(0.7, abs=0.1)
+    result = source(invalid(answered, shares), answered)
+    assert result.replica == ill
+    assert not result.evenly
+    assert result.share == pytest.approx(0.7, abs=0.1)
 
 
 def test_invalid_output_of_all_replicas_has_no_single_source(answered):
-    found = source(invalid(answered, [0.3] * REPLICAS), answered)
-    assert found.replica is None
-    assert found.evenly
+    result = source(invalid(answered, [0.3] * REPLICAS), answered)
+    assert result.replica is None
+    assert result.evenly
 
 
 def test_an_idle_period_of_a_replica_identifies_the_source(answered):
     answered[2, 10:] = 0.0
-    found = source(invalid(answered, [0.0, 0.0, 0.2, 0.0, 0.0, 0.0]), answered)
-    assert found.replica == 2
+    result = source(invalid(answered, [0.0, 0.0, 0.2, 0.0, 0.0, 0.0]), answered)
+    assert result.replica == 2
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -55,8 +55,8 @@ def test_even_routing_gives_no_verdict():
 
 
 def test_more_invalid_answers_than_a_replica_returned_have_another_source(answered):
-    found = source(3.0 * answered[0] / answered.sum(axis=0), answered)
-    assert found.replica is None
+    result = source(3.0 * answered[0] / answered.sum(axis=0), answered)
+    assert result.replica is None
 
 
 @pytest.mark.parametrize("known", [0, 7])

@@ -32,7 +32,7 @@ REFUSED = {"engine_up": 0.0, "target_failure_code": 1.0, "engine_health_ok": 0.0
 
 
 def series(*parts):
-    """``series((3, BUSY), (2, {...changes}))``: columns of scrapes; a scrape that failed tells nothing else."""
+    """``series((3, BUSY), (2, {...changes}))``: columns of scrapes. A failed scrape has no other values."""
     scrapes = []
     for count, cells in parts:
         whole = cells if cells.get("engine_up") == 0.0 else {**BUSY, **cells}
@@ -49,8 +49,8 @@ def find(window_of, findings_of):
     return run
 
 
-def faults(found):
-    return [(item.entity.name, item.fault) for item in found]
+def faults(findings):
+    return [(item.entity.name, item.fault) for item in findings]
 
 
 def test_a_busy_engine_has_no_finding(find):
@@ -59,10 +59,10 @@ def test_a_busy_engine_has_no_finding(find):
 
 def test_an_engine_is_dead_after_the_second_refused_scrape(find):
     assert find({"r0": series((5, BUSY), (1, REFUSED))}) == []
-    (found,) = find({"r0": series((5, BUSY), (2, REFUSED))})
-    assert (found.fault, found.severity, found.observed) == ("engine-dead", Priority.P1, 0.0)
-    assert found.evidence[0].text == "findings.page_refused"
-    assert found.evidence[0].arguments == {"scrapes": "2"}
+    (finding,) = find({"r0": series((5, BUSY), (2, REFUSED))})
+    assert (finding.fault, finding.severity, finding.observed) == ("engine-dead", Priority.P1, 0.0)
+    assert finding.evidence[0].text == "findings.page_refused"
+    assert finding.evidence[0].arguments == {"scrapes": "2"}
 
 
 def test_a_dead_engine_is_alive_with_its_first_successful_scrape(find):
@@ -112,14 +112,14 @@ UNHEALTHY = ("Killing", "Container vllm failed liveness probe, will be restarted
 @pytest.mark.parametrize(("lines", "dead"), [([STOPPING], False), ([STOPPING, EVICTED], True), ([UNHEALTHY], True)])
 def test_a_stop_by_the_kubelet_is_not_a_crash(find, ref, lines, dead):
     events = [of_the_kubelet(ref, *line) for line in lines]
-    found = find({"r0": series((5, BUSY), (20, REFUSED))}, events=events)
-    assert faults(found) == ([("r0", "engine-dead")] if dead else [])
+    findings = find({"r0": series((5, BUSY), (20, REFUSED))}, events=events)
+    assert faults(findings) == ([("r0", "engine-dead")] if dead else [])
 
 
 def test_a_dying_engine_core_is_one_dead_engine(find):
     dying = {**STILL, "engine_health_ok": 0.0, "engine_requests_running": 0.0}
-    found = find({"r0": series((5, BUSY), (2, dying), (2, REFUSED))})
-    assert faults(found) == [("r0", "engine-dead")]
+    findings = find({"r0": series((5, BUSY), (2, dying), (2, REFUSED))})
+    assert faults(findings) == [("r0", "engine-dead")]
     long_dying = find({"r0": series((5, BUSY), (4, dying), (2, REFUSED))})
     assert faults(long_dying) == [("r0", "engine-dead")]
 
@@ -157,9 +157,9 @@ def test_immediately_failing_requests_are_a_dead_core(find):
 def test_frozen_running_requests_are_a_hang(find):
     frozen = {**STILL, "engine_inflight_requests": None, "engine_open_files": None}
     assert find({"r0": series((10, BUSY), (2, frozen))}) == []
-    (found,) = find({"r0": series((10, BUSY), (3, frozen))})
-    assert found.fault == "engine-hung"
-    assert "findings.health_misleads" in [item.text for item in found.evidence]
+    (finding,) = find({"r0": series((10, BUSY), (3, frozen))})
+    assert finding.fault == "engine-hung"
+    assert "findings.health_misleads" in [item.text for item in finding.evidence]
 
 
 def test_inflight_requests_reveal_a_hang_of_an_idle_engine(find):
@@ -224,8 +224,8 @@ def test_a_reset_counter_is_neither_progress_nor_a_hang(find):
 
 
 def test_one_verdict_per_replica_and_cycle(find):
-    found = find({f"r{i}": series((5, BUSY), (2, REFUSED)) for i in range(4)})
-    assert sorted(faults(found)) == [(f"r{i}", "engine-dead") for i in range(4)]
+    findings = find({f"r{i}": series((5, BUSY), (2, REFUSED)) for i in range(4)})
+    assert sorted(faults(findings)) == [(f"r{i}", "engine-dead") for i in range(4)]
 
 
 def test_a_server_that_times_out_is_hung(find):

@@ -14,7 +14,7 @@ NAMES = ("engine_requests_running", "engine_generation_tokens_total", "engine_re
 
 
 def replica(gone=(), *, again=AGAIN, tokens=100.0, length=LENGTH):
-    """A new process from column ``again`` on, whose page lacks ``gone``."""
+    """A new process from column ``again`` on, without the metrics ``gone``."""
     row = {name: [1.0] * length for name in NAMES}
     row["engine_generation_tokens_total"] = [tokens] * length
     row["engine_up"] = [1.0] * length
@@ -27,8 +27,8 @@ def replica(gone=(), *, again=AGAIN, tokens=100.0, length=LENGTH):
 @pytest.fixture
 def find(window_of, findings_of):
     def run(**rows):
-        found = findings_of(MissingMetricsDetector(), window_of(R, rows), TOPOLOGY)
-        return [(item.fault, item.entity) for item in found]
+        findings = findings_of(MissingMetricsDetector(), window_of(R, rows), TOPOLOGY)
+        return [(item.fault, item.entity) for item in findings]
 
     return run
 

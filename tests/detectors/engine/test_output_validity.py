@@ -19,8 +19,8 @@ def service(ratio, requests=100.0):
 @pytest.fixture
 def find(window_of, findings_of):
     def run(verdicts=None, **rows):
-        found = findings_of(OutputValidityDetector(), window_of(EntityKind.SERVICE, rows), verdicts=verdicts)
-        return [(item.fault, item.entity.name) for item in found]
+        findings = findings_of(OutputValidityDetector(), window_of(EntityKind.SERVICE, rows), verdicts=verdicts)
+        return [(item.fault, item.entity.name) for item in findings]
 
     return run
 
@@ -107,10 +107,10 @@ def answers(scrapes=LENGTH):
 
 
 def spoilt_by(*shares, scrapes=LENGTH, until=None):
-    """The shares from the twentieth scrape on."""
-    found = np.zeros((CHAT_REPLICAS, scrapes))
-    found[:, 20:until] = np.array(shares)[:, None]
-    return found
+    """Invalid-output ratios from the twentieth scrape on."""
+    findings = np.zeros((CHAT_REPLICAS, scrapes))
+    findings[:, 20:until] = np.array(shares)[:, None]
+    return findings
 
 
 def test_the_replica_with_invalid_output_is_reported_with_its_service(final_verdicts):
@@ -156,7 +156,7 @@ def test_a_replica_with_valid_output_again_is_cleared(final_verdicts):
 
 
 def test_answers_of_a_quiet_replica_accumulate_beyond_the_window(final_verdicts):
-    """Fifteen in ten minutes: after a quarter of an hour it has shown that it is well."""
+    """With 15 answers in ten minutes, a replica is proven healthy after a quarter of an hour."""
     answered = answers(360)
     answered[2, 50:] = 0.0
     answered[2, 56::8] = 1.0

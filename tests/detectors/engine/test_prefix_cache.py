@@ -17,7 +17,7 @@ BUCKETS = len(signal("engine_prompt_length_tokens").bounds) + 1
 
 
 def replica(after=0.5, *, before=0.5, prompt=1000.0, longer=1.0, started=-9000.0, length=LENGTH):
-    """The hit ratio from FAULT on, and the mean length of prompts, ``longer`` from then on."""
+    """Hit ratio and mean prompt length; ``hit`` and ``longer`` apply from FAULT on."""
     lengths = [prompt if column < FAULT else prompt * longer for column in range(length)]
     return {
         "engine_prefix_cache_hit_ratio": [before if column < FAULT else after for column in range(length)],
@@ -31,8 +31,8 @@ def replica(after=0.5, *, before=0.5, prompt=1000.0, longer=1.0, started=-9000.0
 def find(window_of, findings_of):
     def run(verdicts=None, **rows):
         rows = {name: rows.get(name, replica()) for name in NAMES}
-        found = findings_of(PrefixCacheDetector(), window_of(R, rows), TOPOLOGY, verdicts=verdicts)
-        return [(item.fault, item.entity) for item in found]
+        findings = findings_of(PrefixCacheDetector(), window_of(R, rows), TOPOLOGY, verdicts=verdicts)
+        return [(item.fault, item.entity) for item in findings]
 
     return run
 

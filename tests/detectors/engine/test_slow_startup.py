@@ -35,7 +35,7 @@ def fleet(count=4):
 
 @pytest.fixture
 def find(window_of, findings_of):
-    """Four pods of which those named are not ready for 500 s; the others took 200 s, 30 s of them for the image."""
+    """Four pods. The named ones are not ready for 500 s; the others took 200 s, with 30 s for the image pull."""
 
     def run(events, waiting=("s-0",), topology=None, length=101, **columns):
         rows = {
@@ -49,8 +49,8 @@ def find(window_of, findings_of):
         }
         pulls = [event_at(pod(number), "Pulled", 0, PULLED.format(30)) for number in (1, 2, 3)]
         window = window_of(EntityKind.POD, rows, events=[*pulls, *events])
-        found = findings_of(SlowStartupDetector(), window, topology or fleet())
-        return [(item.fault, str(item.entity)) for item in found]
+        findings = findings_of(SlowStartupDetector(), window, topology or fleet())
+        return [(item.fault, str(item.entity)) for item in findings]
 
     return run
 

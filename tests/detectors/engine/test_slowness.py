@@ -30,7 +30,7 @@ def fleet(cards=2):
 
 
 def replica(seed, *, factor=1.0, begins=FAULT, batch=20.0, crowd=1.0, length=LENGTH, started=START - 9000.0):
-    """An engine with 10 ms + 0.25 ms a sequence a step; ``factor`` stretches its steps and ``crowd`` its batch."""
+    """An engine with steps of 10 ms + 0.25 ms per sequence, scaled by ``factor``, and a batch scaled by ``crowd``."""
     random = np.random.default_rng(seed)
     size = batch * random.uniform(0.7, 1.3, length) * np.where(np.arange(length) >= begins, crowd, 1.0)
     step = (0.010 + 0.00025 * size) * np.where(np.arange(length) >= begins, factor, 1.0)
@@ -60,8 +60,8 @@ def find(window_of, findings_of):
         made = {name: replica(number, **slow.get(name, {})) for number, name in enumerate(NAMES)}
         made = made if rows is None else rows
         window = window_of(R, made, events=events, statuses=statuses)
-        found = findings_of(SlownessDetector(), window, topology or fleet(), verdicts=verdicts)
-        return [(item.fault, item.entity) for item in found]
+        findings = findings_of(SlownessDetector(), window, topology or fleet(), verdicts=verdicts)
+        return [(item.fault, item.entity) for item in findings]
 
     return run
 
@@ -132,7 +132,7 @@ def test_slow_engines_of_a_whole_node_blame_no_gpu(find):
 
 
 def restarted(number, factor, gone=10):
-    """Replaced at FAULT - gone, back at FAULT, slow ever since."""
+    """Replaced at FAULT - gone, back and slow from FAULT on."""
     row = replica(number, factor=factor)
     for name, values in row.items():
         row[name] = [None if FAULT - gone <= column < FAULT else value for column, value in enumerate(values)]
@@ -216,5 +216,5 @@ def test_a_change_affects_only_the_replicas_of_its_service(window_of, now_of):
     other = EntityRef("lab", R, "default", "z0")
     window = window_of(R, {"r0": replica(0), "z0": replica(1)}, events=[change("image")])
     topology = Topology.build([(REPLICAS[0], SVC)], entities=[other])
-    found = changed_at(window, np.full(2, -np.inf), topology, now_of(window))
-    assert found.tolist() == [START + 5.0 * FAULT - 1, -np.inf]
+    findings = changed_at(window, np.full(2, -np.inf), topology, now_of(window))
+    assert findings.tolist() == [START + 5.0 * FAULT - 1, -np.inf]

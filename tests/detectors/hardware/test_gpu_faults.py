@@ -43,14 +43,14 @@ def xid(code, at, entity=GPUS[0]):
 def find(window_of, findings_of):
     def run(changes, length=10, events=(), topology=TOPOLOGY, verdicts=None):
         rows = {gpu.name: {**healthy(length), **changes.get(gpu.name, {})} for gpu in GPUS}
-        found = findings_of(GpuFaultDetector(), window_of(GPU, rows, events=events), topology, verdicts=verdicts)
-        return [(item.fault, item.entity.name) for item in found]
+        findings = findings_of(GpuFaultDetector(), window_of(GPU, rows, events=events), topology, verdicts=verdicts)
+        return [(item.fault, item.entity.name) for item in findings]
 
     return run
 
 
 def gone_after(length, count, **more):
-    """A board's columns that end ``count`` scrapes before the end."""
+    """Columns of a GPU that disappears ``count`` scrapes before the end."""
     return {name: [*values[: length - count], *[None] * count] for name, values in {**healthy(length), **more}.items()}
 
 
@@ -87,8 +87,8 @@ def test_a_vanished_gpu_outside_the_topology_is_lost(window_of, now_of):
     unreported["GPU-2"] = {**gone_after(10, 2), "hw_accel_seen": [None] * 10}
     after = window_of(GPU, unreported)
     without = Topology.build([(N0, gpu) for gpu in GPUS if gpu.name != "GPU-2"])
-    _, (found,) = detector.detect(state, after, without, now_of(after))
-    assert (found.fault, found.entity.name) == ("gpu-lost", "GPU-2")
+    _, (finding,) = detector.detect(state, after, without, now_of(after))
+    assert (finding.fault, finding.entity.name) == ("gpu-lost", "GPU-2")
 
 
 def test_a_replaced_gpu_is_not_lost(window_of, findings_of, ref):
@@ -143,8 +143,8 @@ def test_equal_codes_are_counted_and_old_ones_ignored(window_of):
     events = [xid(48, 1_800_000_010), xid(48, 1_800_000_020)]
     window = window_of(GPU, {"GPU-0": healthy(10)}, events=events)
     at = datetime.fromtimestamp(window.times[-1], tz=UTC)
-    _, (found,) = detector.detect(detector.initial(), window, TOPOLOGY, at)
-    assert found.evidence[0].arguments["count"] == "2"
+    _, (finding,) = detector.detect(detector.initial(), window, TOPOLOGY, at)
+    assert finding.evidence[0].arguments["count"] == "2"
     _, later = detector.detect(detector.initial(), window, TOPOLOGY, at + timedelta(minutes=11))
     assert later == ()
 
@@ -195,24 +195,24 @@ def test_a_hot_gpu_with_a_low_clock_is_throttled_without_a_counter(find):
 
 def test_a_node_with_fewer_gpus_than_expected_is_reported(window_of, findings_of):
     rows = {"n0": {"hw_accel_present": [4.0] * 5, "node_accel_capacity": [8.0] * 5}}
-    (found,) = findings_of(NodeFaultDetector(), window_of(NODE, rows), TOPOLOGY)
-    assert (found.fault, found.entity, found.observed) == ("gpu-lost", N0, 4.0)
+    (finding,) = findings_of(NodeFaultDetector(), window_of(NODE, rows), TOPOLOGY)
+    assert (finding.fault, finding.entity, finding.observed) == ("gpu-lost", N0, 4.0)
     rows = {"n0": {"hw_accel_present": [8.0, 8.0, 7.0, 7.0, 7.0], "node_accel_capacity": [8.0] * 5}}
     assert findings_of(NodeFaultDetector(), window_of(NODE, rows), TOPOLOGY) == []
 
 
 def test_a_node_that_is_not_ready_is_a_deviation(window_of, findings_of):
-    (found,) = findings_of(NodeFaultDetector(), window_of(NODE, {"n0": {"node_ready": [1.0, 1.0, 0.0, 0.0]}}))
-    assert (found.fault, found.signals) == (None, ("node_ready",))
+    (finding,) = findings_of(NodeFaultDetector(), window_of(NODE, {"n0": {"node_ready": [1.0, 1.0, 0.0, 0.0]}}))
+    assert (finding.fault, finding.signals) == (None, ("node_ready",))
 
 
 def test_a_lost_link_is_reported_on_its_node(window_of, findings_of):
     rows = {"mlx5_0": {"hw_link_up": [1.0, 1.0, 0.0, 0.0]}, "mlx5_1": {"hw_link_up": [0.0] * 4}}
     window = window_of(PORT, rows)
     labels = {port: {"node": "n0"} for port in window.entities}
-    (found,) = findings_of(PortFaultDetector(), window, Topology.build((), window.entities, labels))
-    assert (found.fault, found.entity) == ("ib-link-down", N0)
-    assert found.evidence[0].arguments == {"ports": "mlx5_0"}
+    (finding,) = findings_of(PortFaultDetector(), window, Topology.build((), window.entities, labels))
+    assert (finding.fault, finding.entity) == ("ib-link-down", N0)
+    assert finding.evidence[0].arguments == {"ports": "mlx5_0"}
 
 
 def test_simultaneous_link_losses_are_reported_on_the_switch(window_of, findings_of, ref):
@@ -227,8 +227,8 @@ def test_simultaneous_link_losses_are_reported_on_the_switch(window_of, findings
             f"{name}/mlx5_0": {"hw_link_up": [float(place < down_from.get(name, 99)) for place in range(60)]}
             for name in "abcd"
         }
-        found = findings_of(PortFaultDetector(), window_of(EntityKind.PORT, rows), topology)
-        return [(item.fault, item.entity.name) for item in found]
+        findings = findings_of(PortFaultDetector(), window_of(EntityKind.PORT, rows), topology)
+        return [(item.fault, item.entity.name) for item in findings]
 
     assert find(a=50, b=51, c=52) == [("switch-down", "rack-1")]
     assert find(a=50, b=50) == [("switch-down", "rack-1")], "most of them"

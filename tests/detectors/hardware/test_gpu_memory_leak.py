@@ -31,8 +31,8 @@ def climbing(length=LENGTH, begins=40, per_scrape=0.03, level=72.0):
 @pytest.fixture
 def find(window_of, findings_of):
     def run(topology=TOPOLOGY, verdicts=None, **rows):
-        found = findings_of(GpuMemoryLeakDetector(), window_of(GPU, rows), topology, verdicts=verdicts)
-        return [(item.fault, item.entity) for item in found]
+        findings = findings_of(GpuMemoryLeakDetector(), window_of(GPU, rows), topology, verdicts=verdicts)
+        return [(item.fault, item.entity) for item in findings]
 
     return run
 

@@ -52,7 +52,7 @@ def topology_of(entities, per_replica=2, model="chat"):
 
 
 def work(count, cycles, seed=0):
-    """Utilisation, tensor activity and memory traffic that swing together over an hour: (count, cycles, 3)."""
+    """Utilization, tensor activity and memory traffic with a common wave of one hour: (count, cycles, 3)."""
     random = np.random.default_rng(seed)
     swing = 0.65 + 0.25 * np.sin(np.arange(cycles) * STEP / 3600.0 * 2 * np.pi)
     noise = random.normal(1.0, 0.03, (count, cycles, 3))
@@ -60,7 +60,7 @@ def work(count, cycles, seed=0):
 
 
 def power_of(activity, seed=1, spread=0.03):
-    """A board of 70 W idle and 700 W at most, each a little other than the next."""
+    """Power of GPUs with 70 W idle and 700 W at most, slightly different per GPU."""
     random = np.random.default_rng(seed)
     share = activity @ np.array([0.30, 0.75, 0.20])
     own = random.normal(1.0, spread, (activity.shape[0], 1))
@@ -221,7 +221,7 @@ def test_a_gpu_with_a_new_model_starts_without_history():
     power[3, FAULT:] *= 0.5
     state, results = run_cycles(power[:, :FAULT], activity[:, :FAULT], topologies[0])
     state, after = run_cycles(power, activity, topologies[1], state=state, first=FAULT)
-    assert not [found for verdicts in (*results, *after) for found in findings(verdicts)]
+    assert not [finding for verdicts in (*results, *after) for finding in findings(verdicts)]
     row = state.entities.index(gpus(8)[3])
     assert state.arrays["class"][row] == state.arrays["class"][row + 1]
     assert state.arrays["most"][row] < 300.0, "what it drew for the other model is forgotten"

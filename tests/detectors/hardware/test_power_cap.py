@@ -31,8 +31,8 @@ def card(*, limit=700.0, throttled=0.0, power=400.0, clock=1.98e9, busy=0.8, len
 def find(window_of, findings_of):
     def run(verdicts=None, **rows):
         rows = {name: rows.get(name, card()) for name in NAMES}
-        found = findings_of(PowerCapDetector(), window_of(GPU, rows), TOPOLOGY, verdicts=verdicts)
-        return [(item.fault, item.entity.name, item.evidence[0].text) for item in found]
+        findings = findings_of(PowerCapDetector(), window_of(GPU, rows), TOPOLOGY, verdicts=verdicts)
+        return [(item.fault, item.entity.name, item.evidence[0].text) for item in findings]
 
     return run
 

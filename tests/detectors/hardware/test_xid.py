@@ -1,4 +1,4 @@
-"""Fault codes: what each one means alone, beside others, when it comes back, and for whom."""
+"""XID codes: fault and action for single, combined and recurring codes."""
 
 from __future__ import annotations
 
@@ -134,8 +134,8 @@ def test_a_recurring_code_is_reported_with_a_stronger_action() -> None:
 
 
 def test_another_process_is_another_occurrence() -> None:
-    found = occurrences([xid(31, 30, pid="1"), xid(31, 29, pid="2"), xid(31, 28)])
-    assert [(one.count, one.process) for one in found] == [(1, "1"), (2, "2")]
+    groups = occurrences([xid(31, 30, pid="1"), xid(31, 29, pid="2"), xid(31, 28)])
+    assert [(one.count, one.process) for one in groups] == [(1, "1"), (2, "2")]
     assert repeats([]) == []
 
 
@@ -153,8 +153,8 @@ def test_an_application_code_under_several_pods_suspects_the_device() -> None:
     assert (finding.fault, finding.entity, finding.score) == ("gpu-xid-hardware", GPUS[0], 0.7)
     assert "under 2 different pods" in evidence_texts(finding)[1]
     brought_along = [xid(31, 395, GPUS[1], pod="a"), xid(31, 25, GPUS[1], pod="b")]
-    found = faults_of(xid(31, 400, pod="a"), xid(31, 30, pod="b"), *brought_along)
-    assert {fault for fault, _ in found} == {"gpu-xid-application"}
+    groups = faults_of(xid(31, 400, pod="a"), xid(31, 30, pod="b"), *brought_along)
+    assert {fault for fault, _ in groups} == {"gpu-xid-application"}
 
 
 # --- components ---------------------------------------------------------------------------------------

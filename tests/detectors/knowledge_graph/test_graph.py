@@ -38,35 +38,35 @@ def graph():
 
 
 def test_slow_tokens_of_a_replica_may_come_from_its_gpu_its_node_or_its_service(graph):
-    found = {(one.entity, one.fault): one for one in graph.causes_of("engine_tpot_seconds", replica(0)).found}
-    assert found[gpu(0), "gpu-thermal-throttle"].moves == "up"
-    assert found[gpu(0), "gpu-thermal-throttle"].steps == 2
-    assert (node(0), "noisy-neighbour") in found
-    assert found[CHAT, "kernel-regression"].scope == "below"
-    assert all(entity not in (gpu(1), node(1), CODE) for entity, _ in found)
+    causes = {(one.entity, one.fault): one for one in graph.causes_of("engine_tpot_seconds", replica(0)).found}
+    assert causes[gpu(0), "gpu-thermal-throttle"].moves == "up"
+    assert causes[gpu(0), "gpu-thermal-throttle"].steps == 2
+    assert (node(0), "noisy-neighbour") in causes
+    assert causes[CHAT, "kernel-regression"].scope == "below"
+    assert all(entity not in (gpu(1), node(1), CODE) for entity, _ in causes)
 
 
 def test_causes_of_a_dead_engine_are_on_its_path_only(graph):
-    found = graph.causes_of("engine-dead", replica(0)).found
+    causes = graph.causes_of("engine-dead", replica(0)).found
     assert {(gpu(0), "gpu-lost"), (pod(0), "pod-oom"), (node(0), "node-lost")} <= {
-        (one.entity, one.fault) for one in found if one.scope == "path"
+        (one.entity, one.fault) for one in causes if one.scope == "path"
     }
-    assert (node(1), "node-lost") not in {(one.entity, one.fault) for one in found}
-    assert [one.steps for one in found] == sorted(one.steps for one in found)
+    assert (node(1), "node-lost") not in {(one.entity, one.fault) for one in causes}
+    assert [one.steps for one in causes] == sorted(one.steps for one in causes)
 
 
 def test_monitor_blind_is_checked_for_a_dead_engine(graph):
-    found = graph.causes_of("engine-dead", replica(0)).found
-    assert "monitor-blind" in {one.fault for one in found if one.scope == "cluster"}
+    causes = graph.causes_of("engine-dead", replica(0)).found
+    assert "monitor-blind" in {one.fault for one in causes if one.scope == "cluster"}
 
 
 def test_a_lost_gpu_explains_faults_on_its_path_and_peers(graph):
-    found = {(one.entity, one.fault): one.scope for one in graph.explains(gpu(0), "gpu-lost").found}
-    assert found[replica(0), "engine-dead"] == "path"
-    assert found[CHAT, None] == "path"
-    assert found[replica(1), "kv-pressure"] == "peers"
-    assert (replica(4), "kv-pressure") not in found
-    assert (gpu(0), "gpu-lost") not in found
+    explained = {(one.entity, one.fault): one.scope for one in graph.explains(gpu(0), "gpu-lost").found}
+    assert explained[replica(0), "engine-dead"] == "path"
+    assert explained[CHAT, None] == "path"
+    assert explained[replica(1), "kv-pressure"] == "peers"
+    assert (replica(4), "kv-pressure") not in explained
+    assert (gpu(0), "gpu-lost") not in explained
 
 
 def test_explains_and_causes_of_are_inverse(graph):

@@ -1,4 +1,4 @@
-"""What was learnt of entities that are away, and what of it holds when they come back."""
+"""Learned state of entities that left, and its use when they return."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def nodes(*names):
 
 
 def remembering(name, entities, at=START):
-    """A state in which every array of entities says which row it is of."""
+    """A state in which every array holds the row number of its entity."""
     detector = DETECTORS[name]()
     arrays = {}
     for key, fresh in detector.of_entities(len(entities)).items():
@@ -35,7 +35,7 @@ def remembering(name, entities, at=START):
 
 
 def after(state, entities):
-    """As a detector leaves it that followed its window."""
+    """The state of a detector after its window."""
     rows = [state.entities.index(one) for one in entities]
     count = len(state.entities)
     names = DETECTORS[NAME]().of_entities(0)
@@ -109,7 +109,7 @@ def test_it_is_bounded_in_time_and_in_number(monkeypatch):
 
 
 def test_a_rejected_window_stores_no_entity_twice():
-    """The detector leaves its state as it was: who is gone stands in it still."""
+    """The detector keeps its state unchanged, so entities that left are still in it."""
     detector, state = remembering(NAME, nodes("a", "b"))
     held = DormantState(detector, STEP)
     for second in (0.0, 15.0):

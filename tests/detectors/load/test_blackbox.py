@@ -15,7 +15,7 @@ MONTH = 30 * 86400.0
 
 
 def entry(success, expiry=MONTH, took=0.3, code=None, requests=10.0, length=30, fails=6):
-    """A service whose probe finds ``success`` and the rest in the last ``fails`` scrapes, all well before."""
+    """A service with the given probe results in the last ``fails`` scrapes, healthy before."""
     well = length - fails
     return {
         "probe_success": [1.0] * well + [success] * fails,
@@ -29,8 +29,8 @@ def entry(success, expiry=MONTH, took=0.3, code=None, requests=10.0, length=30, 
 @pytest.fixture
 def find(window_of, findings_of):
     def run(services, events=()):
-        found = findings_of(BlackboxDetector(), window_of(EntityKind.SERVICE, services, events=events))
-        return [(item.fault, item.entity.name, item.score) for item in found]
+        findings = findings_of(BlackboxDetector(), window_of(EntityKind.SERVICE, services, events=events))
+        return [(item.fault, item.entity.name, item.score) for item in findings]
 
     return run
 
@@ -45,9 +45,9 @@ def test_an_expired_certificate_is_reported(find):
     ]
 
 
-@pytest.mark.parametrize(("code", "found"), [(3.0, True), (4.0, True), (1.0, False), (2.0, False), (5.0, False)])
-def test_the_failure_code_of_the_probe_decides(find, code, found):
-    assert bool(find({"a": entry(0.0, expiry=None, took=0.02, code=code)})) is found
+@pytest.mark.parametrize(("code", "reported"), [(3.0, True), (4.0, True), (1.0, False), (2.0, False), (5.0, False)])
+def test_the_failure_code_of_the_probe_decides(find, code, reported):
+    assert bool(find({"a": entry(0.0, expiry=None, took=0.02, code=code)})) is reported
 
 
 def test_a_quick_failure_without_handshake_is_cert_or_dns(find):

@@ -155,7 +155,7 @@ def learned_state(level, detector=None, *, slots=3 * 144):
 
 
 REFUSED = {
-    "nobody plans": (None, "usual_no_forecast", {}),
+    "no forecast": (None, "usual_no_forecast", {}),
     "another service": (forecast(B), "usual_no_forecast", {}),
     "does not reach": (forecast(A, low=np.nan, middle=np.nan, high=np.nan), "usual_forecast_past", {"minutes": "72"}),
     "of tokens": (
@@ -188,7 +188,7 @@ def reasons(verdicts):
 
 def test_a_service_without_expectation_has_no_verdict_with_a_reason():
     _, results = run_cycles([10.0] * minutes(12), None)
-    assert reasons(results[-1]) == {A: NoVerdictReason.WARMING_UP}  # nobody forecasts, and no hour is known
+    assert reasons(results[-1]) == {A: NoVerdictReason.WARMING_UP}  # no forecast, and no hour is known
     _, results = run_cycles([10.0] * minutes(12), None, state=learned_state(10.0, slots=6 * 20))
     assert reasons(results[-1]) == {A: NoVerdictReason.WARMING_UP}
     known, hour = learned_state(10.0), int(START % 86400.0 / SLOT_SECONDS) % SLOTS

@@ -15,7 +15,7 @@ CALM, LATER = 60, 36  # scrapes of 5 s
 
 
 def service(later_rate, *, probe=1.0, status=200.0, queue=0.0, ready=6.0, expiry=1e6, code=None, failed=0.0):
-    """Fifty requests a scrape, then ``later_rate``; probes find ``probe`` in the later part."""
+    """Fifty requests per scrape, then ``later_rate`` with the probe result ``probe``."""
     row = {
         "svc_requests_total": [50.0] * CALM + [later_rate] * LATER,
         "svc_requests_per_second": [10.0] * CALM + [later_rate / 5.0] * LATER,
@@ -33,7 +33,7 @@ def service(later_rate, *, probe=1.0, status=200.0, queue=0.0, ready=6.0, expiry
 
 
 @pytest.fixture
-def found(window_of, findings_of):
+def find(window_of, findings_of):
     def run(row, **more):
         return [item.fault for item in findings_of(GatewayDetector(), window_of(S, {"s": row}, **more))]
 
@@ -41,8 +41,8 @@ def found(window_of, findings_of):
 
 
 @pytest.mark.parametrize(("status", "code"), [(503.0, None), (503.0, 5.0), (0.0, 2.0), (0.0, None)])
-def test_failed_probes_before_healthy_engines_are_a_gateway_fault(found, status, code):
-    assert found(service(20.0, probe=0.0, status=status, code=code)) == ["gateway-fault"]
+def test_failed_probes_before_healthy_engines_are_a_gateway_fault(find, status, code):
+    assert find(service(20.0, probe=0.0, status=status, code=code)) == ["gateway-fault"]
 
 
 def test_a_gateway_that_fails_some_requests_is_reported(window_of, findings_of):
@@ -66,18 +66,18 @@ def test_a_gateway_that_fails_some_requests_is_reported(window_of, findings_of):
         service(20.0, probe=0.0, status=503.0, ready=0.0),  # there are no engines
     ],
 )
-def test_failures_elsewhere_are_not_a_gateway_fault(found, row):
-    assert found(row) == []
+def test_failures_elsewhere_are_not_a_gateway_fault(find, row):
+    assert find(row) == []
 
 
-def test_probes_that_failed_without_ready_engines_do_not_blame_the_gateway(found):
+def test_probes_that_failed_without_ready_engines_do_not_blame_the_gateway(find):
     row = service(5.0, probe=0.0, status=503.0)
     row["svc_ready_backends"] = [6.0] * CALM + [0.0] * (LATER - 3) + [1.0] * 3
-    assert found(row) == []
+    assert find(row) == []
 
 
-def test_far_fewer_requests_through_a_working_gateway_are_a_traffic_drop(found):
-    assert found(service(3.0)) == ["traffic-drop"]
+def test_far_fewer_requests_through_a_working_gateway_are_a_traffic_drop(find):
+    assert find(service(3.0)) == ["traffic-drop"]
 
 
 @pytest.mark.parametrize(
@@ -89,18 +89,18 @@ def test_far_fewer_requests_through_a_working_gateway_are_a_traffic_drop(found):
         service(3.0, probe=0.0, status=503.0, queue=50.0),
     ],
 )
-def test_small_or_explained_changes_are_not_a_traffic_drop(found, row):
-    assert found(row) == []
+def test_small_or_explained_changes_are_not_a_traffic_drop(find, row):
+    assert find(row) == []
 
 
-def test_a_calendar_event_is_not_a_traffic_drop(found, ref):
+def test_a_calendar_event_is_not_a_traffic_drop(find, ref):
     when = datetime.fromtimestamp(START + 290, tz=UTC)
     event = Event("e", EventKind.CHANGE, ref(S, "s"), when, "change", "calendar", {}, "e")
-    assert found(service(3.0), events=[event]) == []
+    assert find(service(3.0), events=[event]) == []
 
 
 def learnt(window_of, level):
-    """Three days at steps of ten minutes, at one level."""
+    """Three days of ten-minute means at one level."""
     length = 3 * 144
     window = window_of(S, {"s": {"svc_requests_per_second": [level] * length}})
     times = START - 600.0 * np.arange(length, 0, -1)
@@ -130,7 +130,7 @@ def test_a_drop_ends_when_the_requests_come_back(window_of, findings_of):
 
 @pytest.mark.parametrize("later", [5.0, 15.0])
 def test_low_traffic_for_half_a_day_is_the_new_baseline(later):
-    """15 of 50 is no drop where the forecast follows it, and no level to learn from until it has lasted."""
+    """A fall from 50 to 15 is not a drop if it was forecast, and is learned only after it lasted."""
 
     def due(at):
         return forecast(A, *((40.0, 50.0, 60.0) if at < START + 7200.0 else (12.0, 15.0, 18.0)))

@@ -14,8 +14,8 @@ LONG, CLIMB = 400, 72  # scrapes of 5 s: what is well before, and what is judged
 def find(window_of, findings_of):
     def run(columns, topology=None):
         window = window_of(EntityKind.CONTAINER, {"p0/vllm": columns})
-        found = findings_of(ContainerFaultDetector(), window, topology)
-        return [(item.fault, str(item.entity)) for item in found]
+        findings = findings_of(ContainerFaultDetector(), window, topology)
+        return [(item.fault, str(item.entity)) for item in findings]
 
     return run
 

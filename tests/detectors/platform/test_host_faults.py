@@ -95,8 +95,8 @@ def taken(window_of, findings_of):
             }
             for place, end in enumerate(ends)
         }
-        found = findings_of(NoisyNeighborDetector(), window_of(EntityKind.NODE, rows))
-        return [(item.fault, item.entity.name) for item in found]
+        findings = findings_of(NoisyNeighborDetector(), window_of(EntityKind.NODE, rows))
+        return [(item.fault, item.entity.name) for item in findings]
 
     return run
 

@@ -18,8 +18,8 @@ POD = EntityRef("lab", EntityKind.POD, "default", "p0")
 def find(window_of, findings_of):
     def run(columns, events=(), verdicts=None):
         window = window_of(EntityKind.POD, {"p0": columns}, events=events)
-        found = findings_of(PodFaultDetector(), window, verdicts=verdicts)
-        return [(item.fault, str(item.entity)) for item in found]
+        findings = findings_of(PodFaultDetector(), window, verdicts=verdicts)
+        return [(item.fault, str(item.entity)) for item in findings]
 
     return run
 

@@ -43,8 +43,8 @@ def find(window_of, findings_of):
                 "target_failure_code": [0.0] * 3 + [last[1]] * scrapes,
                 "target_trust_code": [0.0] * 3 + [last[2] if len(last) > 2 else float(last[0] == 0)] * scrapes,
             }
-        found = findings_of(ScrapeTargetDetector(), window_of(W, rows, namespace="targets"), topology)
-        return [(item.fault, str(item.entity)) for item in found]
+        findings = findings_of(ScrapeTargetDetector(), window_of(W, rows, namespace="targets"), topology)
+        return [(item.fault, str(item.entity)) for item in findings]
 
     return run
 
@@ -126,9 +126,9 @@ def test_a_target_that_was_never_up_does_not_make_its_node_lost(window_of, findi
         }
         for entity in topology.of_kind(W)
     }
-    found = findings_of(ScrapeTargetDetector(), window_of(W, rows, namespace="targets"), topology)
-    assert [item.fault for item in found] == ["exporter-down"]
-    assert found[0].evidence[0].arguments["targets"] == "n0-dcgm, n0-node"
+    findings = findings_of(ScrapeTargetDetector(), window_of(W, rows, namespace="targets"), topology)
+    assert [item.fault for item in findings] == ["exporter-down"]
+    assert findings[0].evidence[0].arguments["targets"] == "n0-dcgm, n0-node"
 
 
 def test_nodes_that_fail_one_after_the_other_are_lost_nodes(window_of, findings_of):

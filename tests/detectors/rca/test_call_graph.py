@@ -17,7 +17,7 @@ LATENCY = np.array([0.20, 0.12, 0.08, 0.03, 0.025, 0.04, 0.3])
 
 
 def quiet(steps=200, seed=1, noise=0.03):
-    """A window without any fault: a little noise on counts and latency, one request in a thousand fails."""
+    """A window without a fault: noise on counts and latency, and 0.1 % failed requests."""
     random = np.random.default_rng(seed)
     requests = random.poisson(REQUESTS[:, None], (REQUESTS.size, steps)).astype(float)
     latency = LATENCY[:, None] * np.exp(random.normal(0, noise, requests.shape))
@@ -26,7 +26,7 @@ def quiet(steps=200, seed=1, noise=0.03):
 
 
 def slower(calls, **extra):
-    """The window with seconds added to services by name, as far as their callers wait for them."""
+    """The window with seconds added to the latency of services, by name."""
     latency = calls.latency_seconds.copy()
     for name, seconds in extra.items():
         latency[globals()[name]] += seconds
@@ -53,15 +53,15 @@ def test_a_slow_service_is_named_before_its_callers():
     assert ranking.suspects[0].confidence > 0.5
     assert ranking.observed == pytest.approx(80, rel=0.2)
     assert ranking.observed > 5 * ranking.usual
-    assert BATCH not in order(ranking)  # it waits for db too, and nobody waits for it
+    assert BATCH not in order(ranking)  # it waits for db too, but has no callers
 
 
 def test_the_confidences_are_shares_of_one():
     incident = slower(quiet(4, seed=3), SEARCH=0.2, WEB=0.14)
-    found = rank(SHOP, quiet(), incident, WEB, Symptom.LATENCY).suspects
-    assert [one.entity for one in found][:2] == [SEARCH, WEB]
-    assert sum(one.confidence for one in found) == pytest.approx(1.0, abs=1e-4)
-    assert [one.confidence for one in found] == sorted((one.confidence for one in found), reverse=True)
+    suspects = rank(SHOP, quiet(), incident, WEB, Symptom.LATENCY).suspects
+    assert [one.entity for one in suspects][:2] == [SEARCH, WEB]
+    assert sum(one.confidence for one in suspects) == pytest.approx(1.0, abs=1e-4)
+    assert [one.confidence for one in suspects] == sorted((one.confidence for one in suspects), reverse=True)
 
 
 def test_latency_of_the_target_itself_names_the_target():
@@ -88,7 +88,7 @@ def test_a_proxy_that_sees_few_of_the_calls_does_not_outrank_the_service_behind_
 
 
 def behind_a_balancer(graph, share_behind):
-    """0 calls through the balancer 1 what 2 serves, 2 calls 3; only a share of 2's calls is traced."""
+    """0 calls 2 through the load balancer 1, and 2 calls 3. Only a share of 2's calls is traced."""
     requests = np.array([[300.0], [270.0], [300.0 * share_behind], [300.0 * share_behind]]).repeat(50, axis=1)
     latency = np.array([[0.2], [0.051], [0.05], [0.01]]).repeat(50, axis=1)
     normal = Calls(requests, latency, np.ones_like(requests))

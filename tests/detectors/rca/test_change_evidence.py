@@ -116,10 +116,10 @@ def test_a_flag_change_before_slower_tokens_suggests_batch_limit_and_kernel_regr
 def test_a_driver_change_on_one_node_suggests_its_gpus_if_replicas_are_slower():
     desk = Desk()
     desk.step(15, [alert(replica(0), None)], [slow(replica(0))], [changed(node(0), "driver", before="550", to="570")])
-    found = named(desk)
-    assert set(found) == {(gpu(0), "gpu-slow-peer")}
+    hypotheses = named(desk)
+    assert set(hypotheses) == {(gpu(0), "gpu-slow-peer")}
     assert "Node software changed at 08:00:00 UTC (driver), from 550 to 570." in evidence_lines(
-        found[gpu(0), "gpu-slow-peer"]
+        hypotheses[gpu(0), "gpu-slow-peer"]
     )
 
 

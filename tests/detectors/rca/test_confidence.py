@@ -18,10 +18,10 @@ GOOD = "temperature: 0.2\nunknown_score: 0.5\n"
 
 
 def test_the_stored_calibration_uses_tuning_seeds_only():
-    found = yaml.safe_load(fit_confidence.FILE.read_text())
-    assert found["fitted"]["answers"] >= 50
-    assert not set(found["fitted"]["seeds"]) & set(SCORING_SEEDS)
-    assert confidence.packaged() == Scale(found["temperature"], found["unknown_score"])
+    stored = yaml.safe_load(fit_confidence.FILE.read_text())
+    assert stored["fitted"]["answers"] >= 50
+    assert not set(stored["fitted"]["seeds"]) & set(SCORING_SEEDS)
+    assert confidence.packaged() == Scale(stored["temperature"], stored["unknown_score"])
 
 
 def test_confidences_keep_the_order_of_scores_and_sum_below_one():

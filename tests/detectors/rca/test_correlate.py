@@ -35,7 +35,7 @@ STORE = ref(EntityKind.STORAGE, "models")
 
 
 def with_storage() -> Topology:
-    """The fleet, whose pods all read their weights from one place."""
+    """The fleet, with one storage for the weights of all pods."""
     return Topology.build([*fleet().edges, *((STORE, pod(number)) for number in range(6))], at=at(0))
 
 
@@ -287,7 +287,7 @@ def test_the_deeper_of_two_earlier_causes_gets_the_symptom():
     desk = Desk()
     card, host = alert(gpu(0), "gpu-lost"), alert(node(1), "node-lost", since=20)
     desk.step(35, [card, host])
-    slow = alert(CHAT, None)  # seen within two scrapes of both: nobody can say which came first
+    slow = alert(CHAT, None)  # seen within two scrapes of both: the order is unknown
     desk.step(330, [card, host, slow])
     assert slow.fingerprint in desk.by_cause(node(1)).alerts
 

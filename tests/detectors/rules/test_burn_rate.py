@@ -1,4 +1,4 @@
-"""Error budgets that burn, minute by minute."""
+"""Burn rates of error budgets, minute by minute."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def slo(**changes):
 
 
 class Life:
-    """A detector that lives a minute a step; windows hold what came lately, as in the engine."""
+    """Runs a detector in steps of one minute, with windows as in the engine."""
 
     def __init__(self, given=None, services=(CHAT,)) -> None:
         self.detector = BurnRateDetector(given or slo())
@@ -63,7 +63,7 @@ class Life:
         self.state, self.verdicts = self.detector.detect(self.state, part, Topology.build(()), now)
 
     def quiet(self, hours=80):
-        """A past without failures, as history from the store: columns of ten minutes."""
+        """Warms the detector with ten-minute history without failures."""
         times = self.at + 600.0 * np.arange(-hours * 6, 0)
         values = np.zeros((len(self.services), times.size, 2))
         values[:, :, self.detector.keys.index(TOTAL)] = 1000.0
@@ -76,9 +76,9 @@ class Life:
 
 
 def finding(verdicts):
-    found = [one for one in verdicts if isinstance(one, Finding)]
-    assert len(found) <= 1
-    return found[0] if found else None
+    burn = [one for one in verdicts if isinstance(one, Finding)]
+    assert len(burn) <= 1
+    return burn[0] if burn else None
 
 
 def test_a_met_slo_has_no_finding():
@@ -88,12 +88,12 @@ def test_a_met_slo_has_no_finding():
 def test_a_fast_burn_pages_with_its_rate():
     life = Life().quiet()
     assert finding(life.minutes(4, bad=10)) is None, "ten percent for four minutes: not 2 % of a month yet"
-    found = finding(life.minutes(8, bad=10))
-    assert (found.severity, found.entity, found.detector) == (Priority.P1, CHAT, "slo:answers")
-    (because,) = found.evidence
-    assert because.arguments["long"] == "1h"
-    assert found.observed > 14.4 == found.expected.high
-    assert because.arguments["bad"] == "120"
+    burn = finding(life.minutes(8, bad=10))
+    assert (burn.severity, burn.entity, burn.detector) == (Priority.P1, CHAT, "slo:answers")
+    (evidence,) = burn.evidence
+    assert evidence.arguments["long"] == "1h"
+    assert burn.observed > 14.4 == burn.expected.high
+    assert evidence.arguments["bad"] == "120"
 
 
 def test_a_finding_ends_when_the_short_window_is_quiet():
@@ -103,20 +103,20 @@ def test_a_finding_ends_when_the_short_window_is_quiet():
     life.minutes(5)
     assert finding(life.verdicts).evidence[0].arguments["long"] == "6h", "the slower pair goes on"
     life.minutes(30)
-    found = finding(life.verdicts)
-    assert found is None or found.severity is Priority.P2
+    burn = finding(life.verdicts)
+    assert burn is None or burn.severity is Priority.P2
 
 
 def test_a_slow_burn_is_a_ticket():
     life = Life().quiet(hours=1)
     for _ in range(12):
         life.minutes(60, bad=0.5)
-    found = finding(life.verdicts)
-    assert found is None, "half a day at five times the pace is 17 % of three days' budget at most"
+    burn = finding(life.verdicts)
+    assert burn is None, "half a day at five times the pace is 17 % of three days' budget at most"
     for _ in range(12):
         life.minutes(60, bad=0.5)
-    found = finding(life.verdicts)
-    assert (found.severity, found.evidence[0].arguments["long"]) == (Priority.P2, "3d")
+    burn = finding(life.verdicts)
+    assert (burn.severity, burn.evidence[0].arguments["long"]) == (Priority.P2, "3d")
 
 
 def test_one_error_at_low_traffic_is_not_an_outage():
@@ -138,8 +138,8 @@ def test_a_finding_lasts_without_requests():
 
 
 def test_an_outage_in_the_first_minutes_of_a_service_pages():
-    found = finding(Life().minutes(3, bad=100))
-    assert found.severity is Priority.P1
+    burn = finding(Life().minutes(3, bad=100))
+    assert burn.severity is Priority.P1
 
 
 def test_a_few_errors_in_the_first_minutes_do_not():

@@ -32,24 +32,24 @@ def find(window_of, findings_of):
     return run
 
 
-def names(found):
-    return [item.entity.name for item in found]
+def names(findings):
+    return [item.entity.name for item in findings]
 
 
 def test_a_comparison_reports_observed_and_expected_values(find):
     rows = {"a": {"engine_requests_waiting": [1.0, 12.0]}, "b": {"engine_requests_waiting": [1.0, 9.0]}}
-    (found,) = find("last(engine_requests_waiting) > 10", rows)
-    assert (found.entity.name, found.detector, found.observed) == ("a", "rule:a-rule", 12.0)
-    assert (found.expected.low, found.expected.high) == (None, 10.0)
-    assert (found.fault, found.severity) == (None, Priority.P2)
+    (finding,) = find("last(engine_requests_waiting) > 10", rows)
+    assert (finding.entity.name, finding.detector, finding.observed) == ("a", "rule:a-rule", 12.0)
+    assert (finding.expected.low, finding.expected.high) == (None, 10.0)
+    assert (finding.fault, finding.severity) == (None, Priority.P2)
 
 
 def test_a_finding_has_fault_and_priority_of_its_rule(find):
     rows = {"a": {"engine_requests_waiting": [12.0]}}
-    (found,) = find("engine_requests_waiting > 10", rows, fault="kv-pressure")
-    assert (found.fault, found.severity) == ("kv-pressure", Priority.P2)
-    (found,) = find("engine_requests_waiting > 10", rows, fault="kv-pressure", priority=Priority.P0)
-    assert found.severity is Priority.P0
+    (finding,) = find("engine_requests_waiting > 10", rows, fault="kv-pressure")
+    assert (finding.fault, finding.severity) == ("kv-pressure", Priority.P2)
+    (finding,) = find("engine_requests_waiting > 10", rows, fault="kv-pressure", priority=Priority.P0)
+    assert finding.severity is Priority.P0
 
 
 def test_rules_without_an_expression_are_left_out():
@@ -86,8 +86,8 @@ def test_a_quantile_is_merged_from_buckets(find):
     bounds = signal("svc_ttft_seconds").bounds
     row = {f"svc_ttft_seconds#{i}": [0.0] * 3 for i in range(len(bounds) + 1)}
     row[f"svc_ttft_seconds#{bounds.index(5.0)}"] = [5.0] * 3
-    (found,) = find('quantile(0.99, svc_ttft_seconds, "5m") > 2', {"s": row}, S)
-    assert 2.5 < found.observed <= 5.0
+    (finding,) = find('quantile(0.99, svc_ttft_seconds, "5m") > 2', {"s": row}, S)
+    assert 2.5 < finding.observed <= 5.0
     quiet = {name: [0.0] * 3 for name in row}
     verdicts = []
     assert find('quantile(0.99, svc_ttft_seconds, "5m") > 2', {"s": quiet}, S, verdicts=verdicts) == []
@@ -98,9 +98,9 @@ def test_the_first_comparison_is_the_subject_of_the_rule(find):
     rows = {"s": {"svc_failed_total": [10.0] * 3, "svc_requests_total": [100.0] * 3}}
     expr = """1 - sum(svc_failed_total, "5m") / sum(svc_requests_total, "5m") < 0.99
               and sum(svc_requests_total, "5m") >= 20"""
-    (found,) = find(expr, rows, S)
-    assert found.observed == pytest.approx(0.9)
-    assert (found.expected.low, found.expected.high) == (0.99, None)
+    (finding,) = find(expr, rows, S)
+    assert finding.observed == pytest.approx(0.9)
+    assert (finding.expected.low, finding.expected.high) == (0.99, None)
 
 
 def test_no_events_are_false_and_not_a_gap(find):
@@ -212,22 +212,22 @@ def test_a_rule_and_its_opposite_never_both_hold(values, limit):
     window = Window(R, (entity,), times, above.keys, matrix, status, timedelta(seconds=5))
     now = datetime.fromtimestamp(times[-1], tz=UTC)
     verdicts = [d.detect(d.initial(), window, Topology.build(()), now)[1] for d in (above, below)]
-    found = [any(isinstance(item, Finding) for item in items) for items in verdicts]
+    findings = [any(isinstance(item, Finding) for item in items) for items in verdicts]
     known = any(v is not None for v in values)
-    assert sum(found) == (1 if known else 0)
+    assert sum(findings) == (1 if known else 0)
 
 
 def test_only_unreachable_scrape_targets_are_a_symptom(window_of, findings_of):
     (target_down,) = [one for one in compile_rules(load_rules()) if one.name == "rule:target-down"]
     rows = {"a": {"target_up": [1.0, 0.0]}, "b": {"target_up": [0.0, 1.0]}, "deployment": {"target_up": [None, None]}}
     no_verdicts = []
-    found = findings_of(target_down, window_of(EntityKind.WORKLOAD, rows), verdicts=no_verdicts)
-    assert [one.entity.name for one in found] == ["a"]
+    findings = findings_of(target_down, window_of(EntityKind.WORKLOAD, rows), verdicts=no_verdicts)
+    assert [one.entity.name for one in findings] == ["a"]
     assert no_verdicts == []
 
 
 def test_only_a_lost_port_link_is_a_symptom(window_of, findings_of):
     (link_down,) = [one for one in compile_rules(load_rules()) if one.name == "rule:link-down"]
     rows = {"lost": {"hw_link_up": [1.0, 1.0, 0.0]}, "bare": {"hw_link_up": [0.0] * 3}, "up": {"hw_link_up": [1.0] * 3}}
-    found = findings_of(link_down, window_of(EntityKind.PORT, rows))
-    assert [(one.entity.name, one.fault) for one in found] == [("lost", None)]
+    findings = findings_of(link_down, window_of(EntityKind.PORT, rows))
+    assert [(one.entity.name, one.fault) for one in findings] == [("lost", None)]

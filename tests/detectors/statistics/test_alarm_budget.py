@@ -10,7 +10,7 @@ DAY = int(86400 / STEP)
 
 
 def lived(budget, alarms_at, days, entities, seed=0):
-    """Realised alarms per entity-day over the second half, of scores that alarm with a rate by the factor."""
+    """Alarms per entity-day in the second half, if the factor sets the alarm rate of scores."""
     rng = np.random.default_rng(seed)
     made, memory, pool = Calibrator(budget), Calibrator.of_entities(entities), Calibrator.of_class()
     judged, begun = np.ones(entities, dtype=bool), 0

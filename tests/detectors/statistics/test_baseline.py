@@ -90,7 +90,7 @@ def test_missing_values_and_frozen_ones_teach_nothing():
     baseline.learn(memory, np.full((2, 1), np.nan), NOW, 15.0)
     baseline.learn(memory, np.full((2, 1), 50.0), NOW, 15.0, np.ones((2, 1), dtype=bool))
     for name, array in memory.items():
-        if not name.startswith("week_"):  # the week learns what is odd, too: it believes nothing seen once
+        if not name.startswith("week_"):  # the weekly profile also learns from anomalies, but ignores single events
             np.testing.assert_array_equal(array, before[name])
 
 

@@ -59,7 +59,7 @@ def test_one_metric_alone_is_not_enough():
     assert not alarms[0, 2000]
 
 
-def test_a_frozen_metric_has_a_residual():
+def test_a_frozen_metric_lowers_the_activity_residual():
     times, values = days(1, 6, metrics=2)
     values[0, 1500:] = values[0, 1500]
     rows = residual_rows(values, times)

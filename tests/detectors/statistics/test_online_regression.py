@@ -1,4 +1,4 @@
-"""The line that many entities learn together."""
+"""Online regression shared by many entities."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GROUP = np.zeros(4, dtype=np.intp)
 
 
 def learnt(target_of, *, count=4, length=60, seed=0, forget=1.0, where=True, memory=None):
-    """Readings of ``count`` entities whose target follows two drivers of their own."""
+    """Readings of ``count`` entities with a target that follows two drivers."""
     random = np.random.default_rng(seed)
     first, second = random.uniform(5, 40, (count, length)), random.uniform(0, 2, (count, length))
     target = target_of(first, second) * random.normal(1.0, 0.01, (count, length))
@@ -81,7 +81,7 @@ def test_old_readings_are_forgotten():
 
 
 def beside(count=60, seed=3, third=-0.6):
-    """Two drivers that move together, and a target that the second one seems to lower."""
+    """Two correlated drivers and a target that the second one seems to lower."""
     random = np.random.default_rng(seed)
     first = random.uniform(10, 40, (1, count))
     second = 0.05 * first + random.uniform(0, 0.3, (1, count))
@@ -104,7 +104,7 @@ def test_other_slopes_are_refitted_with_a_slope_at_its_bound():
 
 
 def test_bounded_slopes_equal_bounded_least_squares():
-    """Against scipy's ``lsq_linear`` on the same readings, the prior as further rows; of 40 random cases."""
+    """Compares 40 random cases with scipy's ``lsq_linear``, with the prior as further rows."""
     three = DriverModel("abc", (0.4, 0.2, 0.2), (0.3, 0.3, 0.3), least_noise=0.02, least_share=0.05, min_samples=20.0)
     random, held = np.random.default_rng(11), 0
     for _ in range(40):

@@ -9,15 +9,15 @@ from outrider.model import Floats
 
 
 def one_by_one(values: Floats, group: np.ndarray, floor: Floats) -> Floats:
-    found = np.full_like(values, np.nan)
+    expected = np.full_like(values, np.nan)
     for number in set(group.tolist()) - {-1}:
         for column in range(values.shape[1]):
             rows = np.flatnonzero((group == number) & np.isfinite(values[:, column]))
             if rows.size >= FEWEST:
                 part = values[rows, column]
                 away = part - np.median(part)
-                found[rows, column] = away / np.maximum(SIGMA_OF_MAD * np.median(np.abs(away)), floor[rows, column])
-    return found
+                expected[rows, column] = away / np.maximum(SIGMA_OF_MAD * np.median(np.abs(away)), floor[rows, column])
+    return expected
 
 
 @settings(max_examples=60, deadline=None)

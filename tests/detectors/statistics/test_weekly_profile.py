@@ -26,7 +26,7 @@ WEEKEND = 0.5
 
 
 def demand(times, weekend=WEEKEND, ahead=0.0, seed=0, count=1):
-    """A rhythm of the day around 100 that falls on Saturdays and Sundays; ``ahead`` seconds east of UTC."""
+    """A daily rhythm around 100 with lower weekends, ``ahead`` seconds east of UTC."""
     local = times + ahead
     day = 1.0 + 0.5 * np.sin(2 * np.pi * times / DAY)
     rest = (np.floor(local / DAY) + 3) % 7 >= 5
@@ -46,7 +46,7 @@ def taught(values, times, *, week=True, zone=UTC, memory=None, pool=None):
 
 
 def judged(baseline, memory: Arrays, pool, values, times):
-    """|z| and the share by which the level is off, each (entities, times), before each instant is learnt."""
+    """|z| and relative error of the level, each (entities, times), before each time is learned."""
     z, off = [], []
     for place, at in enumerate(times):
         baseline.turn(memory, float(at), pool)
@@ -128,7 +128,7 @@ def test_weekdays_follow_the_time_zone(zone, known):
 
 @pytest.mark.parametrize("peers_known", [True, False])
 def test_new_entities_take_the_weekend_of_their_peers_or_class(peers_known):
-    """Ten replaced by ten on a Tuesday: with peers that stay beside them, and with none."""
+    """Ten entities replaced by ten others on a Tuesday, with and without peers."""
     old = tuple(EntityRef("lab", EntityKind.SERVICE, None, f"old-{number}") for number in range(10))
     new = tuple(EntityRef("lab", EntityKind.SERVICE, None, f"new-{number}") for number in range(10))
     before, rest, weekend = span(0, 22), span(22, 4), span(26, 2)
