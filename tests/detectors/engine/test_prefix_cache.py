@@ -17,7 +17,7 @@ BUCKETS = len(signal("engine_prompt_length_tokens").bounds) + 1
 
 
 def replica(after=0.5, *, before=0.5, prompt=1000.0, longer=1.0, started=-9000.0, length=LENGTH):
-    """Hit ratio and mean prompt length; ``hit`` and ``longer`` apply from FAULT on."""
+    """Hit ratio and mean prompt length; ``after`` and ``longer`` apply from FAULT on."""
     lengths = [prompt if column < FAULT else prompt * longer for column in range(length)]
     return {
         "engine_prefix_cache_hit_ratio": [before if column < FAULT else after for column in range(length)],

@@ -32,7 +32,7 @@ def slo(**changes):
     return Slo(**({"name": "answers", "objective": 0.999, "bad": (BAD,), "total": (TOTAL,)} | changes))
 
 
-class Life:
+class MinuteRunner:
     """Runs a detector in steps of one minute, with windows as in the engine."""
 
     def __init__(self, given=None, services=(CHAT,)) -> None:
@@ -82,13 +82,13 @@ def finding(verdicts):
 
 
 def test_a_met_slo_has_no_finding():
-    assert Life().quiet().minutes(30, bad=0.05) == ()
+    assert MinuteRunner().quiet().minutes(30, bad=0.05) == ()
 
 
 def test_a_fast_burn_pages_with_its_rate():
-    life = Life().quiet()
-    assert finding(life.minutes(4, bad=10)) is None, "ten percent for four minutes: not 2 % of a month yet"
-    burn = finding(life.minutes(8, bad=10))
+    runner = MinuteRunner().quiet()
+    assert finding(runner.minutes(4, bad=10)) is None, "ten percent for four minutes: not 2 % of a month yet"
+    burn = finding(runner.minutes(8, bad=10))
     assert (burn.severity, burn.entity, burn.detector) == (Priority.P1, CHAT, "slo:answers")
     (evidence,) = burn.evidence
     assert evidence.arguments["long"] == "1h"
@@ -97,87 +97,87 @@ def test_a_fast_burn_pages_with_its_rate():
 
 
 def test_a_finding_ends_when_the_short_window_is_quiet():
-    life = Life().quiet()
-    assert finding(life.minutes(15, bad=20))
-    assert finding(life.minutes(2)), "five minutes are not over"
-    life.minutes(5)
-    assert finding(life.verdicts).evidence[0].arguments["long"] == "6h", "the slower pair goes on"
-    life.minutes(30)
-    burn = finding(life.verdicts)
+    runner = MinuteRunner().quiet()
+    assert finding(runner.minutes(15, bad=20))
+    assert finding(runner.minutes(2)), "five minutes are not over"
+    runner.minutes(5)
+    assert finding(runner.verdicts).evidence[0].arguments["long"] == "6h", "the slower pair goes on"
+    runner.minutes(30)
+    burn = finding(runner.verdicts)
     assert burn is None or burn.severity is Priority.P2
 
 
 def test_a_slow_burn_is_a_ticket():
-    life = Life().quiet(hours=1)
+    runner = MinuteRunner().quiet(hours=1)
     for _ in range(12):
-        life.minutes(60, bad=0.5)
-    burn = finding(life.verdicts)
+        runner.minutes(60, bad=0.5)
+    burn = finding(runner.verdicts)
     assert burn is None, "half a day at five times the pace is 17 % of three days' budget at most"
     for _ in range(12):
-        life.minutes(60, bad=0.5)
-    burn = finding(life.verdicts)
+        runner.minutes(60, bad=0.5)
+    burn = finding(runner.verdicts)
     assert (burn.severity, burn.evidence[0].arguments["long"]) == (Priority.P2, "3d")
 
 
 def test_one_error_at_low_traffic_is_not_an_outage():
-    life = Life()
-    life.quiet(hours=0)
-    verdicts = life.minutes(30, bad=0, total=0)
+    runner = MinuteRunner()
+    runner.quiet(hours=0)
+    verdicts = runner.minutes(30, bad=0, total=0)
     assert verdicts == (), "no requests and no failures"
-    verdicts = life.minutes(1, bad=1, total=2)
+    verdicts = runner.minutes(1, bad=1, total=2)
     assert finding(verdicts) is None
     assert [one.reason for one in verdicts if isinstance(one, NoVerdict)] == [NoVerdictReason.NOT_ENOUGH_EVENTS]
 
 
 def test_a_finding_lasts_without_requests():
-    life = Life().quiet()
-    assert finding(life.minutes(15, bad=20))
-    verdicts = life.minutes(40, bad=0, total=0)
+    runner = MinuteRunner().quiet()
+    assert finding(runner.minutes(15, bad=20))
+    verdicts = runner.minutes(40, bad=0, total=0)
     assert finding(verdicts) is None
     assert [one.reason for one in verdicts] == [NoVerdictReason.NOT_ENOUGH_EVENTS]
 
 
 def test_an_outage_in_the_first_minutes_of_a_service_pages():
-    burn = finding(Life().minutes(3, bad=100))
+    burn = finding(MinuteRunner().minutes(3, bad=100))
     assert burn.severity is Priority.P1
 
 
 def test_a_few_errors_in_the_first_minutes_do_not():
-    assert finding(Life().minutes(3, bad=2)) is None
+    assert finding(MinuteRunner().minutes(3, bad=2)) is None
 
 
 def test_an_slo_without_values_has_no_verdict():
-    verdicts = Life().minutes(5, bad=np.nan, total=np.nan)
+    verdicts = MinuteRunner().minutes(5, bad=np.nan, total=np.nan)
     assert verdicts == (NoVerdict("slo:answers", None, NoVerdictReason.NO_VALUES),)
-    life = Life(slo(service=EntityRef("lab", EntityKind.SERVICE, None, "gone")))
-    assert life.minutes(5) == (NoVerdict("slo:answers", life.detector._slo.service, NoVerdictReason.NO_VALUES),)
+    runner = MinuteRunner(slo(service=EntityRef("lab", EntityKind.SERVICE, None, "gone")))
+    assert runner.minutes(5) == (NoVerdict("slo:answers", runner.detector._slo.service, NoVerdictReason.NO_VALUES),)
 
 
 def test_failures_without_a_counter_do_not_count():
-    assert Life().minutes(5, bad=np.nan) == ()
+    assert MinuteRunner().minutes(5, bad=np.nan) == ()
 
 
 def test_an_slo_of_one_service_covers_no_other():
-    life = Life(slo(service=CODE), services=(CHAT, CODE))
-    assert finding(life.minutes(10, bad=50)).entity == CODE
+    runner = MinuteRunner(slo(service=CODE), services=(CHAT, CODE))
+    assert finding(runner.minutes(10, bad=50)).entity == CODE
 
 
 def test_a_service_absent_for_a_while_keeps_its_history():
-    life = Life(services=(CHAT, CODE)).quiet()
-    life.minutes(15, bad=20)
-    life.services, life.rows, life.times = (CODE,), [], []
-    life.minutes(60)
-    assert CHAT in life.state.entities
-    life.minutes(150)
-    assert CHAT not in life.state.entities
+    runner = MinuteRunner(services=(CHAT, CODE)).quiet()
+    runner.minutes(15, bad=20)
+    runner.services, runner.rows, runner.times = (CODE,), [], []
+    runner.minutes(60)
+    assert CHAT in runner.state.entities
+    runner.minutes(150)
+    assert CHAT not in runner.state.entities
 
 
 def test_counts_of_another_slo_definition_are_ignored():
-    life = Life().quiet()
-    life.minutes(15, bad=50)
+    runner = MinuteRunner().quiet()
+    runner.minutes(15, bad=50)
     other = BurnRateDetector(slo(bad=(SignalKey("svc_abandoned_total"),)))
-    assert other.restored(life.state)[0].entities == ()
-    assert life.detector.restored(life.state) == (life.state, "")
+    assert other.restored(runner.state)[0].entities == ()
+    assert runner.detector.restored(runner.state) == (runner.state, "")
 
 
 @pytest.mark.parametrize("objective", [0.0, 1.0])
