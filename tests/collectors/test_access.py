@@ -148,7 +148,7 @@ def test_passwords_and_keys_come_from_files(tmp_path: Path) -> None:
         (lambda file: Access(tls=Tls(cert_file=file)), "the certificates in"),
     ],
 )
-def test_an_unreadable_file_is_reported_for_each_target(
+def test_an_unreadable_file_is_named_in_each_error(
     tmp_path: Path, access: Callable[[Path], Access], expected: str
 ) -> None:
     file = tmp_path / "none"

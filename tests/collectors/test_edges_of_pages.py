@@ -98,7 +98,7 @@ def test_an_unreachable_pod_does_not_affect_the_others():
     assert [one.values[0, one.keys.index(requests)] for one in reported] == [20]
 
 
-def test_a_gateway_page_precedes_the_sum_of_its_engines():
+def test_a_service_page_precedes_the_sum_of_its_engines():
     own, replica = sdk("chat-a"), engine("r-0")
     first = [(own, sdk_page(0, 0, 0)), (replica, engine_page(0))]
     cells, found = rounds(first, [(own, sdk_page(30, 3, 2)), (replica, engine_page(25))])

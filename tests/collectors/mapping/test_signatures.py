@@ -28,7 +28,7 @@ def test_a_metric_name_belongs_to_its_adapter(metric: str, adapter: str | None) 
         assert metric in AdapterRouter()._reads[adapter]
 
 
-def test_the_more_specific_adapter_comes_first() -> None:
+def test_a_router_adapter_precedes_the_adapter_of_its_engine() -> None:
     assert signatures.carrier_among(["vllm", "vllm_router"]) == "vllm_router"
     assert signatures.carrier_among(["vllm", "dcgm"]) is None
 

@@ -73,15 +73,15 @@ def test_a_retry_after_time_is_respected() -> None:
 
 
 def test_a_successful_scrape_ends_the_backoff() -> None:
-    patience = ScrapeBackoff()
+    backoff = ScrapeBackoff()
     hung = CollectError("no", reason=CollectReason.TIMEOUT)
     for number in range(AFTER_FAILURES + 3):
-        patience.note(Scrape(EXPORTER, AT + number * STEP, None, hung, 0.0))
+        backoff.note(Scrape(EXPORTER, AT + number * STEP, None, hung, 0.0))
     last = AT + (AFTER_FAILURES + 2) * STEP
-    assert patience.pause(EXPORTER, last + STEP) is hung
-    patience.note(Scrape(EXPORTER, last, b"", None, 0.0))
-    assert patience.pause(EXPORTER, last + STEP) is None
-    assert len(patience) == 0
+    assert backoff.pause(EXPORTER, last + STEP) is hung
+    backoff.note(Scrape(EXPORTER, last, b"", None, 0.0))
+    assert backoff.pause(EXPORTER, last + STEP) is None
+    assert len(backoff) == 0
 
 
 @pytest.mark.parametrize("count", [1, 1000])

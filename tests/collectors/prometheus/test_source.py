@@ -296,7 +296,7 @@ def test_a_missing_prometheus_is_reported() -> None:
     assert found.batches[0].values[0, 0] == 0
 
 
-def test_the_first_matching_label_identifies_the_target() -> None:
+def test_the_first_signature_identifies_the_adapter_of_a_job() -> None:
     both = [{"job": "a", "__name__": name} for name in ("vllm:num_requests_running", "nv_inference_request_success")]
     other = {"job": "b", "metrics_path": "/m", "__name__": "tgi_queue_size"}
     found = first_marked([*both, other, {"job": "c", "__name__": "something"}])
