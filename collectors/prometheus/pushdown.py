@@ -90,7 +90,7 @@ class Pushdown:
     def __init__(self, api: PrometheusApi, window: timedelta, interval: timedelta) -> None:
         """``window`` is the range of rates, increases and quantiles, ``interval`` the time between queries."""
         self._api, self._window, self._interval = api, window, interval
-        self._left_out_told: set[str] = set()
+        self._left_out_logged: set[str] = set()
         every = (pushdown_plan(registry.adapter(name), self._dialect("")) for name in registry.ADAPTERS)
         self.adapters: Mapping[str, Adapter] = {plan.adapter.name: plan.adapter for plan in every}
 
@@ -104,8 +104,8 @@ class Pushdown:
         Series with edges, facts and events are unchanged. Raises CollectError.
         """
         plan = pushdown_plan(registry.adapter(name), self._dialect(select))
-        if plan.left_out and name not in self._left_out_told:
-            self._left_out_told.add(name)
+        if plan.left_out and name not in self._left_out_logged:
+            self._left_out_logged.add(name)
             log.get("collect").info("not_worked_out_by_server", adapter=name, signals=sorted(plan.left_out))
         gate, stamp = asyncio.Semaphore(AT_ONCE), round(at.timestamp() * 1000)
 

@@ -166,7 +166,7 @@ class MultivariateDetector(learning_detector.StatisticalDetector):
             if step > _COARSE * SLOT_SECONDS:
                 self._ensemble.learn_season(memory, values, window.times[span], step)
             else:
-                self._ensemble.look(memory, pool, values, window.times[span], step)
+                self._ensemble.evaluate(memory, pool, values, window.times[span], step)
         if step > _COARSE * SLOT_SECONDS:
             self._ensemble.begin_anew(memory)
         pool |= state_fingerprint.of_model(pool["fitted"])

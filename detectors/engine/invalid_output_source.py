@@ -35,7 +35,7 @@ class Source:
     share: float
 
 
-UNTOLD = Source(None, evenly=False, share=float("nan"))
+UNKNOWN = Source(None, evenly=False, share=float("nan"))
 
 
 def source(invalid_ratio: Floats, answered: Floats) -> Source:
@@ -48,7 +48,7 @@ def source(invalid_ratio: Floats, answered: Floats) -> Source:
     total = given.sum(axis=0)
     known = ~np.isnan(invalid_ratio) & (total > 0)
     if given.shape[0] < 2 or known.sum() < FEWEST_SCRAPES:
-        return UNTOLD
+        return UNKNOWN
     ratio, weight = invalid_ratio[known], total[known] / total[known].sum()
     part = given[:, known] / total[known]
     constant = _slopes(ratio, part, weight)
@@ -59,7 +59,7 @@ def source(invalid_ratio: Floats, answered: Floats) -> Source:
     odds = _posterior(unexplained, fits, int(known.sum()))
     best = int(np.argmax(odds))
     if odds[best] < SURE:
-        return UNTOLD
+        return UNKNOWN
     if best == len(left):
         return Source(None, evenly=True, share=float("nan"))
     return Source(best, evenly=False, share=float(constant[best]))

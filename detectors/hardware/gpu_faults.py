@@ -119,16 +119,16 @@ def _lost(window: Window, memory: Arrays, topology: Topology) -> tuple[Flags, Fl
     for name in _ON_PAGE:
         shown |= ~np.isnan(window.column(name))
     memory["present"] = memory["present"] | shown.any(axis=1) | (np.nan_to_num(reported) >= 0.5)
-    untold = np.asarray(np.isnan(window.column("hw_accel_seen")).all(axis=1), dtype=np.bool_)
+    unreported = np.asarray(np.isnan(window.column("hw_accel_seen")).all(axis=1), dtype=np.bool_)
     _remember_nodes(window.entities, memory, topology)
-    beside = _beside(shown, untold, memory["node"])
+    beside = _beside(shown, unreported, memory["node"])
     absent = measure_run(beside | shown, ~shown, window.times)
     _count_neighbours(shown, memory)
     replaced = (memory["beside"] > 0) & (memory["now"] >= memory["beside"])
-    inferred = untold & (absent.scrapes >= LASTING_SCRAPES) & ~replaced
+    inferred = unreported & (absent.scrapes >= LASTING_SCRAPES) & ~replaced
     lost: Flags = memory["present"] & ((reported == 0) | inferred)
     began = measure_run(~np.isnan(window.column("hw_accel_seen")), window.column("hw_accel_seen") == 0, window.times)
-    started = window.times[np.where(untold, absent.start, began.start)]
+    started = window.times[np.where(unreported, absent.start, began.start)]
     memory["lost_since"] = np.where(lost, np.fmin(memory["lost_since"], started), np.nan)
     on_page = newest(window, np.where(shown, 1.0, np.nan))
     unseen = np.asarray(np.isnan(reported) & np.isnan(on_page) & ~lost, dtype=np.bool_)
@@ -153,15 +153,15 @@ def _count_neighbours(shown: Flags, memory: Arrays) -> None:
     memory["beside"] = np.where(newest_shown, count, memory["beside"])
 
 
-def _beside(shown: Flags, untold: Flags, node: NDArray[np.int64]) -> Flags:
-    """True if another accelerator of the node was seen; only for ``untold`` rows. (entities, times)."""
+def _beside(shown: Flags, unreported: Flags, node: NDArray[np.int64]) -> Flags:
+    """True if another accelerator of the node was seen; only for ``unreported`` rows. (entities, times)."""
     result = np.zeros(shown.shape, dtype=np.bool_)
-    if not untold.any():
+    if not unreported.any():
         return result
     _, place = np.unique(node, return_inverse=True)
     count = np.zeros((int(place.max()) + 1, shown.shape[1]), dtype=np.intp)
     np.add.at(count, place, shown)
-    result |= (count[place] > 0) & untold[:, None] & (node >= 0)[:, None]
+    result |= (count[place] > 0) & unreported[:, None] & (node >= 0)[:, None]
     return result
 
 

@@ -118,7 +118,7 @@ class GpuMemoryExcessDetector(ConditionalDetector):
         ]
         _settle(memory, sight, elapsed, at)
         self._teach(window, memory, group)
-        blind = np.isnan(used) | _untold(window)
+        blind = np.isnan(used) | _is_unknown(window)
         young = np.asarray(window.times[columns][0] - memory["fresh_at"] < YOUNG.total_seconds(), dtype=np.bool_)
         return (*result, *self._no_verdicts(window, blind, window.column_status(USED), learnt, sight.judged, young))
 
@@ -196,7 +196,7 @@ def _usual(memory: Arrays, group: NDArray[np.intp]) -> tuple[RegressionLine, Fla
     return line, learnt
 
 
-def _untold(window: Window) -> Flags:
+def _is_unknown(window: Window) -> Flags:
     """True for GPUs without data of their engine, (entities,)."""
     never = np.ones(len(window.entities), dtype=np.bool_)
     for name in (CACHE, RESERVED):

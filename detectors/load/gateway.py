@@ -30,8 +30,8 @@ class GatewayDetector(IngressDetector):
 
     def judge(self, window: Window, way: IngressReading, now: datetime) -> Iterable[Finding | NoVerdict]:
         """A finding per service with a failing ingress or missing requests."""
-        untold = np.asarray(np.isnan(way.rate).all(axis=1), dtype=np.bool_)
-        quiet = no_verdicts(self.name, window.entities, window.column_status("svc_requests_total"), untold)
+        unknown = np.asarray(np.isnan(way.rate).all(axis=1), dtype=np.bool_)
+        quiet = no_verdicts(self.name, window.entities, window.column_status("svc_requests_total"), unknown)
         return (*self._findings(window, way, now), *quiet)
 
     def _findings(self, window: Window, way: IngressReading, now: datetime) -> list[Finding]:

@@ -87,8 +87,8 @@ class KpiDetector(StatefulDetector):
             for row in np.flatnonzero(memory["low"])
         ]
         status = window.column_status(KPI)
-        untold = np.asarray(np.isnan(values).all(axis=1), dtype=np.bool_)
-        quiet = no_verdicts(self.name, window.entities, status, untold) if window.entities else ()
+        unknown = np.asarray(np.isnan(values).all(axis=1), dtype=np.bool_)
+        quiet = no_verdicts(self.name, window.entities, status, unknown) if window.entities else ()
         return (*result, *quiet)
 
 

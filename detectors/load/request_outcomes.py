@@ -105,9 +105,9 @@ class RequestOutcomeDetector(StatefulDetector):
                     finding(self.name, window.entities[row], fault, score=0.85, since=started, now=now, because=(item,))
                 )
         status = window.column_status("svc_refused_total")
-        untold = np.asarray(np.isnan(window.column("svc_refused_total")).all(axis=1), dtype=np.bool_)
-        verdicts.extend(no_verdicts(self.name, window.entities, status, untold))
-        learning = ~untold & np.isnan(memory["refused"])
+        unknown = np.asarray(np.isnan(window.column("svc_refused_total")).all(axis=1), dtype=np.bool_)
+        verdicts.extend(no_verdicts(self.name, window.entities, status, unknown))
+        learning = ~unknown & np.isnan(memory["refused"])
         verdicts.extend(
             NoVerdict(self.name, window.entities[row], NoVerdictReason.WARMING_UP) for row in np.flatnonzero(learning)
         )

@@ -42,7 +42,7 @@ class AutoscalerDetector:
             return state, (NoVerdict(self.name, None, reason),) if reason else ()
         values = window.column(ERRORS)
         seen: Flags = ~np.isnan(values)
-        untold = np.asarray(~seen.any(axis=1), dtype=np.bool_)
+        unknown = np.asarray(~seen.any(axis=1), dtype=np.bool_)
         run = measure_run(seen, np.nan_to_num(values) > 0, window.times)
         stuck = run.lasts(LASTING_SECONDS, LASTING_SCRAPES)
         oldest: dict[EntityRef, int] = {}  # a service may have several workloads with an autoscaler each
@@ -63,7 +63,7 @@ class AutoscalerDetector:
             )
             for service, row in oldest.items()
         ]
-        return state, (*result, *no_verdicts(self.name, window.entities, window.column_status(ERRORS), untold))
+        return state, (*result, *no_verdicts(self.name, window.entities, window.column_status(ERRORS), unknown))
 
 
 def _services(workload: EntityRef, topology: Topology) -> tuple[EntityRef, ...]:

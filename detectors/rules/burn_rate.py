@@ -200,8 +200,8 @@ class BurnRateDetector:
         newest = float(window.times[-1]) if window.times.size else -np.inf
         away: tuple[EntityRef, ...] = ()
         if seen is not None and seen.shape == (len(state.entities),):
-            lately = np.flatnonzero(seen >= newest - KEPT_SECONDS)
-            away = tuple(state.entities[row] for row in lately if state.entities[row] not in there)
+            recent = np.flatnonzero(seen >= newest - KEPT_SECONDS)
+            away = tuple(state.entities[row] for row in recent if state.entities[row] not in there)
         entities = (*window.entities, *away)
         return entities, follow(dict(state.arrays), state.entities, entities, _fresh(len(entities))), _last(state)
 

@@ -93,7 +93,7 @@ class Ensemble:
         count = memory["held"].shape[0]
         memory.update({name: array for name, array in self.empty(count).items() if name in RECENT})
 
-    def look(self, memory: Arrays, pool: Arrays, values: Floats, times: Floats, seconds: float) -> EnsembleScore:
+    def evaluate(self, memory: Arrays, pool: Arrays, values: Floats, times: Floats, seconds: float) -> EnsembleScore:
         """Scores and alarms of new readings; changes ``memory`` and ``pool``.
 
         ``values`` (entities, times, metrics) are in time order and ``seconds`` apart. The members are those fitted
@@ -102,7 +102,7 @@ class Ensemble:
         return self.judge(memory, pool, self.rows(memory, values, times, seconds), times, seconds)
 
     def rows(self, memory: Arrays, values: Floats, times: Floats, seconds: float) -> NDArray[np.float32]:
-        """First half of ``Ensemble.look``: residuals, (entities, times, residuals)."""
+        """First half of ``Ensemble.evaluate``: residuals, (entities, times, residuals)."""
         count, length = values.shape[:2]
         result = np.empty((count, length, self._residuals.width), dtype=np.float32)
         for place in range(length):
@@ -119,7 +119,7 @@ class Ensemble:
         seconds: float,
         excused: NDArray[np.bool_] | None = None,
     ) -> EnsembleScore:
-        """Second half of ``Ensemble.look``: scores of residuals and the alarm decision.
+        """Second half of ``Ensemble.evaluate``: scores of residuals and the alarm decision.
 
         ``excused`` (entities, times) marks readings that are known to be normal.
         """

@@ -29,7 +29,7 @@ AT = datetime(2026, 3, 1, tzinfo=UTC)
 SECRET = "h0rse-battery"
 
 
-class Papers:
+class Certificates:
     """An authority, a server's certificate and a client's, as files of a folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -85,9 +85,9 @@ def scraped(access: Access, context: ssl.SSLContext | None = None) -> Scrape:
     return asyncio.run(run())
 
 
-def test_a_server_that_asks_for_our_certificate(tmp_path: Path) -> None:
-    papers = Papers(tmp_path)
-    found = scraped(Access(tls=papers.tls), papers.server("127.0.0.1", mutual=True))
+def test_a_server_that_requires_a_client_certificate(tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path)
+    found = scraped(Access(tls=certificates.tls), certificates.server("127.0.0.1", mutual=True))
     assert found.error is None
     assert found.body is not None
 
@@ -95,32 +95,32 @@ def test_a_server_that_asks_for_our_certificate(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mutual", "wrong"),
     [
-        (True, lambda papers, other: Tls(ca_file=papers.ca)),  # without our certificate
-        (False, lambda papers, other: Tls(ca_file=other.ca)),  # signed by somebody else
-        (False, lambda papers, other: None),  # the system does not know the authority
+        (True, lambda certificates, other: Tls(ca_file=certificates.ca)),  # without our certificate
+        (False, lambda certificates, other: Tls(ca_file=other.ca)),  # signed by somebody else
+        (False, lambda certificates, other: None),  # the system does not know the authority
     ],
 )
-def test_what_cannot_be_trusted_is_a_tls_fault(
-    tmp_path: Path, mutual: bool, wrong: Callable[[Papers, Papers], Tls | None]
+def test_an_untrusted_certificate_is_a_tls_failure(
+    tmp_path: Path, mutual: bool, wrong: Callable[[Certificates, Certificates], Tls | None]
 ) -> None:
-    papers, other = Papers(tmp_path / "a"), Papers(tmp_path / "b")
-    found = scraped(Access(tls=wrong(papers, other)), papers.server("127.0.0.1", mutual=mutual))
+    certificates, other = Certificates(tmp_path / "a"), Certificates(tmp_path / "b")
+    found = scraped(Access(tls=wrong(certificates, other)), certificates.server("127.0.0.1", mutual=mutual))
     assert found.body is None
     assert found.error is not None
     assert found.error.reason in {CollectReason.TLS, CollectReason.RESET}
 
 
 def test_a_certificate_for_another_name_needs_that_name(tmp_path: Path) -> None:
-    papers = Papers(tmp_path)
-    context = papers.server("engine.internal", mutual=False)
-    plain = Tls(ca_file=papers.ca)
+    certificates = Certificates(tmp_path)
+    context = certificates.server("engine.internal", mutual=False)
+    plain = Tls(ca_file=certificates.ca)
     assert scraped(Access(tls=plain), context).body is None
     assert scraped(Access(tls=replace(plain, server_name="engine.internal")), context).body is not None
     assert scraped(Access(tls=Tls(insecure_skip_verify=True)), context).body is not None
 
 
-def test_a_new_certificate_is_taken_without_a_restart(tmp_path: Path) -> None:
-    first, second = Papers(tmp_path / "now"), Papers(tmp_path / "then")
+def test_a_new_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
+    first, second = Certificates(tmp_path / "now"), Certificates(tmp_path / "then")
     access = Access(tls=Tls(ca_file=first.ca))
     assert access.trust() is access.trust()
     assert scraped(access, second.server("127.0.0.1", mutual=False)).body is None
@@ -148,7 +148,7 @@ def test_passwords_and_keys_come_from_files(tmp_path: Path) -> None:
         (lambda file: Access(tls=Tls(cert_file=file)), "the certificates in"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_named_by_whoever_asks(
+def test_an_unreadable_file_is_named_in_each_error(
     tmp_path: Path, access: Callable[[Path], Access], expected: str
 ) -> None:
     file = tmp_path / "none"
@@ -177,7 +177,7 @@ def test_a_file_that_cannot_be_read_is_named_by_whoever_asks(
         assert "cannot be read" in str(scraped(given).error)
 
 
-def test_settings_give_the_same() -> None:
+def test_settings_give_the_same_access() -> None:
     given = {
         "headers": {"X-A": "1"},
         "header_files": {"X-B": "/run/b"},
@@ -202,6 +202,6 @@ def test_settings_give_the_same() -> None:
         {"basic_auth": {"username": "me", "password": SECRET}},
     ],
 )
-def test_settings_that_contradict_themselves_are_refused(given: dict[str, object]) -> None:
+def test_contradictory_settings_are_rejected(given: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         AccessSettings.model_validate(given)

@@ -61,7 +61,7 @@ def rounds(*pages):
     return cells, found
 
 
-def test_pages_of_several_pods_add_up_and_ratios_are_weighed():
+def test_values_of_several_pods_are_summed_and_ratios_weighted():
     a, b = sdk("chat-a"), sdk("chat-b")
     cells, _ = rounds(
         [(a, sdk_page(0, 0, 0)), (b, sdk_page(0, 0, 0))], [(a, sdk_page(30, 0, 2)), (b, sdk_page(10, 10, 3))]
@@ -84,7 +84,7 @@ def test_two_pages_of_one_pod_are_not_two_pods():
     assert [one.values[0, one.keys.index(running)] for one in batches] == [2, 2, 2]
 
 
-def test_a_pod_that_is_away_leaves_the_others():
+def test_an_unreachable_pod_does_not_affect_the_others():
     a, b = sdk("chat-a"), sdk("chat-b")
     collector = ScrapeManager([a, b])
     for number, requests in enumerate((0, 20)):
@@ -98,7 +98,7 @@ def test_a_pod_that_is_away_leaves_the_others():
     assert [one.values[0, one.keys.index(requests)] for one in reported] == [20]
 
 
-def test_a_services_own_page_counts_more_than_the_sum_of_its_engines():
+def test_a_service_page_precedes_the_sum_of_its_engines():
     own, replica = sdk("chat-a"), engine("r-0")
     first = [(own, sdk_page(0, 0, 0)), (replica, engine_page(0))]
     cells, found = rounds(first, [(own, sdk_page(30, 3, 2)), (replica, engine_page(25))])

@@ -87,7 +87,7 @@ def cells(batches: Iterable[SampleBatch]) -> Cells:
 
 
 @pytest.mark.live
-def test_raw_samples_give_what_scraping_gives(url: str, kept: Kept) -> None:
+def test_raw_samples_give_the_signals_of_scraping(url: str, kept: Kept) -> None:
     last = kept.instants[-1]
     ours = cells(scraped(kept, *kept.instants[-2:]).batches)
     theirs = cells(one for one in read(url, kept, last, None).batches if one.scraped_at == last)
@@ -103,7 +103,7 @@ def test_raw_samples_give_what_scraping_gives(url: str, kept: Kept) -> None:
 
 
 @pytest.mark.live
-def test_a_server_works_out_what_scraping_gives(url: str, kept: Kept) -> None:
+def test_pushed_down_queries_give_the_signals_of_scraping(url: str, kept: Kept) -> None:
     last = kept.instants[-1]
     ours = cells(scraped(kept, last - WINDOW, last).batches)
     theirs = cells(read(url, kept, last, WINDOW).batches)
@@ -123,7 +123,7 @@ def test_a_server_works_out_what_scraping_gives(url: str, kept: Kept) -> None:
 
 @pytest.mark.live
 @pytest.mark.parametrize("signal", ["engine_ttft_seconds", "engine_itl_seconds", "engine_e2e_seconds"])
-def test_a_server_works_out_the_same_quantiles(url: str, kept: Kept, signal: str) -> None:
+def test_pushed_down_queries_give_equal_quantiles(url: str, kept: Kept, signal: str) -> None:
     last = kept.instants[-1]
     ours = cells(scraped(kept, last - WINDOW, last).batches)
     theirs = cells(read(url, kept, last, WINDOW).batches)

@@ -1,4 +1,4 @@
-"""Hand-made windows, so that a test states only the columns it is about."""
+"""Synthetic windows: a test gives only the columns that it needs."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def window_of() -> Callable[..., Window]:
             for signal, column in rows[name].items():
                 values[i, :, keys.index(SignalKey.parse(signal))] = [np.nan if v is None else v for v in column]
         status = np.where(np.isnan(values), CellStatus.ABSENT, CellStatus.PRESENT).astype(np.uint8)
-        for (name, signal, column_number), told in (statuses or {}).items():
-            place = (names.index(name), column_number, keys.index(SignalKey.parse(signal)))
-            status[place] = told
-            if told not in (CellStatus.PRESENT, CellStatus.BELOW_FIRST_BUCKET):
-                values[place] = np.nan
+        for (name, signal, column_number), cell_status in (statuses or {}).items():
+            cell = (names.index(name), column_number, keys.index(SignalKey.parse(signal)))
+            status[cell] = cell_status
+            if cell_status not in (CellStatus.PRESENT, CellStatus.BELOW_FIRST_BUCKET):
+                values[cell] = np.nan
         refs = tuple(entity(kind, n) if namespace == "" else EntityRef("lab", kind, namespace, n) for n in names)
         times = start + STEP.total_seconds() * np.arange(length)
         return Window(kind, refs, times, tuple(keys), values, status, STEP, tuple(events))
@@ -67,12 +67,12 @@ def now_of() -> Callable[[Window], datetime]:
 
 @pytest.fixture
 def findings_of(now_of: Callable[[Window], datetime]) -> Callable[..., list[Finding]]:
-    """Runs a detector on growing windows, as the cycles would, and returns what it finds at the end."""
+    """Runs a detector on growing windows, as the cycles do, and returns the findings of the last one."""
 
     def run(
         detector: Detector, window: Window, topology: Topology | None = None, *, first: int = 1, verdicts: Any = None
     ) -> list[Finding]:
-        state, said = detector.initial(), ()
+        state, results = detector.initial(), ()
         for length in range(first, window.times.size + 1):
             part = Window(
                 window.kind,
@@ -84,9 +84,9 @@ def findings_of(now_of: Callable[[Window], datetime]) -> Callable[..., list[Find
                 window.step,
                 window.events,
             )
-            state, said = detector.detect(state, part, topology or Topology.build(()), now_of(part))
+            state, results = detector.detect(state, part, topology or Topology.build(()), now_of(part))
         if verdicts is not None:
-            verdicts.extend(item for item in said if not isinstance(item, Finding))
-        return [item for item in said if isinstance(item, Finding)]
+            verdicts.extend(item for item in results if not isinstance(item, Finding))
+        return [item for item in results if isinstance(item, Finding)]
 
     return run

@@ -1,4 +1,4 @@
-"""Events as the doors hand them in, for tests of detectors that read them."""
+"""Events as the collectors deliver them, for tests of detectors."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from outrider.model import EntityRef, Event, EventKind
 START = datetime.fromtimestamp(1_800_000_000.0, tz=UTC)
 
 
-def said(
+def event_at(
     entity: EntityRef, code: str, after: float, text: str = "", kind: EventKind = EventKind.KUBERNETES, **more: str
 ):
-    """An event so many seconds after the begin of the windows that ``conftest`` makes."""
+    """An event ``after`` seconds past the start of the windows of ``conftest``."""
     name = f"{entity.key}/{code}/{after}"
     return Event(name, kind, entity, START + timedelta(seconds=after), "test", code, {"text": text, **more}, name)
 
 
-def logged(entity: EntityRef, code: str, after: float, text: str = "", **more: str):
-    """The same for a line of a log."""
-    return said(entity, code, after, text, EventKind.LOG, **more)
+def log_event(entity: EntityRef, code: str, after: float, text: str = "", **more: str):
+    """The same for a log line."""
+    return event_at(entity, code, after, text, EventKind.LOG, **more)

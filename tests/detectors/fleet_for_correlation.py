@@ -1,4 +1,4 @@
-"""A small fleet made by hand: two services, three nodes, and short ways to say what is wrong."""
+"""A small synthetic fleet of two services and three nodes, with helpers for alerts and findings."""
 
 from __future__ import annotations
 
@@ -168,8 +168,8 @@ class Desk:
         return cause_of(self.only)
 
     def by_cause(self, entity: EntityRef) -> Incident:
-        (found,) = (one for one in self.open if one.suspected_cause and one.suspected_cause.entity == entity)
-        return found
+        (incident,) = (one for one in self.open if one.suspected_cause and one.suspected_cause.entity == entity)
+        return incident
 
     def causes(self) -> set[tuple[EntityRef, str]]:
         return {cause_of(one) for one in self.open}

@@ -1,4 +1,4 @@
-"""Windows of made-up days: a daily rhythm with noise, for detectors that learn."""
+"""Windows of synthetic days with a daily rhythm and noise, for learning detectors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def history(detector: Any, levels: Sequence[float], days: float = 5.0, count: in
     return window(detector.kind, detector.signals, times, rhythm(times, count, levels), step)
 
 
-def live(
+def run_cycles(
     detector: Any,
     state: DetectorState,
     values: Floats,
@@ -48,17 +48,17 @@ def live(
     step: float = 15.0,
     topology: Topology | None = None,
 ) -> tuple[DetectorState, list[list[Finding | NoVerdict]]]:
-    """Run cycle by cycle on windows of ten minutes; what was said each time."""
+    """Runs the detector cycle by cycle on windows of ten minutes. Returns the state and the verdicts of each cycle."""
     times = start + step * np.arange(values.shape[1])
-    said = []
+    results = []
     for end in range(1, times.size + 1):
         first = max(0, end - int(600 / step))
         part = window(detector.kind, detector.signals, times[first:end], values[:, first:end], step)
         now = datetime.fromtimestamp(times[end - 1], tz=UTC)
         state, verdicts = detector.detect(state, part, topology or Topology.build(()), now)
-        said.append(list(verdicts))
-    return state, said
+        results.append(list(verdicts))
+    return state, results
 
 
-def found(verdicts: Sequence[Finding | NoVerdict]) -> list[Finding]:
+def findings_in(verdicts: Sequence[Finding | NoVerdict]) -> list[Finding]:
     return [one for one in verdicts if isinstance(one, Finding)]

@@ -11,7 +11,7 @@ from outrider.vocabulary.faults import faults
 FOLDER = Path(registry.__file__).parent
 
 
-def test_every_detector_goes_by_its_own_name():
+def test_every_detector_is_registered_under_its_own_name():
     assert all(factory().name == name for name, factory in registry.DETECTORS.items())
 
 

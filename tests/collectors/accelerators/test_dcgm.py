@@ -63,7 +63,7 @@ def by_uuid(reading):
     return {device["name"]["uuid"]: device for device in reading["devices"]}
 
 
-def test_the_bindings_are_where_nvidias_packages_put_them(tmp_path) -> None:
+def test_bindings_are_loaded_from_the_nvidia_package_paths(tmp_path) -> None:
     assert [str(place) for place in BINDINGS_FOLDERS[:2]] == [
         "/usr/share/datacenter-gpu-manager-4/bindings/python3", "/usr/local/dcgm/bindings/python3",
     ]  # fmt: skip
@@ -78,7 +78,7 @@ def test_the_bindings_are_where_nvidias_packages_put_them(tmp_path) -> None:
     assert find_bindings([fourth, third]) == fourth
 
 
-def test_bindings_that_cannot_be_imported_are_one_sentence(tmp_path) -> None:
+def test_missing_bindings_give_one_error_message(tmp_path) -> None:
     (tmp_path / "pydcgm.py").write_text("import a_module_that_nobody_has\n")
     with pytest.raises(
         AcceleratorsUnavailableError, match="cannot be imported: No module named 'a_module_that_nobody_has'"
@@ -87,7 +87,7 @@ def test_bindings_that_cannot_be_imported_are_one_sentence(tmp_path) -> None:
     sys.path.remove(str(tmp_path))
 
 
-def test_fields_are_shown_by_their_names_and_blank_ones_are_absent(engine, probe) -> None:
+def test_fields_have_their_names_and_blank_ones_are_absent(engine, probe) -> None:
     found = probe.read()
     assert found["driver"] == "580.95.05"
     first, second = by_uuid(found)[FIRST], by_uuid(found)[SECOND]
@@ -102,7 +102,7 @@ def test_fields_are_shown_by_their_names_and_blank_ones_are_absent(engine, probe
     assert f'DCGM_FI_DEV_GPU_TEMP{{gpu="1",UUID="{SECOND}"' in page
 
 
-def test_boards_without_the_profiling_module_are_read_without_it(engine, probe) -> None:
+def test_gpus_without_the_profiling_module_are_read_without_it(engine, probe) -> None:
     engine.set(profiling=False)
     assert by_uuid(probe.read())[SECOND]["values"] == {"DCGM_FI_DEV_GPU_TEMP": 42.0}
 
@@ -126,7 +126,7 @@ def test_mig_instances_have_their_own_values(engine, probe) -> None:
 
 
 @pytest.mark.parametrize("how", [{"status": {"1": 4}}, {"values": {"1.0": {TEMPERATURE: 41}, "1.1": {}}}])
-def test_a_lost_device_is_lost_and_stops_no_other(engine, probe, how) -> None:
+def test_a_lost_device_does_not_stop_the_others(engine, probe, how) -> None:
     probe.read()
     before = dict(engine.state)
     engine.set(**how)
@@ -136,7 +136,7 @@ def test_a_lost_device_is_lost_and_stops_no_other(engine, probe, how) -> None:
     assert len(probe.read()["devices"]) == 2
 
 
-def test_a_host_engine_that_restarts_is_read_again(engine, probe) -> None:
+def test_a_restarted_host_engine_is_read_again(engine, probe) -> None:
     assert len(probe.read()["devices"]) == 2
     engine.set(run=0)
     state = probe.read()
@@ -147,7 +147,7 @@ def test_a_host_engine_that_restarts_is_read_again(engine, probe) -> None:
     assert len(probe.read()["devices"]) == 2
 
 
-def test_xids_are_reported_once_with_the_time_that_dcgm_saw_them(engine, probe) -> None:
+def test_xids_are_reported_once_with_the_time_of_dcgm(engine, probe) -> None:
     assert probe.wait() is None
     engine.set(xids=[[0, 1_000_000, 31]])
     probe.read()

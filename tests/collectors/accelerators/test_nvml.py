@@ -39,7 +39,7 @@ def one(reading, place=0):
 # --- values ---------------------------------------------------------------------------------------
 
 
-def test_a_device_reports_what_dcgm_exporter_would_in_its_units(driver, probe) -> None:
+def test_a_device_reports_the_metrics_and_units_of_dcgm_exporter(driver, probe) -> None:
     driver.set(**{"0.field.82": 61, "0.field.38": 5, "0.field.138": 7, "0.field.197": 4096, "0.field.230": 2})
     found = probe.read()
     assert found["driver"] == "580.95.05"
@@ -91,7 +91,7 @@ def test_a_device_reports_what_dcgm_exporter_would_in_its_units(driver, probe) -
         ("nvmlDeviceGetComputeRunningProcesses_v3", set()),
     ],
 )
-def test_what_cannot_be_reported_is_absent_and_the_rest_is_there(driver, probe, function, names, code) -> None:
+def test_unsupported_values_are_absent_and_the_rest_present(driver, probe, function, names, code) -> None:
     whole = set(one(probe.read())["values"])
     driver.set(**{f"fail.{function}": code})
     assert set(one(probe.read())["values"]) == whole - names
@@ -108,7 +108,7 @@ def test_processes_are_named_with_their_memory(driver, probe) -> None:
     assert one(probe.read())["processes"] == [{"pid": 4711, "memory_bytes": 2048.0 * 2**20, "instance": None}]
 
 
-def test_profiling_differs_from_the_second_reading_on(driver, probe) -> None:
+def test_profiling_values_start_with_the_second_reading(driver, probe) -> None:
     driver.set(**{"0.gpm.2": 55.5, "0.gpm.10": 30, "0.gpm.5": 20})
     assert "DCGM_FI_PROF_SM_ACTIVE" not in one(probe.read())["values"]
     for _ in range(3):
@@ -123,7 +123,7 @@ def test_profiling_differs_from_the_second_reading_on(driver, probe) -> None:
 # --- MIG ------------------------------------------------------------------------------------------
 
 
-def test_a_mig_instance_has_its_own_memory_and_activity_and_nothing_of_its_device(driver, probe) -> None:
+def test_a_mig_instance_has_only_its_own_memory_and_activity(driver, probe) -> None:
     driver.set(gpus=2, **{"1.mig": 2, "1.mig.1.used": 3 * 2**30, "1.mig.1.gpm.2": 40, "1.pid": 9})
     probe.read()
     whole, divided = probe.read()["devices"]
@@ -145,7 +145,7 @@ def test_a_mig_instance_has_its_own_memory_and_activity_and_nothing_of_its_devic
     assert divided["processes"][0]["instance"] == 7
 
 
-def test_memory_of_a_divided_device_stays_its_own_when_the_parts_do_not_tell(driver, probe) -> None:
+def test_device_memory_stays_on_the_device_if_mig_instances_report_none(driver, probe) -> None:
     driver.set(**{"0.mig": 1, "fail.nvmlDeviceGetMigDeviceHandleByIndex": NO_PERMISSION})
     device = one(probe.read())
     assert device["instances"] == []
@@ -156,7 +156,7 @@ def test_memory_of_a_divided_device_stays_its_own_when_the_parts_do_not_tell(dri
 
 
 @pytest.mark.parametrize("how", ["lost", "fail"])
-def test_a_device_that_falls_off_the_bus_is_lost_and_stops_no_other(driver, probe, how) -> None:
+def test_a_device_off_the_bus_is_lost_and_does_not_stop_the_others(driver, probe, how) -> None:
     driver.set(gpus=2)
     assert len(probe.read()["devices"]) == 2
     expected = {"1.lost": 1} if how == "lost" else {"fail.1.nvmlDeviceGetPowerUsage": RESET_REQUIRED}
@@ -178,7 +178,7 @@ def test_a_device_that_was_never_seen_is_not_lost(driver, probe) -> None:
     assert ([device["name"]["uuid"] for device in found["devices"]], found["lost"]) == ([FIRST], [])
 
 
-def test_a_driver_that_is_reloaded_is_read_again_without_a_restart(driver, probe) -> None:
+def test_a_reloaded_driver_is_read_without_a_restart(driver, probe) -> None:
     driver.set(driver=0)
     assert probe.read()["error"] == "no NVIDIA device can be read: the NVIDIA driver is not loaded"
     driver.set(driver=1)
@@ -203,7 +203,7 @@ def test_a_driver_that_is_reloaded_is_read_again_without_a_restart(driver, probe
         (17, "NVML returned: "),
     ],
 )
-def test_a_driver_that_will_not_start_is_one_sentence(driver, probe, code, expected) -> None:
+def test_a_failed_driver_start_gives_one_error_message(driver, probe, code, expected) -> None:
     driver.set(**{"fail.nvmlInitWithFlags": code})
     found = probe.read()
     assert found["error"].startswith(f"no NVIDIA device can be read: {expected}")
@@ -212,7 +212,7 @@ def test_a_driver_that_will_not_start_is_one_sentence(driver, probe, code, expec
     assert one(probe.read())["values"]
 
 
-def test_a_machine_without_the_library(driver, tmp_path) -> None:
+def test_a_missing_library_is_reported(driver, tmp_path) -> None:
     driver.environment["LD_LIBRARY_PATH"] = str(tmp_path)
     one_without = Probe(driver.environment)
     found = one_without.read()
@@ -251,7 +251,7 @@ def test_every_xid_is_received_once_with_its_device(driver, probe) -> None:
     ]  # fmt: skip
 
 
-def test_listening_goes_on_with_the_devices_that_are_left(driver, probe) -> None:
+def test_event_watching_continues_on_the_remaining_devices(driver, probe) -> None:
     driver.set(gpus=2)
     probe.read()
     driver.xid(1, 79)
@@ -265,7 +265,7 @@ def test_listening_goes_on_with_the_devices_that_are_left(driver, probe) -> None
     assert [xid["code"] for xid in probe.wait()] == [48]
 
 
-def test_a_driver_that_knows_no_events_is_read_all_the_same(driver, probe) -> None:
+def test_a_driver_without_event_support_is_read(driver, probe) -> None:
     driver.set(**{"fail.nvmlDeviceGetSupportedEventTypes": NOT_SUPPORTED})
     assert one(probe.read())["values"]
     assert probe.wait() == []

@@ -86,7 +86,7 @@ def deployment(cluster: Cluster, space: str, replicas: int, **more: Any) -> None
     cluster.create(f"/apis/apps/v1/namespaces/{space}/deployments", body)
 
 
-def test_a_deployment_is_found_scaled_and_lost(control_plane: Cluster, space: str) -> None:
+def test_a_deployment_is_discovered_scaled_and_lost(control_plane: Cluster, space: str) -> None:
     deployment(control_plane, space, 2)
     pods = start(control_plane, space, 2)
 
@@ -119,7 +119,7 @@ def test_a_deployment_is_found_scaled_and_lost(control_plane: Cluster, space: st
     asyncio.run(whole())
 
 
-def test_a_service_that_asks_is_found_by_its_endpoint_slices(control_plane: Cluster, space: str) -> None:
+def test_an_annotated_service_is_discovered_by_its_endpoint_slices(control_plane: Cluster, space: str) -> None:
     deployment(control_plane, space, 1, notes={}, labels={"app": "chat", "outrider.io/service": ""})
     service = {
         "metadata": {"name": "front", "annotations": ASK},
@@ -160,7 +160,7 @@ def test_a_group_of_pods_is_one_replica(control_plane: Cluster, space: str) -> N
     asyncio.run(whole())
 
 
-def test_etcd_forgets_and_the_server_restarts(control_plane: Cluster, space: str) -> None:
+def test_etcd_compaction_and_a_server_restart_lose_nothing(control_plane: Cluster, space: str) -> None:
     deployment(control_plane, space, 1)
     start(control_plane, space, 1)
 
@@ -183,7 +183,7 @@ def test_etcd_forgets_and_the_server_restarts(control_plane: Cluster, space: str
     asyncio.run(whole())
 
 
-def test_who_may_read_nothing_gets_an_error(control_plane: Cluster, space: str) -> None:
+def test_missing_permissions_give_an_error(control_plane: Cluster, space: str) -> None:
     async def whole() -> None:
         found = source(control_plane, space, who="stranger")
         with pytest.raises(CollectError) as fault:
@@ -233,9 +233,7 @@ def _publish(cluster: Cluster, node: str, uuid: str) -> None:
     cluster.create(_serve_node_topologies(cluster), {**topology, "metadata": {"name": node}, "zones": zones})
 
 
-def test_events_and_targets_share_lists_and_report_what_is_published_of_devices(
-    control_plane: Cluster, space: str
-) -> None:
+def test_events_and_targets_share_lists_and_report_devices(control_plane: Cluster, space: str) -> None:
     node, uuid = f"node-{space}", "GPU-e89d84ee-93b4-a63d-ac3f-8c242831ac09"
     deployment(control_plane, space, 2)
     pods = start(control_plane, space, 2)

@@ -28,7 +28,7 @@ def test_time_slices_are_edges_to_every_pod(bench) -> None:
     assert pods_on(bench, line("a", vgpu="0"), line("b", vgpu="1"), line("c", vgpu="2")) == {"a", "b", "c"}
 
 
-def test_mig_instances_are_edges_to_each_ones_pod(bench) -> None:
+def test_mig_instances_are_edges_to_their_pods(bench) -> None:
     first = line("a", GPU_I_ID="1", GPU_I_PROFILE="1g.10gb")
     second = line("b", GPU_I_ID="2", GPU_I_PROFILE="1g.10gb")
     assert pods_on(bench, first, second) == {"a", "b"}

@@ -140,12 +140,12 @@ def test_the_workload_of_a_pod(owner, workload) -> None:
         ([], {}),
     ],
 )  # fmt: skip
-def test_what_the_command_says_of_the_engine(args, own) -> None:
+def test_engine_properties_from_the_command_line(args, own) -> None:
     assert facts(args=args).own == own
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_pods_that_are_over_have_no_page_and_rest_on_nothing(phase) -> None:
+def test_completed_pods_have_no_target_and_no_edges(phase) -> None:
     async def scene(server: ApiServer, source: KubernetesSource) -> None:
         server.objects[PODS] = [pod("p", phase=phase, notes=ASK, resources={"nvidia.com/gpu": "1"})]
         seen = await source.read()
@@ -164,19 +164,19 @@ def test_pods_that_are_over_have_no_page_and_rest_on_nothing(phase) -> None:
         ({}, [{"containerPort": 8000}], "10.0.0.1:8000"),
     ],
 )  # fmt: skip
-def test_the_port_of_a_page(notes, ports, address) -> None:
+def test_the_metrics_port_of_a_pod(notes, ports, address) -> None:
     page = metrics_page_of(facts(notes=notes, ports=ports))
     assert isinstance(page, DiscoveredTarget)
     assert page.address == address
 
 
-def test_ports_that_nobody_can_tell() -> None:
+def test_an_unknown_metrics_port_gives_no_target() -> None:
     assert "declares no port" in str(metrics_page_of(facts(ports=[])))
     assert "neither a port nor a port name" in str(metrics_page_of(facts(notes={"prometheus.io/port": "soon"})))
     assert "neither a port" in str(metrics_page_of(facts(notes={"prometheus.io/port": "70000"})))
 
 
-def test_all_that_a_page_says_of_its_pod() -> None:
+def test_target_labels_of_a_pod() -> None:
     found = facts(
         "chat-0",
         labels={"app": "chat", "team/x": "a", "outrider.io/request-class": "vip"},
@@ -215,12 +215,12 @@ def test_all_that_a_page_says_of_its_pod() -> None:
         ({"cpu": "4"}, {}, 0, "", ()),
     ],
 )  # fmt: skip
-def test_what_a_pod_holds(resources, notes, count, kind, devices) -> None:
+def test_devices_of_a_pod(resources, notes, count, kind, devices) -> None:
     held = facts(resources=resources, notes=notes)
     assert (held.gpus, held.gpu_kind, held.devices) == (count, kind, devices)
 
 
-def test_what_a_node_says_of_itself() -> None:
+def test_labels_of_a_node() -> None:
     labels = {
         "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3-SHARED", "nvidia.com/gpu.clique": "7b.0",
         "nvidia.com/gpu.count": "8", "nvidia.com/gpu.replicas": "4",
@@ -239,7 +239,7 @@ def test_what_a_node_says_of_itself() -> None:
 # --- the cluster ----------------------------------------------------------------------------------
 
 
-def test_pods_that_ask_are_targets_and_others_are_topology() -> None:
+def test_annotated_pods_are_targets_and_others_only_topology() -> None:
     async def scene(server: ApiServer, source: KubernetesSource) -> None:
         server.objects[PODS] = [
             pod("chat-0", 1, notes=ASK, labels={"app": "chat"}),
@@ -262,7 +262,7 @@ def test_pods_that_ask_are_targets_and_others_are_topology() -> None:
     play(scene)
 
 
-def test_a_selector_chooses_and_a_pod_may_decline() -> None:
+def test_a_selector_selects_pods_and_an_annotation_excludes_them() -> None:
     async def scene(server: ApiServer, source: KubernetesSource) -> None:
         server.objects["/api/v1/namespaces/a/pods"] = [
             pod("x", 1, namespace="a"),
@@ -277,7 +277,7 @@ def test_a_selector_chooses_and_a_pod_may_decline() -> None:
     play(scene, namespaces=["a"], label_selector="app=chat")
 
 
-def test_a_group_is_one_replica_and_only_its_leader_is_read_as_an_engine() -> None:
+def test_a_group_is_one_replica_scraped_on_its_leader() -> None:
     def member(group: int, worker: int) -> dict[str, Any]:
         labels = {f"{LWS}/name": "big", f"{LWS}/group-index": str(group), f"{LWS}/worker-index": str(worker)}
         name = f"big-{group}" + (f"-{worker}" if worker else "")
@@ -306,7 +306,7 @@ def test_a_group_is_one_replica_and_only_its_leader_is_read_as_an_engine() -> No
     play(scene)
 
 
-def test_an_exporter_beside_a_worker_is_read() -> None:
+def test_an_exporter_beside_a_worker_is_scraped() -> None:
     async def scene(server: ApiServer, source: KubernetesSource) -> None:
         labels = {"ray.io/cluster": "r", "ray.io/node-type": "worker"}
         server.objects[PODS] = [
@@ -318,7 +318,7 @@ def test_an_exporter_beside_a_worker_is_read() -> None:
     play(scene)
 
 
-def test_shared_gpus_hold_up_every_pod_on_them() -> None:
+def test_shared_gpus_are_edges_to_every_pod() -> None:
     async def scene(server: ApiServer, source: KubernetesSource) -> None:
         held = {"hami.io/vgpu-devices-allocated": f"{GPU},NVIDIA,3000,30:;"}
         server.objects[PODS] = [pod(f"s{n}", n, notes=held, resources={"nvidia.com/gpu": "1"}) for n in (1, 2, 3)]
@@ -337,7 +337,7 @@ def slice_of(service: str, *pods: str) -> dict[str, Any]:
     return {"metadata": meta, "endpoints": [*refs, {"addresses": ["1.2.3.4"]}]}
 
 
-def test_a_service_that_asks_belongs_to_the_pods_behind_it() -> None:
+def test_an_annotated_service_belongs_to_its_pods() -> None:
     async def scene(server: ApiServer, source: KubernetesSource) -> None:
         server.objects[PODS] = [pod("e-0", 1), pod("e-1", 2, notes=ASK), pod("other", 3)]
         notes = {**ASK, "prometheus.io/port": "8000", "outrider.io/adapter": "vllm"}
@@ -350,7 +350,7 @@ def test_a_service_that_asks_belongs_to_the_pods_behind_it() -> None:
     play(scene)
 
 
-def test_pods_come_move_and_go() -> None:
+def test_pods_appear_move_and_disappear() -> None:
     async def scene(server: ApiServer, source: KubernetesSource) -> None:
         server.objects[PODS] = [pod("a", 1, notes=ASK), pod("b", 2, notes=ASK)]
         await source.read()
@@ -369,7 +369,7 @@ def test_pods_come_move_and_go() -> None:
     play(scene)
 
 
-def test_a_list_read_again_takes_the_place_of_the_old_one() -> None:
+def test_a_new_list_replaces_the_old_one() -> None:
     async def scene(server: ApiServer, source: KubernetesSource) -> None:
         server.objects[PODS] = [pod("a", 1, notes=ASK), pod("b", 2, notes=ASK)]
         await source.read()
@@ -380,7 +380,7 @@ def test_a_list_read_again_takes_the_place_of_the_old_one() -> None:
     play(scene)
 
 
-def test_what_may_not_be_read_is_reported_and_the_rest_goes_on() -> None:
+def test_a_forbidden_resource_is_reported_and_the_rest_continues() -> None:
     async def scene(server: ApiServer, source: KubernetesSource) -> None:
         server.objects[PODS] = [pod("a", 1, notes=ASK), pod("p", 2, notes=ASK, ports=[])]
         server.forbidden |= {NODES, SLICES}
@@ -402,7 +402,7 @@ def test_what_may_not_be_read_is_reported_and_the_rest_goes_on() -> None:
     play(scene)
 
 
-def test_a_pod_that_went_is_remembered_with_its_times_and_then_forgotten() -> None:
+def test_a_deleted_pod_is_remembered_with_its_times_for_a_while() -> None:
     clock = ManualClock(datetime(2026, 11, 21, 18, 0, tzinfo=UTC))
     labels = {f"{LWS}/name": "big", f"{LWS}/group-index": "0", f"{LWS}/worker-index": "1"}
 
@@ -456,7 +456,7 @@ def replaced(value: Any, path: tuple[Any, ...], other: Any) -> Any:
 
 
 @given(st.data())
-def test_no_object_breaks_the_reader(data) -> None:
+def test_arbitrary_objects_do_not_raise(data) -> None:
     whole = pod(
         "p",
         labels={f"{LWS}/name": "x", f"{LWS}/group-index": "0", "outrider.io/tenant": "t"},

@@ -67,7 +67,7 @@ def made(found: DiscoveredTarget, rules: RelabelRules = VLLM, adapter: str = "vl
     return target_of_discovered("src", "test", found, rules, adapter)
 
 
-def test_a_page_of_an_engine_is_a_replica() -> None:
+def test_an_engine_target_is_a_replica() -> None:
     labels = {"pod": "chat-0", "namespace": "serving", "service": "chat", "node": "n1", "rubbish": "x" * 900}
     target = made(DiscoveredTarget("10.0.0.1:8000", labels, identity="uid-1"))
     assert target.name == "src-10.0.0.1:8000"
@@ -78,7 +78,7 @@ def test_a_page_of_an_engine_is_a_replica() -> None:
     assert target.service == EntityRef("test", EntityKind.SERVICE, "serving", "chat")
 
 
-def test_pages_of_other_kinds() -> None:
+def test_targets_of_other_kinds() -> None:
     node = made(DiscoveredTarget("n1.example:9400", {"job": "dcgm"}), adapter="dcgm")
     assert (node.entity.kind, node.entity.name, node.labels) == (EntityKind.NODE, "n1.example", {"node": "n1.example"})
     whole = made(DiscoveredTarget("ksm:8080", {}), adapter="kube_state_metrics")
@@ -118,7 +118,7 @@ def test_keeping_dropping_and_labels_of_another_name() -> None:
     }
 
 
-def test_who_reads_a_page() -> None:
+def test_the_adapter_of_a_target() -> None:
     rules = RelabelRules(adapter="dcgm", adapters={"vllm-prod": "vllm"})
     assert rules.adapter_of(DiscoveredTarget("a", {"job": "vllm-prod"})) == "vllm"
     assert rules.adapter_of(DiscoveredTarget("a", {"job": "other"})) == "dcgm"
@@ -126,7 +126,7 @@ def test_who_reads_a_page() -> None:
     assert RelabelRules().adapter_of(DiscoveredTarget("a")) is None
 
 
-def test_pages_report_their_adapter() -> None:
+def test_targets_report_their_adapter() -> None:
     assert detect_adapter('vllm:num_requests_running{model_name="x"} 3\nprocess_start_time_seconds 1\n') == "vllm"
     assert detect_adapter('# HELP DCGM_FI_DEV_GPU_TEMP x\nDCGM_FI_DEV_GPU_TEMP{gpu="0"} 40\n') == "dcgm"
     assert detect_adapter('outrider_sdk_answers_total 1\noutrider_sdk_kpi{kpi="x"} 3\n') == "sdk"
@@ -157,7 +157,7 @@ def test_a_source_that_fails_keeps_its_targets_and_reports_it_once() -> None:
     assert [line["event"] for line in logs] == ["discovery_recovered"]
 
 
-def test_a_mistake_of_ours_is_no_loss_either() -> None:
+def test_an_internal_error_keeps_the_targets() -> None:
     source = Source("odd", DiscoveredTarget("a:1"))
     discovery = Discovery([(source, VLLM)], "test")
     run(discovery)
@@ -167,7 +167,7 @@ def test_a_mistake_of_ours_is_no_loss_either() -> None:
     assert "unexpected response (KeyError)" in (discovery.health[0].error or "")
 
 
-def test_one_page_in_two_sources_is_one_target() -> None:
+def test_an_address_in_two_sources_is_one_target() -> None:
     one = Source("one", DiscoveredTarget("a:1", {"pod": "p", "service": "chat"}))
     two = Source("two", DiscoveredTarget("a:1", {"pod": "q", "node": "n1"}), DiscoveredTarget("c:1"))
     configured = target_of("test", {"name": "mine", "adapter": "vllm", "url": "http://c:1/metrics"})
@@ -187,14 +187,14 @@ def test_targets_come_and_go() -> None:
     assert second.targets[0] is first.targets[1], "what stays is the same object"
 
 
-def test_each_source_has_its_own_pace() -> None:
+def test_each_source_has_its_own_interval() -> None:
     often, seldom = Source("often"), Source("seldom")
     seldom.every = 10 * STEP
     run(Discovery([(often, VLLM), (seldom, VLLM)], "test"), 5)
     assert (often.reads, seldom.reads) == (5, 1)
 
 
-def test_a_source_that_hangs_delays_no_other() -> None:
+def test_a_hanging_source_does_not_delay_the_others() -> None:
     async def whole() -> None:
         slow, quick = Source("slow", DiscoveredTarget("s:1")), Source("quick", DiscoveredTarget("q:1"))
         slow.gate = asyncio.Event()
@@ -211,7 +211,7 @@ def test_a_source_that_hangs_delays_no_other() -> None:
     asyncio.run(whole())
 
 
-def test_an_adapter_is_guessed_once_and_what_nobody_reads_is_reported() -> None:
+def test_an_adapter_is_detected_once_and_unknown_pages_are_reported() -> None:
     looked: list[str] = []
 
     async def look(url: str, _rules: RelabelRules) -> str | None:
@@ -235,7 +235,7 @@ def test_an_adapter_is_guessed_once_and_what_nobody_reads_is_reported() -> None:
     assert discovery.health[0].up is True
 
 
-def test_an_adapter_that_there_is_not_is_named() -> None:
+def test_an_unknown_adapter_is_reported() -> None:
     source = Source("src", DiscoveredTarget("a:1", adapter="vlm"), DiscoveredTarget("b:1"))
     discovery = Discovery([(source, VLLM)], "test")
     with structlog.testing.capture_logs() as logs:
@@ -244,7 +244,7 @@ def test_an_adapter_that_there_is_not_is_named() -> None:
     assert "names the unknown adapter 'vlm'" in (discovery.health[0].error or "")
 
 
-def test_ten_thousand_targets_of_which_one_changes() -> None:
+def test_one_change_among_ten_thousand_targets() -> None:
     found = [
         DiscoveredTarget(f"10.0.{n // 250}.{n % 250}:8000", {"pod": f"p{n}", "service": "chat"}) for n in range(10_000)
     ]
@@ -291,7 +291,7 @@ def increase(collected, name: str) -> float | CellStatus:
     raise AssertionError(name)
 
 
-def test_another_holder_of_an_address_begins_again_and_the_rest_goes_on() -> None:
+def test_a_new_owner_of_an_address_starts_over_and_the_rest_continues() -> None:
     def target(name: str, identity: str) -> Target:
         return made(DiscoveredTarget(f"{name}:1", {"replica": name}, identity=identity))
 
@@ -315,7 +315,7 @@ def test_another_holder_of_an_address_begins_again_and_the_rest_goes_on() -> Non
     asyncio.run(whole())
 
 
-def test_an_answer_to_a_question_of_before_is_nobodys() -> None:
+def test_an_outdated_detection_result_is_dropped() -> None:
     async def whole() -> None:
         pages = Pages()
         old, new = (
@@ -337,7 +337,7 @@ def test_an_answer_to_a_question_of_before_is_nobodys() -> None:
     asyncio.run(whole())
 
 
-def test_topology_beside_the_pages_stays_when_targets_alone_are_set() -> None:
+def test_topology_is_kept_if_only_targets_are_set() -> None:
     node, pod = EntityRef("test", EntityKind.NODE, None, "n"), EntityRef("test", EntityKind.POD, "x", "p")
     collector = ScrapeManager(())
     collector.set_targets((), [(node, pod)], {node: {"nvlink_domain": "c.0"}})
@@ -349,14 +349,14 @@ def test_topology_beside_the_pages_stays_when_targets_alone_are_set() -> None:
     assert collector.topology(AT).entities == frozenset()
 
 
-def test_two_pages_whose_names_only_differ_in_odd_letters_are_two_targets() -> None:
+def test_names_that_differ_in_special_characters_are_two_targets() -> None:
     pages = [DiscoveredTarget("a:1", {"__metrics_path__": path}) for path in ("/x/y", "/x_y")]
     known = run(Discovery([(Source("src", *pages), VLLM)], "test"))
     assert len({one.name for one in known.targets}) == 2
     assert [one.url for one in known.targets] == ["http://a:1/x/y", "http://a:1/x_y"]
 
 
-def test_tenants_and_request_classes_are_few() -> None:
+def test_tenants_and_request_classes_are_bounded() -> None:
     found = [
         DiscoveredTarget(f"a{n}:1", {"tenant": f"t{n}", "request_class": f"vip online user-{n}"}) for n in range(200)
     ]

@@ -77,7 +77,7 @@ def test_groups_in_yaml_and_json() -> None:
         ("- targets: [7]\n", 1, "[0].targets[0]", "expected host:port"),
     ],
 )
-def test_what_cannot_be_used_is_named_by_line_and_the_rest_stays(text, line, key, expected) -> None:
+def test_unusable_entries_are_reported_by_line_and_the_rest_is_kept(text, line, key, expected) -> None:
     found, problems = read_groups(text, "a.yaml")
     assert [(one.line, one.key) for one in problems] == [(line, key)]
     assert expected in problems[0].message
@@ -95,14 +95,14 @@ def test_what_cannot_be_used_is_named_by_line_and_the_rest_stays(text, line, key
         ("[" * 5000, "a.json", 0),
     ],
 )
-def test_a_file_that_is_broken_is_named_with_its_line(text, file, line) -> None:
+def test_a_broken_file_is_reported_with_its_line(text, file, line) -> None:
     with pytest.raises(ConfigError) as fault:
         read_groups(text, file)
     assert fault.value.problems[0].line == line
 
 
 @given(st.text(max_size=200))
-def test_no_text_breaks_the_reader(text: str) -> None:
+def test_arbitrary_text_does_not_raise(text: str) -> None:
     try:
         found, _ = read_groups(text, "a.yaml")
     except ConfigError:
@@ -110,7 +110,7 @@ def test_no_text_breaks_the_reader(text: str) -> None:
     assert all(is_address(one.address) for one in found)
 
 
-def test_a_list_of_a_hundred_thousand() -> None:
+def test_a_list_of_a_hundred_thousand_targets() -> None:
     document = [{"targets": [f"10.{a}.{b}.{c}:8000" for a in range(10) for b in range(100) for c in range(100)]}]
     found, problems = read_groups(json.dumps(document), "big.json")
     assert (len(found), problems) == (100_000, [])
@@ -159,7 +159,7 @@ def test_a_file_that_breaks_keeps_its_targets_and_reports_it(tmp_path: Path) -> 
     assert "b.yaml:1: [0].targets[1]: expected host:port" in seen.faults[0].message
 
 
-def test_files_of_which_none_can_be_read_are_a_source_that_is_down(tmp_path: Path) -> None:
+def test_a_source_without_readable_files_is_down(tmp_path: Path) -> None:
     source, there = FileSource("files", [f"{tmp_path}/none.yaml", f"{tmp_path}/some.yaml"]), tmp_path / "some.yaml"
     for _ in range(2):
         with pytest.raises(CollectError, match=r"none.yaml cannot be read .*; it has had no targets yet"):
@@ -174,7 +174,7 @@ def test_files_of_which_none_can_be_read_are_a_source_that_is_down(tmp_path: Pat
 # --- HTTP -----------------------------------------------------------------------------------------
 
 
-def test_a_server_lists_targets() -> None:
+def test_targets_are_listed_over_http() -> None:
     answers: list[web.Response] = []
 
     async def listed(request: web.Request) -> web.StreamResponse:
@@ -233,7 +233,7 @@ class Zone:
         return reply
 
 
-def test_names_are_targets_and_stay_when_they_are_lost() -> None:
+def test_dns_names_are_targets_and_survive_dns_failures() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -262,5 +262,5 @@ def test_names_are_targets_and_stay_when_they_are_lost() -> None:
         server.server.server_close()
 
 
-def test_a_list_of_the_configuration() -> None:
+def test_static_targets_of_the_configuration() -> None:
     assert read(StaticSource("here", ["a:1"], {"job": "x"})).found == (DiscoveredTarget("a:1", {"job": "x"}),)

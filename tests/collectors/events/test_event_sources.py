@@ -55,7 +55,7 @@ def keys(events: tuple[Event, ...]) -> list[str]:
     return [event.dedup_key for event in events]
 
 
-def test_events_are_placed_sorted_and_reported_once() -> None:
+def test_events_are_resolved_sorted_and_reported_once() -> None:
     async def scene() -> None:
         one = Scripted("a", lambda: [sighting("k2", 1.0), sighting("k1", 5.0)], lambda: [sighting("k1", 5.0)])
         sources = EventSources([one])
@@ -70,7 +70,7 @@ def test_events_are_placed_sorted_and_reported_once() -> None:
     asyncio.run(scene())
 
 
-def test_a_source_that_fails_or_breaks_stops_no_other_and_is_named() -> None:
+def test_a_failing_source_is_reported_and_does_not_stop_the_others() -> None:
     def broken() -> object:
         raise KeyError("metadata")
 
@@ -95,7 +95,7 @@ def test_a_source_that_fails_or_breaks_stops_no_other_and_is_named() -> None:
     asyncio.run(scene())
 
 
-def test_a_late_source_is_handed_over_in_the_next_round() -> None:
+def test_a_late_source_is_delivered_in_the_next_cycle() -> None:
     async def scene() -> None:
         held = asyncio.Event()
         slow = Scripted("slow", lambda: held)
@@ -113,7 +113,7 @@ def test_a_late_source_is_handed_over_in_the_next_round() -> None:
     asyncio.run(scene())
 
 
-def test_a_source_is_read_as_often_as_it_is_wanted() -> None:
+def test_each_source_is_read_at_its_interval() -> None:
     async def scene() -> None:
         rare, often = Scripted("rare"), Scripted("often")
         sources = EventSources([rare, often], every={"rare": timedelta(minutes=1)})
@@ -140,7 +140,7 @@ def test_an_xid_that_two_endpoints_report_is_one_event() -> None:
     assert again == replace(page, attributes={"sources": "kernel_log, dcgm-node-1"})
 
 
-def test_one_fault_that_four_endpoints_report_is_one_event_with_all_they_know() -> None:
+def test_one_fault_of_four_sources_is_one_event_with_all_attributes() -> None:
     kernel = replace(xid("kernel_log", 0.5), attributes={"pid": "7", "text": "off the bus"})
     page = replace(xid("dcgm-node-1", 12), attributes={"pod": "chat-0", "text": "as the page has it"})
     four = [page, xid("agent-node-1", 9), xid("nvml", 0.6), kernel]
@@ -152,7 +152,7 @@ def test_one_fault_that_four_endpoints_report_is_one_event_with_all_they_know() 
     }  # fmt: skip
 
 
-def test_two_faults_seconds_apart_are_two_whoever_reports_them() -> None:
+def test_two_faults_seconds_apart_are_two_events() -> None:
     deduplicator = EventDeduplicator()
     first = deduplicator.deduplicate([xid("kernel_log", 0), xid("kernel_log", 5), xid("nvml", 0.1), xid("nvml", 5.1)])
     assert [(one.at, one.attributes["sources"]) for one in first] == [
@@ -168,7 +168,7 @@ def test_two_faults_seconds_apart_are_two_whoever_reports_them() -> None:
     assert fourth.id not in {*reported, third.id}
 
 
-def test_what_comes_late_finds_the_fault_it_belongs_to() -> None:
+def test_a_late_event_joins_its_fault() -> None:
     deduplicator = EventDeduplicator()
     (first,) = deduplicator.deduplicate([xid("dcgm-node-1", 20)])
     late = replace(xid("kernel_log", 2), attributes={"pid": "7"})  # a node that answered late
@@ -180,7 +180,7 @@ def test_what_comes_late_finds_the_fault_it_belongs_to() -> None:
     assert deduplicator.deduplicate([late]) == (), "a known report adds nothing"
 
 
-def test_a_page_that_comes_after_a_gap_reports_what_happened_in_it() -> None:
+def test_a_page_after_a_gap_reports_faults_of_the_gap() -> None:
     """An exporter hangs with its device and answers minutes later."""
     deduplicator = EventDeduplicator()
     kernel = [xid("kernel_log", 10), xid("kernel_log", 200)]
@@ -203,7 +203,7 @@ def test_a_log_that_comes_after_a_late_page_is_about_the_same_fault() -> None:
     assert len(deduplicator.deduplicate([xid("kernel_log", 400)])) == 1
 
 
-def test_what_was_joined_before_is_not_reported_again() -> None:
+def test_joined_events_are_not_reported_again() -> None:
     """A source of pages and events joins what it reads; the cycle joins what several of them tell."""
     inner, outer = EventDeduplicator(), EventDeduplicator()
     first = outer.deduplicate(inner.deduplicate([xid("kernel_log"), xid("dcgm-node-1", 9)]))
@@ -223,7 +223,7 @@ def test_two_xids_of_one_endpoint_are_two_events() -> None:
     assert deduplicator.deduplicate([xid("dcgm-node-1", 39)]) == (xid("dcgm-node-1", 39),)
 
 
-def test_other_codes_devices_and_times_are_no_doubles() -> None:
+def test_other_codes_devices_and_times_are_not_duplicates() -> None:
     other = EntityRef("c", EntityKind.GPU, None, "GPU-2")
     far = SAME_FAULT_WINDOW.total_seconds() + 1
     events = [xid("kernel_log"), xid("page", code="48"), xid("page", entity=other), xid("page", far)]

@@ -32,13 +32,13 @@ def seen(reason: str, message: str, entity: EntityRef = NODE) -> UnresolvedEvent
         ("NvidiaXid_094", "", "94"),
     ],
 )
-def test_an_event_of_a_node_that_reports_an_xid_is_that_xid(reason, message, code) -> None:
+def test_a_node_event_with_an_xid_becomes_an_xid_event(reason, message, code) -> None:
     found = read(seen(reason, message))
     assert (found.kind, found.code, found.at, found.key) == (EventKind.XID, code, AT, "kubernetes/c/uid/1")
     assert (found.attributes["reason"], found.attributes["component"]) == (reason, "kernel-monitor")
 
 
-def test_its_device_is_the_one_at_that_address() -> None:
+def test_the_device_is_found_by_its_pci_address() -> None:
     topology = Topology.build([(NODE, GPU)], labels={GPU: {"pci": "00000000:3B:00.0"}})
     assert EntityResolver(topology).entity(read(seen("Xid79", LINE))) == GPU
     assert EntityResolver(topology).entity(read(seen("Xid79", "on GPU at PCI:0000:3b:00"))) == GPU
@@ -55,6 +55,6 @@ def test_its_device_is_the_one_at_that_address() -> None:
         ("Xid79", LINE, EntityRef("c", EntityKind.POD, "serving", "chat-0")),
     ],
 )
-def test_everything_else_stays_what_it_is(reason, message, entity) -> None:
+def test_other_events_are_unchanged(reason, message, entity) -> None:
     one = seen(reason, message, entity)
     assert read(one) is one

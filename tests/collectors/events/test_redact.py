@@ -21,7 +21,7 @@ SECRETS = (
 
 @pytest.mark.parametrize("secret", SECRETS)
 @pytest.mark.parametrize("around", ["{}", "using {} for the hub", 'key="{}"', "Authorization: Bearer {}", "(token={})"])
-def test_secrets_of_known_shapes_go(secret: str, around: str) -> None:
+def test_known_secrets_are_redacted(secret: str, around: str) -> None:
     assert secret not in redacted(around.format(secret))
 
 
@@ -45,7 +45,7 @@ def test_secrets_of_known_shapes_go(secret: str, around: str) -> None:
         ("-----BEGIN RSA PRIVATE KEY-----MIIEow", "MIIEow"),
     ],
 )
-def test_what_must_not_leave(expected: str, gone: str) -> None:
+def test_sensitive_values_are_redacted(expected: str, gone: str) -> None:
     assert gone not in redacted(expected)
 
 
@@ -62,15 +62,15 @@ def test_what_must_not_leave(expected: str, gone: str) -> None:
         "GPU 00000000:3B:00.0 at 12:00:31",
     ],
 )
-def test_what_an_engineer_needs_stays(expected: str) -> None:
+def test_diagnostic_values_are_kept(expected: str) -> None:
     assert redacted(expected) == expected
 
 
 @given(st.text())
-def test_no_text_breaks_it_and_what_is_gone_stays_gone(text: str) -> None:
+def test_redaction_never_raises_and_is_idempotent(text: str) -> None:
     once = redacted(text)
     assert redacted(once) == redacted(redacted(once))
 
 
-def test_a_huge_line_is_cut_where_nobody_read() -> None:
+def test_a_huge_line_is_truncated_before_redaction() -> None:
     assert len(redacted("x" * 100_000)) == MOST_CHARACTERS

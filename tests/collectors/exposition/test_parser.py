@@ -71,7 +71,7 @@ def line(name, labels, value, stamp):
 
 
 @given(st.lists(SAMPLES, max_size=8))
-def test_parses_what_prometheus_client_parses(samples) -> None:
+def test_results_equal_those_of_prometheus_client(samples) -> None:
     text = "".join(line(*sample) + "\n" for sample in samples)
     parser = Parser()
     wanted = theirs(text)
@@ -80,7 +80,7 @@ def test_parses_what_prometheus_client_parses(samples) -> None:
 
 
 @given(st.lists(st.tuples(SAMPLES, VALUES), max_size=8), st.randoms(use_true_random=False))
-def test_the_quick_way_finds_what_the_careful_way_finds(samples, random) -> None:
+def test_fast_and_slow_path_give_equal_results(samples, random) -> None:
     """The next page of a source, and that page with one letter changed."""
     comments = [random.choice(["", "# HELP x y\n", "# TYPE x gauge\n", "\n"]) for _ in samples]
     first, then = (
@@ -106,7 +106,7 @@ def outcome(parser: Parser, body: bytes, source: str):
     return [row(one.name, one.labels, float(value), repr(float(stamp))) for one, value, stamp in rows]
 
 
-def test_the_next_page_of_a_source_goes_the_quick_way(monkeypatch) -> None:
+def test_the_next_page_of_a_source_takes_the_fast_path(monkeypatch) -> None:
     parser, text = Parser(), b'# HELP a b c\n# TYPE a gauge\na{x="y z"} 1\nb 2\n'
     for _ in range(2):
         parser.parse(text, source="one")
@@ -126,7 +126,7 @@ def test_any_bytes_give_a_page_or_a_collect_error(body) -> None:
         assert len(page.series) == page.values.size == page.timestamps.size
 
 
-def test_labels_that_look_like_lines() -> None:
+def test_label_values_may_contain_sample_lines() -> None:
     body = b'a{x="} 5 6",y="b # {} 1",z="q\\"\\\\\\n"} 7\na{x="{"} 1e2 1700000000123\nb 2\n'
     page = Parser().parse(body)
     assert [dict(series.labels) for series in page.series] == [
@@ -160,7 +160,7 @@ def test_quoted_names_of_newer_exporters() -> None:
     assert page.series[1].labels == {"a.b": "c"}
 
 
-def test_white_space_and_comments_are_no_samples() -> None:
+def test_white_space_and_comments_are_ignored() -> None:
     page = Parser().parse(b"# HELP a b\n# odd comment\n\n  # indented\n\t\na\t 1\r\nb  2 \n")
     assert [series.name for series in page.series] == ["a", "b"]
     assert page.values.tolist() == [1, 2]
@@ -194,20 +194,20 @@ def test_an_empty_page_has_no_samples() -> None:
         (b'a{b="\xff"} 1\n', CollectReason.NOT_METRICS, "not valid UTF-8"),
     ],
 )
-def test_what_is_no_page(body, reason, words) -> None:
+def test_invalid_pages_are_rejected(body, reason, words) -> None:
     with pytest.raises(CollectError, match=r"^[^\n]+$") as caught:
         Parser().parse(body)
     assert caught.value.reason == reason
     assert words in caught.value.message
 
 
-def test_openmetrics_without_its_end_is_half_a_page() -> None:
+def test_openmetrics_without_eof_is_incomplete() -> None:
     with pytest.raises(CollectError) as caught:
         Parser().parse(b"a 1\n", openmetrics=True)
     assert caught.value.reason == CollectReason.TRUNCATED
 
 
-def test_one_layout_for_pages_that_differ_in_numbers_only() -> None:
+def test_pages_that_differ_only_in_values_share_a_layout() -> None:
     parser = Parser()
     first = parser.parse(b'a{b="c"} 1\nd 2\n')
     second = parser.parse(b'a{b="c"} 5\nd 6\n')
@@ -217,7 +217,7 @@ def test_one_layout_for_pages_that_differ_in_numbers_only() -> None:
     assert other.layout.rows_in(first.layout).tolist() == [1, 0]
 
 
-def test_more_series_than_the_bound_are_parsed_quickly_all_the_same(monkeypatch) -> None:
+def test_more_series_than_the_limit_take_the_fast_path(monkeypatch) -> None:
     parser = Parser(max_series=10)
     pages = {f"s{n}": "".join(f'm{{source="{n}",i="{i}"}} 1\n' for i in range(6)).encode() for n in range(5)}
     for _ in range(3):
@@ -251,12 +251,12 @@ def recorded_pages():
 
 
 @pytest.mark.parametrize("text", list(recorded_pages()))
-def test_recorded_pages_give_what_prometheus_client_finds(text) -> None:
+def test_recorded_pages_parse_like_prometheus_client(text) -> None:
     assert ours(Parser().parse(text.encode())) == theirs(text)
 
 
 @pytest.mark.parametrize("path", sorted([*DATA.glob("pages/*.txt"), *DATA.glob("recordings/*/pages/*.txt")]) or [None])
-def test_published_pages_give_what_prometheus_client_finds(path) -> None:
+def test_published_pages_parse_like_prometheus_client(path) -> None:
     if path is None:
         pytest.skip(f"no pages of other systems under {DATA}; set OUTRIDER_DATA to try them")
     text = path.read_text(encoding="utf-8")
@@ -264,7 +264,7 @@ def test_published_pages_give_what_prometheus_client_finds(path) -> None:
     assert ours(Parser().parse(text.encode())) == theirs(text)
 
 
-def test_pages_that_differ_in_types_alone_keep_their_own() -> None:
+def test_pages_that_differ_only_in_types_keep_their_types() -> None:
     """Whoever is read first must not decide how the others are read."""
     parser, line = Parser(), "# TYPE a {}\n"
     pages = {

@@ -21,7 +21,7 @@ STAMPS = st.none() | st.integers(0, 4_000_000_000_000)
 
 
 @given(st.lists(st.tuples(SERIES, st.floats(), STAMPS), max_size=8))
-def test_a_page_reads_back_as_it_was(rows) -> None:
+def test_a_written_page_reads_back_unchanged(rows) -> None:
     values = np.array([value for _, value, _ in rows], dtype=np.float64)
     stamps = np.array([math.nan if stamp is None else stamp / 1000 for _, _, stamp in rows], dtype=np.float64)
     page = Page(Layout.of([series for series, _, _ in rows], {"a": "gauge"}), values, stamps)

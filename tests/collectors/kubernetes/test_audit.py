@@ -93,7 +93,7 @@ def flags(*more: str, tp: int = 4) -> Json:
     return changed("args", ["--model=m", f"--tensor-parallel-size={tp}", "--max-model-len=1", *more])
 
 
-def test_a_sound_workload_breaks_no_rule() -> None:
+def test_a_correct_workload_violates_no_rule() -> None:
     assert found(SOUND) == []
 
 
@@ -122,7 +122,7 @@ def test_a_sound_workload_breaks_no_rule() -> None:
         ("grace-short", changed("pod.terminationGracePeriodSeconds", 30)),
     ],
 )
-def test_one_change_breaks_one_rule(rule: str, workload: Json) -> None:
+def test_one_mistake_violates_one_rule(rule: str, workload: Json) -> None:
     assert rules(workload) == {rule}
 
 
@@ -137,11 +137,11 @@ def test_one_change_breaks_one_rule(rule: str, workload: Json) -> None:
         changed("pod.hostIPC", True),
     ],
 )
-def test_what_is_as_good_breaks_none(workload: Json) -> None:
+def test_equivalent_settings_violate_no_rule(workload: Json) -> None:
     assert rules(workload) == set()
 
 
-def test_workloads_without_accelerators_are_none_of_ours() -> None:
+def test_workloads_without_accelerators_are_ignored() -> None:
     assert rules(changed("resources", {"limits": {"cpu": "1"}})) == set()
 
 
@@ -207,7 +207,7 @@ def test_a_tensor_parallel_group_stays_inside_one_nvlink_domain(nodes: list[Json
     assert all(one.kind == "LeaderWorkerSet" for one in reported)
 
 
-def test_what_an_inference_service_owns_is_reported_once() -> None:
+def test_workloads_of_an_inference_service_are_reported_once() -> None:
     model = {"args": ["--max_length=1"], "image": "kserve/huggingfaceserver:latest-gpu",
              "resources": {"limits": {"nvidia.com/gpu": "1"}}}  # fmt: skip
     isvc = {
@@ -223,7 +223,7 @@ def test_what_an_inference_service_owns_is_reported_once() -> None:
     assert {one.service for one in reported} == {"llama"}
 
 
-def test_the_gravest_comes_first_and_every_rule_has_its_texts() -> None:
+def test_findings_are_sorted_by_severity_and_every_rule_has_texts() -> None:
     bad = changed("readinessProbe", None)
     bad["spec"]["replicas"] = 1
     severities = [one.severity for one in found(bad)]
@@ -281,7 +281,7 @@ def test_command_lines_of_engines(container: Json, engine: str, model: str, tp: 
         ([], ""),
     ],
 )
-def test_which_part_of_the_work_an_engine_does(args: list[str], role: str) -> None:
+def test_the_role_of_an_engine(args: list[str], role: str) -> None:
     facts = engine_args({"image": "vllm/vllm-openai", "args": args}).facts(engine=True)
     assert facts.get("role", "") == role
 
@@ -294,7 +294,7 @@ ANYTHING = st.recursive(
 
 
 @given(ANYTHING)
-def test_no_object_breaks_the_audit(anything: Any) -> None:
+def test_arbitrary_objects_do_not_break_the_audit(anything: Any) -> None:
     for path in ("args", "command", "readinessProbe", "startupProbe", "resources", "volumeMounts", "image", "pod.volumes",  # noqa: E501
                  "spec.replicas", "pod.terminationGracePeriodSeconds"):  # fmt: skip
         if anything is not None:

@@ -81,7 +81,7 @@ async def until(reader: KubernetesEventSource, reported: Callable[[], bool], wha
 # --- topology and signals -------------------------------------------------------------------------
 
 
-def test_topology_holds_without_a_page(cluster: Cluster, space: str) -> None:
+def test_topology_is_built_without_exposition_pages(cluster: Cluster, space: str) -> None:
     deployment(cluster, space)
     run_all(cluster, space, 2)
 
@@ -113,7 +113,7 @@ def test_topology_holds_without_a_page(cluster: Cluster, space: str) -> None:
     play(cluster, scene, space)
 
 
-def test_a_pod_that_goes_leaves_the_topology(cluster: Cluster, space: str) -> None:
+def test_a_deleted_pod_leaves_the_topology(cluster: Cluster, space: str) -> None:
     deployment(cluster, space, replicas=1)
     run_all(cluster, space, 1)
 
@@ -129,7 +129,7 @@ def test_a_pod_that_goes_leaves_the_topology(cluster: Cluster, space: str) -> No
     play(cluster, scene, space)
 
 
-def test_signals_are_those_of_kube_state_metrics(cluster: Cluster, space: str) -> None:
+def test_signals_equal_those_of_kube_state_metrics(cluster: Cluster, space: str) -> None:
     deployment(cluster, space)
     first, second = cluster.scheduled(space, 2)
     run(cluster, first)
@@ -171,7 +171,7 @@ def test_signals_are_those_of_kube_state_metrics(cluster: Cluster, space: str) -
     play(cluster, scene, space)
 
 
-def test_a_leader_worker_set_is_one_replica_a_group(cluster: Cluster, space: str) -> None:
+def test_a_leader_worker_set_has_one_replica_per_group(cluster: Cluster, space: str) -> None:
     names = {"plural": "leaderworkersets", "singular": "leaderworkerset", "kind": "LeaderWorkerSet"}
     anything = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
     group = "leaderworkerset.x-k8s.io"
@@ -228,7 +228,7 @@ def test_a_leader_worker_set_is_one_replica_a_group(cluster: Cluster, space: str
 # --- changes --------------------------------------------------------------------------------------
 
 
-def test_changes_bear_their_actor_and_their_end(cluster: Cluster, space: str) -> None:
+def test_changes_have_their_actor_and_end(cluster: Cluster, space: str) -> None:
     path = deployment(cluster, space)
     run_all(cluster, space, 2)
 
@@ -281,7 +281,7 @@ def _let_go(cluster: Cluster, space: str) -> None:
             cluster.delete(f"/api/v1/namespaces/{space}/pods/{name}", params={"gracePeriodSeconds": 0})
 
 
-def test_a_rollout_that_does_not_come_up_has_failed(cluster: Cluster, space: str) -> None:
+def test_a_rollout_without_ready_pods_has_failed(cluster: Cluster, space: str) -> None:
     path = deployment(cluster, space, replicas=1, progressDeadlineSeconds=2)
     run_all(cluster, space, 1)
 
@@ -304,7 +304,7 @@ def test_a_rollout_that_does_not_come_up_has_failed(cluster: Cluster, space: str
     play(cluster, scene, space)
 
 
-def test_which_model_is_served_is_a_change_of_its_own(cluster: Cluster, space: str) -> None:
+def test_a_new_model_is_a_separate_change(cluster: Cluster, space: str) -> None:
     path = deployment(cluster, space, replicas=1)
 
     async def scene(reader: KubernetesEventSource) -> None:
@@ -318,9 +318,7 @@ def test_which_model_is_served_is_a_change_of_its_own(cluster: Cluster, space: s
     play(cluster, scene, space)
 
 
-def test_a_config_map_is_reported_of_the_workloads_that_read_it_without_its_values(
-    cluster: Cluster, space: str
-) -> None:
+def test_a_config_map_change_is_reported_on_its_workloads_without_values(cluster: Cluster, space: str) -> None:
     maps = f"/api/v1/namespaces/{space}/configmaps"
     cluster.create(maps, {"metadata": {"name": "prompts"}, "data": {"system": "You are kind.", "other": "same"}})
     cluster.create(maps, {"metadata": {"name": "unread"}, "data": {"x": "1"}})
@@ -362,7 +360,7 @@ def test_a_new_driver_is_a_change_of_its_node(cluster: Cluster, space: str) -> N
 # --- starts ---------------------------------------------------------------------------------------
 
 
-def test_every_phase_of_a_start_is_reported_with_what_it_was_read_from(cluster: Cluster, space: str) -> None:
+def test_every_phase_of_a_start_is_reported_with_its_source(cluster: Cluster, space: str) -> None:
     deployment(cluster, space, replicas=1)
     (pod,) = cluster.scheduled(space, 1)
 
@@ -409,7 +407,7 @@ def test_every_phase_of_a_start_is_reported_with_what_it_was_read_from(cluster: 
     play(cluster, scene, space)
 
 
-def test_a_container_that_starts_again_is_a_start_of_its_own(cluster: Cluster, space: str) -> None:
+def test_a_container_restart_is_a_separate_start(cluster: Cluster, space: str) -> None:
     deployment(cluster, space, replicas=1)
     (pod,) = cluster.scheduled(space, 1)
     run(cluster, pod)
@@ -437,7 +435,7 @@ def test_a_container_that_starts_again_is_a_start_of_its_own(cluster: Cluster, s
 # --- what breaks ----------------------------------------------------------------------------------
 
 
-def test_a_restart_of_the_api_server_costs_a_round_and_loses_nothing(cluster: Cluster, space: str) -> None:
+def test_an_api_server_restart_loses_nothing(cluster: Cluster, space: str) -> None:
     path = deployment(cluster, space, replicas=1)
 
     async def scene(reader: KubernetesEventSource) -> None:
@@ -461,7 +459,7 @@ def test_a_restart_of_the_api_server_costs_a_round_and_loses_nothing(cluster: Cl
     play(cluster, scene, space)
 
 
-def test_a_version_that_is_gone_leads_to_a_new_list_that_loses_nothing(cluster: Cluster, space: str) -> None:
+def test_an_expired_resource_version_is_relisted_without_loss(cluster: Cluster, space: str) -> None:
     path = deployment(cluster, space, replicas=1)
 
     cluster.scheduled(space, 1)
@@ -494,7 +492,7 @@ def test_a_version_that_is_gone_leads_to_a_new_list_that_loses_nothing(cluster: 
     play(cluster, scene, space)
 
 
-def test_the_manifest_grants_what_is_read_and_a_stranger_gets_a_sentence(cluster: Cluster, space: str) -> None:
+def test_the_manifest_grants_all_reads_and_other_accounts_get_an_error(cluster: Cluster, space: str) -> None:
     deployment(cluster, space, replicas=1)
     cluster.create(f"/api/v1/namespaces/{space}/configmaps", {"metadata": {"name": "prompts"}, "data": {"a": "b"}})
     cluster.apply((ROOT / "deploy" / "rbac.yaml").read_text(encoding="utf-8"))
@@ -532,7 +530,7 @@ def _may_list(cluster: Cluster, space: str) -> bool:
 # --- audit ----------------------------------------------------------------------------------------
 
 
-def test_the_audit_reads_budgets_as_the_cluster_judges_them(cluster: Cluster, space: str) -> None:
+def test_the_audit_agrees_with_the_cluster_on_disruption_budgets(cluster: Cluster, space: str) -> None:
     deployment(cluster, space)
     run_all(cluster, space, 2)
 
@@ -553,7 +551,7 @@ def test_the_audit_reads_budgets_as_the_cluster_judges_them(cluster: Cluster, sp
     play(cluster, scene, space)
 
 
-def test_a_change_read_from_a_sighting_is_the_one_in_the_ledger(cluster: Cluster, space: str) -> None:
+def test_a_change_of_an_event_equals_the_one_in_the_change_log(cluster: Cluster, space: str) -> None:
     path = deployment(cluster, space, replicas=1)
 
     async def scene(reader: KubernetesEventSource) -> None:

@@ -72,7 +72,7 @@ def pod(name: str = "chat-0", node: str = "n1", owner: tuple[str, str] | None = 
         (pod(), ("", "")),
     ],
 )  # fmt: skip
-def test_what_people_know_as_the_owner_of_a_pod(found: Json, owner: tuple[str, str]) -> None:
+def test_the_owner_of_a_pod_is_its_top_level_workload(found: Json, owner: tuple[str, str]) -> None:
     assert workload_of(found) == owner
 
 
@@ -87,7 +87,7 @@ def test_the_service_of_a_pod_is_its_label_or_its_owner() -> None:
     assert with_service(pod_facts(plain)).service == ""
 
 
-def test_the_role_of_a_pod_is_what_its_labels_say_ours_first() -> None:
+def test_the_role_of_a_pod_comes_from_its_labels_with_our_label_first() -> None:
     llmd, dynamo = {"llm-d.ai__role": "prefill"}, {"nvidia.com__dynamo-sub-component-type": "decode"}
     assert pod_facts(pod(**llmd)).own["role"] == "prefill"
     assert pod_facts(pod(**dynamo)).own["role"] == "decode"
@@ -128,7 +128,7 @@ def refs(*names: str) -> list[EntityRef]:
     return [EntityRef("c", kinds[name[0]], "s", name[2:]) for name in names]
 
 
-def test_a_replica_that_pages_know_keeps_its_name_and_its_service() -> None:
+def test_a_replica_known_from_targets_keeps_name_and_service() -> None:
     objects = Objects.of([(PODS, pod())])
     one, replica, service = refs("p-chat-0", "r-engine-7", "s-chat")
     pages = Topology.build([(one, replica), (replica, service)], labels={replica: {"model": "from the page"}})
@@ -142,7 +142,7 @@ def test_a_replica_that_pages_know_keeps_its_name_and_its_service() -> None:
     assert refs("r-chat-0")[0] not in reported.labels
 
 
-def test_replicas_of_a_service_whose_pods_nobody_names_are_not_reported_twice() -> None:
+def test_replicas_without_pod_names_are_not_reported_twice() -> None:
     objects = Objects.of([(PODS, pod(**{"app.kubernetes.io__name": "chat"}))])
     replica, service = refs("r-some-page", "s-chat")
     pages = Topology.build([(replica, service)])
@@ -150,13 +150,13 @@ def test_replicas_of_a_service_whose_pods_nobody_names_are_not_reported_twice() 
     assert all(upper.kind is EntityKind.POD for _, upper in reported.edges)
 
 
-def test_a_pod_that_is_over_holds_nothing_up() -> None:
+def test_a_completed_pod_has_no_edges() -> None:
     over = {**pod(), "status": {"phase": "Succeeded"}}
     objects = Objects.of([(PODS, over)])
     assert graph(objects, replicas_of(objects), "c").edges == ()
 
 
-def test_status_alone_changes_no_index() -> None:
+def test_a_status_change_updates_no_index() -> None:
     index = PodIndex()
     index.take(pod())
     before = index.version
@@ -171,7 +171,7 @@ def test_status_alone_changes_no_index() -> None:
 # --- what is cached ---------------------------------------------------------------------------------
 
 
-def test_a_list_takes_away_what_it_lacks_in_its_own_namespace_only() -> None:
+def test_a_list_removes_missing_objects_of_its_namespace_only() -> None:
     cached = CachedObjects()
     here, there = pod("a"), pod("b")
     there["metadata"]["namespace"] = "other"
@@ -183,7 +183,7 @@ def test_a_list_takes_away_what_it_lacks_in_its_own_namespace_only() -> None:
     assert cached.take(ResourceUpdate(PODS, [])) == []
 
 
-def test_the_same_version_reported_again_is_no_change() -> None:
+def test_a_repeated_resource_version_is_not_a_change() -> None:
     cached = CachedObjects()
     found = pod()
     found["metadata"]["resourceVersion"] = "7"
@@ -191,7 +191,7 @@ def test_the_same_version_reported_again_is_no_change() -> None:
     assert cached.take(ResourceUpdate(PODS, [ApiChange("LISTED", found)], whole=True)) == []
 
 
-def test_of_a_config_map_only_digests_stay() -> None:
+def test_only_digests_of_a_config_map_are_stored() -> None:
     found = {"metadata": {"name": "m", "uid": "m"}, "data": {"a": "secret text"}, "binaryData": {"b": "AAAA"}}
     kept = slim(CONFIG_MAPS, found)
     assert "secret" not in str(kept)
@@ -242,7 +242,7 @@ def test_a_ray_service_has_groups_and_an_application() -> None:
     assert before.same_template(after)
 
 
-def test_every_way_to_read_a_config_map_is_found() -> None:
+def test_every_reference_to_a_config_map_is_found() -> None:
     spec = {
         "volumes": [{"name": "a", "configMap": {"name": "one"}},
                     {"name": "b", "projected": {"sources": [{"configMap": {"name": "two"}}]}}],
@@ -260,7 +260,7 @@ ANYTHING = st.recursive(
 
 
 @given(ANYTHING)
-def test_no_object_breaks_a_reader(anything: Any) -> None:
+def test_arbitrary_objects_do_not_raise(anything: Any) -> None:
     for found in ({"metadata": anything, "spec": anything, "status": anything},
                   {"spec": {"template": anything, "predictor": anything, "leaderWorkerTemplate": anything,
                             "rayClusterConfig": anything}}):  # fmt: skip
@@ -289,7 +289,7 @@ def managed(*entries: tuple[str, str, str, Json]) -> Json:
     return {"metadata": {"managedFields": fields}}
 
 
-def test_who_last_wrote_the_field_in_question() -> None:
+def test_the_actor_is_the_last_writer_of_the_field() -> None:
     spec: Json = {"f:spec": {"f:template": {}, "f:replicas": {}}}
     found = managed(
         ("helm", "2026-11-18T10:00:00Z", "", spec),
@@ -303,7 +303,7 @@ def test_who_last_wrote_the_field_in_question() -> None:
     assert actor_of({}).attributes == {}
 
 
-def test_of_two_writers_in_one_second_the_new_one_is_meant() -> None:
+def test_the_new_writer_wins_within_one_second() -> None:
     spec: Json = {"f:spec": {}}
     before = managed(("zz-first", "2026-11-18T10:00:00Z", "", spec))
     after = managed(("zz-first", "2026-11-18T10:00:00Z", "", spec), ("a-second", "2026-11-18T10:00:00Z", "", spec))
@@ -311,7 +311,7 @@ def test_of_two_writers_in_one_second_the_new_one_is_meant() -> None:
     assert actor_of(after, before={"managers": managers(before)}).name == "a-second"
 
 
-def test_a_pipeline_says_on_whose_behalf_it_acts() -> None:
+def test_a_pipeline_names_its_user() -> None:
     found = managed(("argocd-controller", "2026-11-18T10:00:00Z", "", {"f:spec": {}}))
     notes = {"outrider.dev/actor": "ada", "kubernetes.io/change-cause": "faster kernels"}
     found["metadata"]["annotations"] = notes
@@ -330,7 +330,7 @@ def test_a_pipeline_says_on_whose_behalf_it_acts() -> None:
         ("helm", ActorKind.UNKNOWN), ("Terraform", ActorKind.UNKNOWN), ("", ActorKind.UNKNOWN),
     ],
 )  # fmt: skip
-def test_names_of_people_s_tools_and_of_systems(name: str, kind: ActorKind) -> None:
+def test_actors_are_users_or_systems(name: str, kind: ActorKind) -> None:
     assert kind_of(name) is kind
 
 
@@ -345,7 +345,7 @@ def workload(
     return {"metadata": {"generation": generation}, "spec": {"replicas": 2}, "status": reported}
 
 
-def test_when_a_change_is_done() -> None:
+def test_the_end_of_a_change() -> None:
     assert rollout_status(workload()) is not None
     for under_way in (
         workload(observed=1),
@@ -359,7 +359,7 @@ def test_when_a_change_is_done() -> None:
     assert rollout_status(workload(available=1, conditions=[late])) == (Ended.FAILED, "timed out")
 
 
-def test_changes_overtake_and_undo_each_other() -> None:
+def test_changes_supersede_and_revert_each_other() -> None:
     pending = PendingRollouts()
     assert list(pending.note("u", "c1", "image", AT)) == []
     (overtaken,) = pending.note("u", "c2", "flags", AT)
@@ -387,7 +387,7 @@ def test_changes_overtake_and_undo_each_other() -> None:
         ('Successfully pulled image "v"', None),
     ],
 )
-def test_how_long_a_pull_took(message: str, seconds: float | None) -> None:
+def test_the_duration_of_an_image_pull(message: str, seconds: float | None) -> None:
     assert pull_seconds(message) == (None if seconds is None else pytest.approx(seconds))
 
 
@@ -395,7 +395,7 @@ def conditions(**at: datetime) -> list[Json]:
     return [{"type": name, "status": "True", "lastTransitionTime": rfc3339(when)} for name, when in at.items()]
 
 
-def test_a_node_that_came_for_the_pod_is_a_phase() -> None:
+def test_provisioning_of_a_new_node_is_a_phase() -> None:
     began = AT - timedelta(minutes=5)
     starts = StartupTracker("c", lambda _: began + timedelta(seconds=90), lambda _: "H100")
     found = pod()
@@ -407,7 +407,7 @@ def test_a_node_that_came_for_the_pod_is_a_phase() -> None:
     assert starts.drain(AT) == ()
 
 
-def test_begin_and_end_of_a_phase_and_the_slowest_rank() -> None:
+def test_a_phase_lasts_until_the_slowest_rank() -> None:
     starts = StartupTracker("c", lambda _: None, lambda _: "")
     found = pod()
     starts.pod(pod_facts(found), found, AT)
@@ -426,7 +426,7 @@ def test_begin_and_end_of_a_phase_and_the_slowest_rank() -> None:
     }  # fmt: skip
 
 
-def test_a_pod_that_ran_before_we_read_keeps_its_place_without_phases() -> None:
+def test_a_pod_that_already_ran_has_no_phases() -> None:
     starts = StartupTracker("c", lambda _: None, lambda _: "")
     found = pod()
     long_ago = AT - timedelta(days=3)
@@ -440,7 +440,7 @@ def test_a_pod_that_ran_before_we_read_keeps_its_place_without_phases() -> None:
     assert starts.drain(AT)[0].gone_at == AT
 
 
-def test_what_was_kept_before_a_restart_of_ours_goes_on() -> None:
+def test_stored_starts_continue_after_a_restart() -> None:
     first = StartupTracker("c", lambda _: None, lambda _: "")
     found, other = pod(), pod("chat-1")
     began = AT - timedelta(minutes=5)
@@ -469,7 +469,7 @@ def test_what_was_kept_before_a_restart_of_ours_goes_on() -> None:
     assert (ended.gone_at, ended.served_at) == (days, AT)
 
 
-def test_pods_without_accelerators_are_no_replicas() -> None:
+def test_pods_without_accelerators_are_not_replicas() -> None:
     starts = StartupTracker("c", lambda _: None, lambda _: "")
     plain = {**pod(), "spec": {"containers": [{"name": "a"}]}}
     starts.pod(pod_facts(plain), plain, AT)

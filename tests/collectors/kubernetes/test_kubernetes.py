@@ -113,7 +113,7 @@ async def news(source: KubernetesEventSource, at: datetime = AT) -> list[Unresol
 # --- Events ---------------------------------------------------------------------------------------
 
 
-def test_an_event_is_about_its_pod_node_or_workload() -> None:
+def test_an_event_refers_to_its_pod_node_or_workload() -> None:
     read = unresolved_event_of(event(), "c", AT)
     assert read is not None
     uid, count, seen = read
@@ -135,7 +135,7 @@ def test_an_event_is_about_its_pod_node_or_workload() -> None:
         assert unresolved_event_of(event(involvedObject=involved), "c", AT) is None
 
 
-def test_the_newer_api_says_the_same_in_other_words() -> None:
+def test_both_event_apis_give_equal_events() -> None:
     newer = {
         "metadata": {"uid": "e2", "namespace": "serving"},
         "regarding": {"kind": "Pod", "namespace": "serving", "name": "chat-0"},
@@ -152,7 +152,7 @@ def test_the_newer_api_says_the_same_in_other_words() -> None:
     )  # fmt: skip
 
 
-def test_a_change_can_be_announced_by_an_event() -> None:
+def test_an_event_can_announce_a_change() -> None:
     notes = {"outrider.dev/change": "power-limit", "outrider.dev/from": "700", "outrider.dev/to": "400"}
     reported = event(
         metadata={"uid": "e3", "annotations": notes},
@@ -183,7 +183,7 @@ def holed(found: Any, draw: Callable[[Any], Any]) -> Any:
 
 @given(st.data())
 @settings(max_examples=150, deadline=None)
-def test_no_object_breaks_the_reader(drawn: st.DataObject) -> None:
+def test_arbitrary_objects_do_not_raise(drawn: st.DataObject) -> None:
     reported = holed(event(), drawn.draw)
     if isinstance(reported, dict):
         read = unresolved_event_of(reported, "c", AT)
@@ -192,7 +192,7 @@ def test_no_object_breaks_the_reader(drawn: st.DataObject) -> None:
 
 @given(st.data())
 @settings(max_examples=40, deadline=None)
-def test_no_list_and_no_change_breaks_a_reading(drawn: st.DataObject) -> None:
+def test_arbitrary_lists_and_changes_do_not_raise(drawn: st.DataObject) -> None:
     first, second, sets = (
         holed([deployment()], drawn.draw),
         holed(deployment(["--other"], revision=2), drawn.draw),
@@ -211,7 +211,7 @@ def test_no_list_and_no_change_breaks_a_reading(drawn: st.DataObject) -> None:
         play(scene)
 
 
-def test_what_is_new_is_reported_once_and_what_is_old_is_not() -> None:
+def test_only_new_events_are_reported_once() -> None:
     async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         old = FIRST_LOOK.total_seconds() + 60
         server.objects = {EVENTS: [event("e1"), event("e2", "Evicted", ago=old)]}
@@ -231,7 +231,7 @@ def test_what_is_new_is_reported_once_and_what_is_old_is_not() -> None:
 # --- pages and watches ----------------------------------------------------------------------------
 
 
-def test_a_huge_list_comes_page_by_page() -> None:
+def test_a_large_list_is_read_in_chunks() -> None:
     async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         server.objects = {EVENTS: [event(f"e{number}") for number in range(2_345)]}
         assert len(await news(source)) == 2_345
@@ -241,7 +241,7 @@ def test_a_huge_list_comes_page_by_page() -> None:
     play(scene)
 
 
-def test_a_list_that_expires_while_it_is_read_is_read_once_more() -> None:
+def test_a_list_that_expires_during_reading_is_read_again() -> None:
     async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         server.objects = {EVENTS: [event(f"e{number}") for number in range(700)]}
         server.expire_pages = 1
@@ -255,7 +255,7 @@ def test_a_list_that_expires_while_it_is_read_is_read_once_more() -> None:
     play(scene)
 
 
-def test_a_watch_that_breaks_keeps_what_came_and_goes_on_behind_it() -> None:
+def test_an_interrupted_watch_keeps_its_events_and_resumes() -> None:
     async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         assert await news(source) == []
         server.tell(EVENTS, "ADDED", event("e1"))
@@ -269,7 +269,7 @@ def test_a_watch_that_breaks_keeps_what_came_and_goes_on_behind_it() -> None:
     play(scene)
 
 
-def test_a_watch_that_breaks_before_it_sent_anything_is_an_error() -> None:
+def test_a_watch_that_breaks_without_events_is_an_error() -> None:
     async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         await news(source)
         server.broken = {EVENTS}
@@ -281,7 +281,7 @@ def test_a_watch_that_breaks_before_it_sent_anything_is_an_error() -> None:
     play(scene)
 
 
-def test_after_410_everything_is_listed_and_only_news_is_reported() -> None:
+def test_after_410_only_new_events_are_reported() -> None:
     async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         server.objects = {EVENTS: [event("e1")], DEPLOYMENTS: [deployment()]}
         assert codes(await news(source)) == ["BackOff"]
@@ -292,7 +292,7 @@ def test_after_410_everything_is_listed_and_only_news_is_reported() -> None:
     play(scene)
 
 
-def test_a_server_without_bookmarks_is_not_waited_for() -> None:
+def test_a_server_without_bookmarks_does_not_block() -> None:
     async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         server.silent = True
         await news(source)
@@ -302,7 +302,7 @@ def test_a_server_without_bookmarks_is_not_waited_for() -> None:
     play(scene)
 
 
-def test_what_may_not_be_read_is_reported_and_the_rest_is_read() -> None:
+def test_a_forbidden_resource_is_reported_and_the_rest_is_read() -> None:
     async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         server.forbidden = {DEPLOYMENTS}
         server.objects = {EVENTS: [event("e1")]}
@@ -315,13 +315,13 @@ def test_what_may_not_be_read_is_reported_and_the_rest_is_read() -> None:
 
 
 @pytest.mark.parametrize("body", [b"[" * 200_000, b"[]", b"nonsense"])
-def test_a_refusal_of_any_shape_is_a_sentence(body: bytes) -> None:
+def test_a_refusal_of_any_shape_is_an_error_message(body: bytes) -> None:
     api = KubeApi(HttpClient("kubernetes", "http://127.0.0.1:9"))
     error = api._refused("/api/v1/pods", HttpResponse(503, {}, body))
     assert error.message == "kubernetes: http://127.0.0.1:9/api/v1/pods returned 503"
 
 
-def test_a_dead_endpoint_and_an_unreadable_token_are_sentences(tmp_path) -> None:
+def test_a_dead_endpoint_and_an_unreadable_token_are_error_messages(tmp_path) -> None:
     async def scene() -> None:
         none = tmp_path / "none"
         for given_, reason, expected in (
@@ -341,7 +341,7 @@ def test_a_dead_endpoint_and_an_unreadable_token_are_sentences(tmp_path) -> None
     asyncio.run(scene())
 
 
-def test_the_token_is_read_at_every_question_because_it_rotates(tmp_path) -> None:
+def test_the_token_is_read_for_every_request(tmp_path) -> None:
     async def scene() -> None:
         token = tmp_path / "token"
         token.write_text("first\n")
@@ -355,7 +355,7 @@ def test_the_token_is_read_at_every_question_because_it_rotates(tmp_path) -> Non
     asyncio.run(scene())
 
 
-def test_an_answer_that_is_no_json_is_reported() -> None:
+def test_an_invalid_json_response_is_reported() -> None:
     async def scene() -> None:
         async with api_server() as (server, api):
             server.news[EVENTS] = [b"<html>\n"]
@@ -391,7 +391,7 @@ def test_namespaces_are_read_one_by_one() -> None:
         ({"image": "vllm:2", "args": ["--max-num-seqs=8"]}, "rollout", ("1", "2")),
     ],
 )
-def test_a_change_of_the_template_is_reported_with_from_and_to(
+def test_a_template_change_is_reported_with_old_and_new_value(
     after: dict[str, Any], code: str, reported: tuple[str, str]
 ) -> None:
     async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
@@ -410,7 +410,7 @@ def test_a_change_of_the_template_is_reported_with_from_and_to(
     play(scene)
 
 
-def test_a_rollback_is_known_by_the_history_of_its_replica_set() -> None:
+def test_a_rollback_is_detected_by_the_replica_set_history() -> None:
     async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         new = deployment(version="v2", revision=2, progressed=9_000)
         server.objects = {DEPLOYMENTS: [new]}
@@ -424,7 +424,7 @@ def test_a_rollback_is_known_by_the_history_of_its_replica_set() -> None:
     play(scene)
 
 
-def test_other_replicas_are_a_scaling_and_a_restart_is_one() -> None:
+def test_scaling_and_restarts_are_reported() -> None:
     async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         server.objects = {DEPLOYMENTS: [deployment(progressed=9_000)]}
         await news(source)
@@ -440,7 +440,7 @@ def test_other_replicas_are_a_scaling_and_a_restart_is_one() -> None:
     play(scene)
 
 
-def test_a_scaling_is_dated_by_who_wrote_it_unless_that_was_long_ago() -> None:
+def test_a_scaling_has_the_time_of_its_recent_writer() -> None:
     async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         server.objects = {DEPLOYMENTS: [deployment(progressed=9_000)]}
         await news(source)
@@ -455,7 +455,7 @@ def test_a_scaling_is_dated_by_who_wrote_it_unless_that_was_long_ago() -> None:
     play(scene)
 
 
-def test_a_rollout_shortly_before_the_first_reading_is_reported_and_an_older_one_is_not() -> None:
+def test_only_a_recent_rollout_is_reported_on_the_first_read() -> None:
     async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         new = deployment(version="v2", revision=2, progressed=60.0)
         server.objects = {
@@ -489,7 +489,7 @@ def test_secrets_in_flags_are_never_reported() -> None:
     play(scene)
 
 
-def test_a_workload_is_reported_as_the_service_it_runs() -> None:
+def test_a_workload_change_is_reported_on_its_service() -> None:
     async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         server.objects = {DEPLOYMENTS: [deployment(progressed=9_000)]}
         await news(source)
@@ -504,7 +504,7 @@ def test_a_workload_is_reported_as_the_service_it_runs() -> None:
     play(scene)
 
 
-def test_a_workload_without_a_service_stands_for_itself() -> None:
+def test_a_change_of_a_workload_without_a_service_is_reported_on_the_workload() -> None:
     async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         server.objects = {DEPLOYMENTS: [deployment(progressed=9_000, labels={"run": "chat"})]}
         await news(source)

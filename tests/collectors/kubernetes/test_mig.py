@@ -27,7 +27,7 @@ def driver(tmp_path):
     return found
 
 
-def test_an_instance_is_a_gpu_on_a_gpu_with_what_is_its_own(driver, bench) -> None:
+def test_a_mig_instance_is_a_gpu_on_its_parent_gpu(driver, bench) -> None:
     probe = Probe(driver.environment)
     node = bench("dcgm", entity={"kind": "node", "name": "node-1"})
     probe.read()
@@ -60,7 +60,7 @@ def test_an_instance_is_a_gpu_on_a_gpu_with_what_is_its_own(driver, bench) -> No
     assert probe.close() == 0
 
 
-def test_a_process_leads_from_its_device_to_its_pod_which_discovery_names(bench) -> None:
+def test_a_process_links_its_device_to_its_discovered_pod(bench) -> None:
     uid = "0a1b2c3d-0000-1111-2222-333344445555"
     name, labels = "outrider_agent_process_memory_bytes", f'UUID="{GPU}",Hostname="node-1",pid="7"'
     whole = f'{name}{{{labels},pod_uid="{uid}"}} 1\n'

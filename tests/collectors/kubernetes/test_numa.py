@@ -68,7 +68,7 @@ def test_devices_report_their_numa_node_and_root_and_old_generations_do_not_coun
     }
 
 
-def test_they_are_facts_of_nodes_and_devices_in_the_topology() -> None:
+def test_numa_facts_are_labels_of_nodes_and_devices() -> None:
     objects = Objects.of(
         [
             (NODES, {"metadata": {"name": "n1", "uid": "n1"}}),
@@ -83,7 +83,7 @@ def test_they_are_facts_of_nodes_and_devices_in_the_topology() -> None:
     assert (node, device) in reported.edges
 
 
-def test_a_cluster_without_them_reports_nothing_and_one_that_gets_them_is_followed() -> None:
+def test_numa_resources_installed_later_are_read() -> None:
     async def whole() -> None:
         async with api_server() as (server, api):
             server.objects = {"/api/v1/nodes": [{"metadata": {"name": "n1", "uid": "n1"}}]}
@@ -113,7 +113,7 @@ ANYTHING = st.recursive(
 
 
 @given(ANYTHING)
-def test_no_object_breaks_the_reader(anything: Any) -> None:
+def test_arbitrary_objects_do_not_raise(anything: Any) -> None:
     zone_facts({"zones": anything})
     zone_facts({"zones": [{"name": "a", "type": "Node", "costs": anything, "resources": anything}]})
     device = {"attributes": anything}

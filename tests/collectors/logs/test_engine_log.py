@@ -91,18 +91,18 @@ async def read(source: EngineLogs) -> list[UnresolvedEvent]:
         ("WARNING: prompt mentions out of memory and NCCL", None),
     ],
 )  # fmt: skip
-def test_what_counts_in_a_line(expected: str, code: str | None) -> None:
+def test_log_lines_match_their_patterns(expected: str, code: str | None) -> None:
     found = packaged("engine_log").find(expected)
     assert (found[0] if found else None) == code
 
 
-def test_figures_of_a_line_become_attributes() -> None:
+def test_numbers_of_a_log_line_become_attributes() -> None:
     found = packaged("engine_log").find(OOM.format("341.02 MiB"))
     assert found == ("cuda_oom", {"asked": "1.25 GiB", "free": "212.50 MiB", "unallocated": "341.02 MiB"})
 
 
 @given(st.text())
-def test_no_log_breaks_the_reader(text: str) -> None:
+def test_arbitrary_logs_do_not_raise(text: str) -> None:
     log = PodLog(POD, "p1", "vllm", 0)
     for one in log.new_events(text + "\n" + line(text), AT):
         assert one.at <= AT
@@ -110,7 +110,7 @@ def test_no_log_breaks_the_reader(text: str) -> None:
 
 
 @given(st.recursive(st.none() | st.booleans() | st.text(max_size=5), lambda x: st.lists(x) | st.dictionaries(st.text(max_size=5), x), max_leaves=8))  # fmt: skip  # noqa: E501
-def test_no_pod_breaks_the_reader(anything: Any) -> None:
+def test_arbitrary_pods_do_not_raise(anything: Any) -> None:
     for found in (
         {"metadata": anything, "spec": anything, "status": anything},
         {**pod(), "spec": {"containers": [{"name": "vllm", "resources": anything}]}},
@@ -130,7 +130,7 @@ def test_a_burst_is_one_event_and_the_next_failure_is_another() -> None:
 # --- pods -----------------------------------------------------------------------------------------
 
 
-def test_pods_with_an_accelerator_are_read_and_the_line_is_of_the_replica() -> None:
+def test_logs_of_gpu_pods_give_events_of_their_replica() -> None:
     async def scene(server: ApiServer, source: EngineLogs) -> None:
         server.objects = {PODS: [pod(), pod(uid="p2", name="web-0", limit="cpu"), pod(uid="p3", name="npu-0", limit="huawei.com/Ascend910")]}  # fmt: skip  # noqa: E501
         server.logs = {LOG: line("fine", 0) + line(DEAD, 1)}
@@ -149,7 +149,7 @@ def test_pods_with_an_accelerator_are_read_and_the_line_is_of_the_replica() -> N
     play(scene)
 
 
-def test_lines_that_come_again_are_read_once() -> None:
+def test_repeated_lines_are_read_once() -> None:
     async def scene(server: ApiServer, source: EngineLogs) -> None:
         server.objects = {PODS: [pod()]}
         server.logs = {LOG: line("fine", 0.2) + line(DEAD, 0.4)}
@@ -162,7 +162,7 @@ def test_lines_that_come_again_are_read_once() -> None:
     play(scene)
 
 
-def test_after_a_restart_the_last_words_of_the_process_before_are_read() -> None:
+def test_the_log_of_the_previous_process_is_read_after_a_restart() -> None:
     async def scene(server: ApiServer, source: EngineLogs) -> None:
         server.objects = {PODS: [pod()]}
         server.logs = {LOG: line("fine", 0)}
@@ -177,7 +177,7 @@ def test_after_a_restart_the_last_words_of_the_process_before_are_read() -> None
     play(scene)
 
 
-def test_a_pod_that_goes_takes_its_log_along_and_a_new_one_has_its_own() -> None:
+def test_each_pod_has_its_own_log() -> None:
     async def scene(server: ApiServer, source: EngineLogs) -> None:
         server.objects = {PODS: [pod()]}
         server.logs = {LOG: line(DEAD, 0)}
@@ -197,7 +197,7 @@ def test_a_pod_that_goes_takes_its_log_along_and_a_new_one_has_its_own() -> None
     play(scene)
 
 
-def test_a_selector_and_a_container_choose() -> None:
+def test_a_selector_and_a_container_limit_the_logs() -> None:
     async def scene(server: ApiServer, source: EngineLogs) -> None:
         server.objects = {"/api/v1/namespaces/a/pods": [pod(limit="cpu")]}
         server.logs = {LOG: line(DEAD, 0)}
@@ -208,7 +208,7 @@ def test_a_selector_and_a_container_choose() -> None:
     play(scene, namespaces=["a"], label_selector="app=chat", container="proxy")
 
 
-def test_a_log_that_may_not_be_read_is_reported_and_pods_that_wait_are_not() -> None:
+def test_a_forbidden_log_is_reported_and_waiting_pods_are_not() -> None:
     async def scene(server: ApiServer, source: EngineLogs) -> None:
         waiting = pod(uid="p2", name="chat-1")
         waiting["status"] = {"containerStatuses": [{"name": "vllm", "state": {"waiting": {}}, "lastState": {}}]}

@@ -52,7 +52,7 @@ def test_a_record_is_read_with_its_dictionary_and_escapes() -> None:
     assert kmsg.newest(text) == 8
 
 
-def test_what_user_space_writes_into_the_log_is_no_word_of_the_kernel() -> None:
+def test_user_space_records_are_ignored() -> None:
     text = record(1, XID, priority=12) + record(2, "true")
     assert [one.sequence for one in kmsg.records(text)] == [2]
     assert kmsg.newest(record(9, "systemd[1]: started", priority=30)) == 9
@@ -75,7 +75,7 @@ def test_a_line_of_a_journal_has_its_own_time() -> None:
 
 
 @given(st.text())
-def test_no_text_breaks_the_reader(text: str) -> None:
+def test_arbitrary_text_does_not_raise(text: str) -> None:
     log = NodeLog(NODE)
     for whole in (text, record(1, text.replace("\n", " ")), f"2026-11-18T12:00:00+0000 h kernel: {text}"):
         for one in look(log, whole):
@@ -84,7 +84,7 @@ def test_no_text_breaks_the_reader(text: str) -> None:
 
 
 @given(st.integers(0, 10**25), st.integers(0, 10**25), st.integers(0, 10**25), st.text(max_size=20))
-def test_no_number_breaks_the_reader(priority: int, sequence: int, micros: int, flags: str) -> None:
+def test_arbitrary_numbers_do_not_raise(priority: int, sequence: int, micros: int, flags: str) -> None:
     assert isinstance(look(NodeLog(NODE), f"{priority},{sequence},{micros},{flags};{XID}\n"), list)
 
 
@@ -109,13 +109,13 @@ def test_every_xid_has_a_number_for_its_code(message: str) -> None:
         ("NVRM: Xid (PCI:0000:3b:00): 119, pid=1, Timeout after 6s", "119", {"pid": "1", "text": "Timeout after 6s"}),
     ],
 )  # fmt: skip
-def test_xids_in_the_spellings_of_several_drivers(message: str, code: str, reported: dict[str, str]) -> None:
+def test_xid_lines_of_several_driver_versions(message: str, code: str, reported: dict[str, str]) -> None:
     (found,) = look(NodeLog(NODE), record(1, message))
     assert (found.kind, found.code, found.at) == (EventKind.XID, code, BOOT + timedelta(seconds=3590))
     assert reported.items() <= dict(found.attributes).items()
 
 
-def test_a_device_is_known_by_the_topology_or_by_what_the_driver_reported() -> None:
+def test_a_device_is_resolved_by_topology_or_driver_report() -> None:
     topology = Topology.build([(NODE, GPU)], labels={GPU: {"pci": "00000000:3B:00.0"}})
     (seen,) = look(NodeLog(NODE), record(1, XID))
     assert EntityResolver().entity(seen) == NODE
@@ -128,12 +128,12 @@ def test_a_device_is_known_by_the_topology_or_by_what_the_driver_reported() -> N
     assert EntityResolver().entity(seen) == GPU
 
 
-def test_one_spelling_of_an_address() -> None:
+def test_pci_addresses_are_normalized() -> None:
     assert pci_of("0000:3b:00") == pci_of("00000000:3B:00.0") == "0:3b:0"
     assert pci_of("what") == "what"
 
 
-def test_a_killed_process_is_one_event_of_the_pod_whose_cgroup_ran_full() -> None:
+def test_an_oom_kill_is_one_event_of_the_pod_of_the_cgroup() -> None:
     uid = "0a1b2c3d-0000-1111-2222-333344445555"
     pod = EntityRef("c", EntityKind.POD, "serving", "chat-0")
     group = f"/kubepods.slice/kubepods-burstable-pod{uid.replace('-', '_')}.slice"
@@ -165,11 +165,11 @@ def test_a_killed_process_is_one_event_of_the_pod_whose_cgroup_ran_full() -> Non
         ("NVRM: loading NVIDIA UNIX Open Kernel Module", None),
     ],
 )
-def test_other_lines(message: str, code: str | None) -> None:
+def test_other_kernel_lines(message: str, code: str | None) -> None:
     assert [one.code for one in look(NodeLog(NODE), record(1, message))] == ([code] if code else [])
 
 
-def test_a_table_with_a_broken_expression_is_refused_by_name() -> None:
+def test_a_table_with_an_invalid_expression_is_rejected_by_name() -> None:
     with pytest.raises(ConfigError, match=r"mine\.yaml: invalid pattern .*(unbalanced|missing)"):
         read([{"code": "a", "match": "("}], "mine.yaml")
     assert read([], "empty.yaml").find("anything") is None
@@ -178,7 +178,7 @@ def test_a_table_with_a_broken_expression_is_refused_by_name() -> None:
 # --- how often ------------------------------------------------------------------------------------
 
 
-def test_the_same_xid_twice_is_two_events_and_a_record_read_twice_is_one() -> None:
+def test_equal_xids_are_two_events_and_a_repeated_record_is_one() -> None:
     log, text = NodeLog(NODE), record(1, XID) + record(2, XID)
     found = look(log, text)
     assert len({one.key for one in found}) == 2
@@ -195,7 +195,7 @@ def test_a_reboot_starts_the_sequence_again() -> None:
     assert first[0].key != second[0].key
 
 
-def test_what_is_long_past_is_no_news_and_what_lies_ahead_is_now() -> None:
+def test_old_records_are_ignored_and_future_ones_get_the_current_time() -> None:
     old = (AT - BOOT - FIRST_LOOK).total_seconds()
     assert look(NodeLog(NODE), record(1, XID, old - 1)) == []
     assert len(look(NodeLog(NODE), record(1, XID, old + 1))) == 1
@@ -203,7 +203,7 @@ def test_what_is_long_past_is_no_news_and_what_lies_ahead_is_now() -> None:
     assert ahead.at == AT
 
 
-def test_equal_lines_of_a_journal_are_as_many_events() -> None:
+def test_equal_journal_lines_are_separate_events() -> None:
     line = f"2026-11-18T11:59:59+0000 h kernel: {XID}\n"
     log = NodeLog(NODE)
     first = look(log, line * 2)
@@ -220,7 +220,7 @@ async def read_file(source: KernelLogFile) -> list[str]:
     return [one.code for one in found]
 
 
-def test_a_file_is_read_on_and_again_when_it_was_cut_or_replaced(tmp_path) -> None:
+def test_a_file_is_followed_through_truncation_and_rotation(tmp_path) -> None:
     path = tmp_path / "kernel.log"
     line = "2026-11-18T11:59:5{}+0000 h kernel: NVRM: Xid (PCI:0000:3b:00): {}, x\n"
     path.write_text(line.format(1, 31) + line.format(2, 43)[:20])
@@ -242,7 +242,7 @@ def test_a_file_is_read_on_and_again_when_it_was_cut_or_replaced(tmp_path) -> No
     asyncio.run(scene())
 
 
-def test_a_pipe_is_never_waited_for_and_dated_by_the_boot_of_this_machine(tmp_path) -> None:
+def test_a_pipe_does_not_block_and_uses_the_boot_time(tmp_path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
     file = KernelFile(path)
@@ -259,7 +259,7 @@ def test_a_pipe_is_never_waited_for_and_dated_by_the_boot_of_this_machine(tmp_pa
     file.close()
 
 
-def test_a_path_that_cannot_be_read_is_an_error_and_no_end(tmp_path) -> None:
+def test_an_unreadable_path_is_an_error(tmp_path) -> None:
     async def scene() -> None:
         source = KernelLogFile("kernel_log", KernelFile(tmp_path / "none"), NODE)
         found, (error,) = await source.read(AT, [])
@@ -311,7 +311,7 @@ def source(url: str, node: EntityRef | None = None) -> KernelLogs:
     return KernelLogs("kernel_log", url, partial(HttpClient, "kernel_log", timeout=timedelta(seconds=5)), "c", node)
 
 
-def test_every_node_of_the_cluster_is_requested_and_one_that_fails_stops_no_other() -> None:
+def test_every_node_is_queried_and_a_failing_one_stops_no_other() -> None:
     async def scene(agent: Agent, url: str) -> None:
         agent.logs = {"node-1": [record(1, XID)], "node-2": [record(4, XID)]}
         logs = source(f"{url}/klog/{{node}}")
@@ -326,7 +326,7 @@ def test_every_node_of_the_cluster_is_requested_and_one_that_fails_stops_no_othe
     with_agent(scene)
 
 
-def test_a_node_that_has_booted_is_read_from_its_beginning() -> None:
+def test_a_rebooted_node_is_read_from_the_start() -> None:
     async def scene(agent: Agent, url: str) -> None:
         agent.logs = {"node-1": [record(900, XID)]}
         logs = source(f"{url}/klog/{{node}}")
@@ -350,7 +350,7 @@ def test_one_agent_for_one_node() -> None:
     with_agent(scene)
 
 
-def test_an_agent_that_is_away_is_named() -> None:
+def test_an_unavailable_agent_is_reported() -> None:
     async def scene() -> None:
         logs = source("http://127.0.0.1:9/klog/{node}")
         found, (error,) = await logs.read(AT, nodes("node-1"))
@@ -374,7 +374,7 @@ def entry(cursor: str, message: object, seconds: float = 0.0, **more: object) ->
     return json.dumps({**found, **more}) + "\n"
 
 
-def test_entries_of_a_journal_are_distinguished_by_their_cursor_for_ever() -> None:
+def test_journal_entries_are_deduplicated_by_cursor() -> None:
     text = entry("s=1;i=1", XID) + entry("s=1;i=2", XID)
     found = look(NodeLog(NODE), text)
     assert [(one.code, one.at) for one in found] == [("79", AT - timedelta(seconds=10))] * 2
@@ -382,7 +382,7 @@ def test_entries_of_a_journal_are_distinguished_by_their_cursor_for_ever() -> No
     assert [one.key for one in look(NodeLog(NODE), text)] == [one.key for one in found]  # after a restart of ours
 
 
-def test_entries_that_are_no_word_of_the_kernel_or_are_broken_are_left_out() -> None:
+def test_non_kernel_and_broken_entries_are_skipped() -> None:
     text = (
         entry("a", XID, _TRANSPORT="syslog")
         + entry("b", None)
@@ -395,11 +395,11 @@ def test_entries_that_are_no_word_of_the_kernel_or_are_broken_are_left_out() -> 
 
 
 @given(st.text(max_size=60))
-def test_no_entry_breaks_the_reader(text: str) -> None:
+def test_arbitrary_entries_do_not_raise(text: str) -> None:
     assert isinstance(look(NodeLog(NODE), f"{{{text}\n" + entry("a", text) + entry(text, XID)), list)
 
 
-def test_what_the_driver_reported_an_agent_has_another_source_than_the_kernel() -> None:
+def test_driver_events_of_an_agent_have_their_own_source() -> None:
     uuid = GPU.name
     text = (
         f"3,0,3590000000,-,source=nvml;NVRM: GPU at PCI:0000:3b:00: {uuid}\n"
@@ -411,7 +411,7 @@ def test_what_the_driver_reported_an_agent_has_another_source_than_the_kernel() 
     assert (second.source, second.code) == ("kernel_log", "79")
 
 
-def test_an_exception_reports_where_on_the_chip_it_arose() -> None:
+def test_an_exception_reports_its_location_on_the_chip() -> None:
     line = "NVRM: Xid (PCI:0000:3b:00): 13, pid=9, name=a, Graphics SM Warp Exception on (GPC 3, TPC 1, SM 0): Illegal"
     (found,) = look(NodeLog(NODE), record(1, line))
     assert found.attributes["unit"] == "GPC 3, TPC 1"

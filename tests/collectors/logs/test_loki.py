@@ -81,7 +81,7 @@ async def codes(source: LokiLogs, at: datetime = AT) -> list[str]:
     return [one.code for one in found]
 
 
-def test_lines_come_once_and_reading_goes_on_where_it_ended() -> None:
+def test_lines_are_read_once_and_reading_resumes() -> None:
     async def scene(server: Loki, source: LokiLogs) -> None:
         server.say(OOM, -120)
         server.say("INFO nothing of note", -110)
@@ -98,7 +98,7 @@ def test_lines_come_once_and_reading_goes_on_where_it_ended() -> None:
     play(scene)
 
 
-def test_the_filter_is_loki_s_work_unless_it_may_not() -> None:
+def test_loki_filters_lines_unless_disabled() -> None:
     async def scene(server: Loki, source: LokiLogs) -> None:
         server.say(OOM)
         server.say("INFO nothing of note")
@@ -115,7 +115,7 @@ def test_the_filter_is_loki_s_work_unless_it_may_not() -> None:
     play(plain, prefilter=False)
 
 
-def test_many_lines_come_in_pages_and_lines_of_one_nanosecond_are_not_lost(monkeypatch: Any) -> None:
+def test_paging_loses_no_lines_of_one_nanosecond(monkeypatch: Any) -> None:
     monkeypatch.setattr(loki, "PAGE_LINES", 3)
 
     async def scene(server: Loki, source: LokiLogs) -> None:
@@ -129,7 +129,7 @@ def test_many_lines_come_in_pages_and_lines_of_one_nanosecond_are_not_lost(monke
     play(scene)
 
 
-def test_a_flood_is_read_on_in_the_next_round(monkeypatch: Any) -> None:
+def test_a_flood_is_continued_in_the_next_cycle(monkeypatch: Any) -> None:
     monkeypatch.setattr(loki, "PAGE_LINES", 2)
     monkeypatch.setattr(loki, "MOST_PAGES", 2)
 
@@ -153,7 +153,7 @@ def test_a_tenant_is_a_header() -> None:
     play(scene, access=Access(headers={"X-Scope-OrgID": "team-a"}))
 
 
-def test_what_loki_refuses_is_one_sentence_with_what_to_do() -> None:
+def test_a_refusal_of_loki_is_an_error_with_advice() -> None:
     async def scene(server: Loki, source: LokiLogs) -> None:
         server.say(OOM)
         for status, words in ((400, "LogQL"), (401, "X-Scope-OrgID"), (429, "every"), (500, "log of Loki")):
@@ -172,7 +172,7 @@ def test_what_loki_refuses_is_one_sentence_with_what_to_do() -> None:
     play(scene)
 
 
-def test_who_wrote_a_stream() -> None:
+def test_the_entity_of_a_stream() -> None:
     pod = EntityRef("c", EntityKind.POD, "serving", "chat-0")
     for labels in (
         {"namespace": "serving", "pod": "chat-0"},

@@ -86,7 +86,7 @@ def reader(url: str, query: str = QUERY, tenant: str = "team-a", **more: bool) -
     return LokiLogs("loki", client, "c", query, **more)
 
 
-def test_lines_of_a_tenant_come_once_and_later_ones_follow(url: str) -> None:
+def test_lines_of_a_tenant_are_read_once(url: str) -> None:
     async def whole() -> None:
         source, other, plain = reader(url), reader(url, tenant="team-b"), reader(url, prefilter=False)
         now = SystemClock().now()
@@ -112,7 +112,7 @@ def test_lines_of_a_tenant_come_once_and_later_ones_follow(url: str) -> None:
     asyncio.run(whole())
 
 
-def test_what_a_real_loki_refuses(url: str) -> None:
+def test_refusals_of_a_real_loki(url: str) -> None:
     async def whole() -> None:
         now = SystemClock().now()
         for source, says in (

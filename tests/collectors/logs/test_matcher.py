@@ -21,7 +21,7 @@ def take(lines: LogMatcher, expected: str, ago: float = 0.0, uid: str = "p1") ->
     return list(lines.take(Origin(POD, uid, "vllm"), AT - timedelta(seconds=ago), expected, AT))
 
 
-def test_a_line_is_reported_redacted_and_bound_for_its_replica() -> None:
+def test_a_line_is_reported_redacted_on_its_replica() -> None:
     (seen,) = take(LogMatcher("loki"), OOM)
     assert (seen.code, seen.source, seen.aim, seen.entity) == ("cuda_oom", "loki", EntityKind.REPLICA, POD)
     assert seen.attributes["asked"] == "1.25 GiB"
@@ -37,14 +37,14 @@ def test_a_burst_is_one_event_and_every_line_is_counted() -> None:
     assert lines.counts["cuda_oom"] == 5
     assert take(lines, OOM, 0, uid="p2")[0].attributes.get("lines_before") is None
     again = take(lines, OOM, 0)
-    assert again[0].attributes.get("lines_before") is None  # nothing was left untold since 100 s ago
+    assert again[0].attributes.get("lines_before") is None  # nothing left unreported since 100 s ago
     later = LogMatcher("loki")
     take(later, OOM, 300)
     take(later, OOM, 290)
     assert take(later, OOM, 200)[0].attributes["lines_before"] == "1"
 
 
-def test_what_is_long_past_is_counted_and_not_reported() -> None:
+def test_old_lines_are_counted_and_not_reported() -> None:
     lines = LogMatcher("loki")
     assert take(lines, OOM, FIRST_LOOK.total_seconds() + 60) == []
     assert lines.counts["cuda_oom"] == 1
@@ -56,7 +56,7 @@ def test_one_line_through_two_endpoints_has_one_key() -> None:
     assert SAME_BURST.total_seconds() == 60
 
 
-def test_lines_of_a_start_are_marks_and_no_events() -> None:
+def test_start_up_lines_are_marks_and_not_events() -> None:
     lines = LogMatcher("engine_log")
     assert take(lines, "Graph capturing finished in 8 secs, took 0.31 GiB") == []
     ((namespace, pod, mark),) = lines.drain_marks()
@@ -86,13 +86,13 @@ def test_lines_of_a_start_are_marks_and_no_events() -> None:
         ("INFO shard-manager: text_generation_launcher: Shard ready in 22.918174777s rank=0", "weight_load", 22.918174777),  # noqa: E501
     ],
 )  # fmt: skip
-def test_what_engines_say_of_their_start(expected: str, phase: str, seconds: float | None) -> None:
+def test_start_up_lines_of_engines(expected: str, phase: str, seconds: float | None) -> None:
     mark = mark_of(expected, AT)
     assert mark is not None
     assert (mark.phase, mark.seconds) == (phase, seconds)
 
 
-def test_other_lines_are_no_marks() -> None:
+def test_other_lines_are_not_marks() -> None:
     for expected in ("Loading weights took forever", "init engine took x s", "Shard ready", "", "took 3 s"):
         assert mark_of(expected, AT) is None
 
@@ -113,13 +113,13 @@ def test_other_lines_are_no_marks() -> None:
         ("LLMInferEngine failed to init LLMInferModels", "load_failed"),
     ],
 )  # fmt: skip
-def test_what_other_engines_say_when_they_fail(expected: str, code: str) -> None:
+def test_failure_lines_of_other_engines(expected: str, code: str) -> None:
     found = packaged("engine_log").find(expected)
     assert found is not None
     assert found[0] == code
 
 
-def test_every_expression_can_be_handed_to_loki() -> None:
+def test_every_expression_is_valid_in_loki() -> None:
     """RE2 knows neither looking around nor references back."""
     for expression in (*expressions(), *(one.match.pattern for one in packaged("engine_log").table)):
         assert not any(part in expression for part in ("(?=", "(?!", "(?<=", "(?<!", "\\1", "(?P=")), expression

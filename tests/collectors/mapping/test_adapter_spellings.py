@@ -42,7 +42,7 @@ ONE_LINE = [
 
 
 @pytest.mark.parametrize(("name", "kind", "page", "signal", "value"), ONE_LINE)
-def test_a_gauge_in_another_spelling(bench, name, kind, page, signal, value) -> None:
+def test_a_gauge_under_another_name(bench, name, kind, page, signal, value) -> None:
     one = bench(name)
     one.scrape(page + "\n")
     assert one.cell(signal, kind) == pytest.approx(value)
@@ -67,7 +67,7 @@ RATES = [
 
 
 @pytest.mark.parametrize(("name", "kind", "series", "signal", "value"), RATES)
-def test_a_counter_in_another_spelling(bench, name, kind, series, signal, value) -> None:
+def test_a_counter_under_another_name(bench, name, kind, series, signal, value) -> None:
     one = bench(name)
     one.scrape(f"{series} 100\n")
     assert one.cell(signal, kind) is CellStatus.ABSENT  # one page tells no increase
@@ -75,14 +75,14 @@ def test_a_counter_in_another_spelling(bench, name, kind, series, signal, value)
     assert one.cell(signal, kind) == pytest.approx(value)
 
 
-def test_a_counter_that_ray_publishes_twice_counts_once(bench) -> None:
+def test_a_counter_published_twice_by_ray_counts_once(bench) -> None:
     one = bench("ray_serve")
     for count in (0, 30):
         one.scrape("".join(f'{name}{{replica="r"}} {count}\n' for name in ("ray_serve_deployment_request_counter", "ray_serve_deployment_request_counter_total")))  # fmt: skip
     assert one.cell("engine_requests_per_second") == 2
 
 
-def test_what_each_source_of_ray_reports_is_about_its_own_entity(bench) -> None:
+def test_each_ray_source_describes_its_own_entity(bench) -> None:
     one = bench("ray_serve")
     one.scrape(
         'ray_serve_deployment_queued_queries{application="app",deployment="LLM"} 5\n'
@@ -102,7 +102,7 @@ ISTIO = (
 )
 
 
-def test_a_request_that_both_ends_report_counts_once(bench) -> None:
+def test_a_request_reported_by_both_ends_counts_once(bench) -> None:
     one = bench("istio")
     for count in (0, 30):
         both = "".join(
@@ -133,7 +133,7 @@ def npu(one, healthy: int, percent: int, errors: int) -> str:
     return NPU.format(healthy, percent, errors, round((one.at.timestamp() + 15) * 1000))
 
 
-def test_a_reading_that_failed_is_no_value(bench) -> None:
+def test_a_failed_reading_is_not_a_value(bench) -> None:
     one = bench("npu_exporter")
     one.scrape(npu(one, 1, 50, 2))
     assert one.cell("hw_accel_utilization_ratio", GPU) == 0.5
@@ -151,7 +151,7 @@ def test_a_reading_that_failed_is_no_value(bench) -> None:
     assert one.cell("hw_accel_fault_code", GPU) == 0  # the series is there only while there is a code
 
 
-def test_a_device_without_an_id_of_its_own_is_one_of_its_node(bench) -> None:
+def test_a_device_without_an_id_is_named_by_its_node(bench) -> None:
     for name, series in (
         ("npu_exporter", 'npu_chip_info_power{id="3",vdie_id=""}'),
         ("amd", 'gpu_power_usage{gpu_id="3"}'),
@@ -162,7 +162,7 @@ def test_a_device_without_an_id_of_its_own_is_one_of_its_node(bench) -> None:
         assert [(str(a), str(b)) for a, b in one.collected.edges] == [("node/node-a", "gpu/node-a/3")]
 
 
-def test_a_line_whose_own_time_stands_still_is_stale(bench) -> None:
+def test_a_sample_with_a_frozen_timestamp_is_stale(bench) -> None:
     one = bench("npu_exporter")
     page = npu(one, 1, 50, 2)
     one.scrape(page)
@@ -177,7 +177,7 @@ MIG = "".join(
 )
 
 
-def test_a_mig_instance_is_a_part_of_its_gpu(bench) -> None:
+def test_a_mig_instance_belongs_to_its_gpu(bench) -> None:
     one = bench("dcgm", entity={"kind": "node", "name": "node-a"})
     one.scrape(MIG)
     used = {name: one.cell("hw_accel_memory_used_bytes", GPU, name) / 2**20 for name in ("G", "G/1", "G/2")}
@@ -213,7 +213,7 @@ def test_triton_reports_quantiles_and_the_mean(bench) -> None:
     assert one.cell("engine_error_ratio") == 0  # before 24.04 a failure had no reason, and there was none
 
 
-def test_a_histogram_in_milliseconds_is_kept_in_seconds(bench) -> None:
+def test_a_histogram_in_milliseconds_is_converted_to_seconds(bench) -> None:
     one = bench("envoy")
     for count in (0, 4):
         one.scrape(
@@ -238,7 +238,7 @@ def test_every_fix_exists_in_both_languages() -> None:
             assert set(fixes.signals) <= set(adapter(name).rules), name
 
 
-def test_each_distribution_of_means_says_how_to_get_more() -> None:
+def test_each_mean_only_signal_has_advice_for_quantiles() -> None:
     for name in ADAPTERS:
         means = {rule.signal for rules in adapter(name).rules.values() for rule in rules if rule.statistic == "mean"}
         assert not means or adapter(name).fixes.means, name

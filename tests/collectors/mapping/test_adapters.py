@@ -22,7 +22,7 @@ signals:
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
-def test_packaged_adapters_are_sound(name) -> None:
+def test_packaged_adapters_are_valid(name) -> None:
     found = adapter(name)
     assert found.name == name
     assert found.metric_names
@@ -34,7 +34,7 @@ def test_packaged_adapters_are_sound(name) -> None:
     assert SignalKey("target_up") in found.keys[found.target]
 
 
-def test_signals_that_others_rely_on() -> None:
+def test_required_signals_are_provided() -> None:
     names = {name for one in ADAPTERS for name in (*adapter(one).rules, adapter(one).up, adapter(one).load)}
     assert {
         "engine_up",
@@ -68,7 +68,7 @@ def test_signals_that_others_rely_on() -> None:
         (("target: node", "target: ["), 4, "(syntax)", "not valid YAML"),
     ],
 )
-def test_a_fault_is_reported_with_file_line_and_key(tmp_path, change, line, key, words) -> None:
+def test_an_error_is_reported_with_file_line_and_key(tmp_path, change, line, key, words) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(GOOD.replace(*change), encoding="utf-8")
     with pytest.raises(ConfigError) as caught:
@@ -80,14 +80,14 @@ def test_a_fault_is_reported_with_file_line_and_key(tmp_path, change, line, key,
 
 
 @pytest.mark.parametrize("written", ["1e-6", "1.0e-6", "1E-06", "0.000001"])
-def test_a_number_is_one_however_yaml_reads_it(tmp_path, written) -> None:
+def test_numbers_are_accepted_in_every_yaml_form(tmp_path, written) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(GOOD.replace("{gauge: up}", f"{{gauge: up, scale: {written}}}"), encoding="utf-8")
     (rule,) = adapter_from_file(path).rules["node_ready"]
     assert rule.scale == pytest.approx(1e-6)
 
 
-def test_all_faults_are_reported_at_once_in_line_order(tmp_path) -> None:
+def test_all_errors_are_reported_in_line_order(tmp_path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(GOOD.replace("{gauge: up}", "{gauge: up, a: 1}").replace("target: node", "target: nod"), "utf-8")
     with pytest.raises(ConfigError) as caught:
@@ -97,7 +97,7 @@ def test_all_faults_are_reported_at_once_in_line_order(tmp_path) -> None:
     assert {2, 6} <= set(lines)
 
 
-def test_unknown_adapters_are_named_with_the_known_ones(tmp_path) -> None:
+def test_an_unknown_adapter_error_lists_the_known_ones(tmp_path) -> None:
     with pytest.raises(UsageError, match="unknown adapter 'vlm'") as caught:
         adapter("vlm")
     assert "vllm" in caught.value.hint
@@ -113,20 +113,20 @@ OLD = {
 
 
 @pytest.mark.parametrize("signal", OLD)
-def test_old_names_of_vllm(bench, signal) -> None:
+def test_old_metric_names_of_vllm(bench, signal) -> None:
     one = bench("vllm")
     name, value = OLD[signal]
     one.scrape(f'{name}{{model_name="m"}} {value}\n')
     assert one.cell(signal) == value
 
 
-def test_the_newest_name_wins_where_both_are_published(bench) -> None:
+def test_the_newest_metric_name_wins(bench) -> None:
     one = bench("vllm")
     one.scrape("vllm:gpu_cache_usage_perc 0.1\nvllm:kv_cache_usage_perc 0.2\n")
     assert one.cell("engine_kv_cache_usage_ratio") == 0.2
 
 
-def test_settings_that_live_in_labels(bench) -> None:
+def test_settings_in_labels(bench) -> None:
     one = bench("vllm")
     one.scrape('vllm:cache_config_info{block_size="16",num_gpu_blocks="1000",gpu_memory_utilization="0.92"} 1\n')
     assert one.cell("engine_kv_cache_capacity_tokens") == 16_000
@@ -155,7 +155,7 @@ kube_deployment_spec_replicas{namespace="n",deployment="d"} 4
 """
 
 
-def test_kubernetes_side(bench) -> None:
+def test_signals_of_kube_state_metrics(bench) -> None:
     one = bench("kube_state_metrics", entity={"kind": "cluster", "name": "test"})
     one.scrape(KUBE)
     assert one.cell("node_ready", EntityKind.NODE) == 1
@@ -186,7 +186,7 @@ def test_container_rows_without_a_name_are_totals(bench) -> None:
     assert str(one.cell("container_memory_limit_ratio", EntityKind.CONTAINER)) == "1"  # undefined: no limit
 
 
-def test_devices_in_their_units(bench) -> None:
+def test_units_of_devices(bench) -> None:
     one = bench("dcgm", entity={"kind": "node", "name": "a"})
     labels = '{gpu="0",UUID="GPU-a"}'
 
@@ -240,7 +240,7 @@ node_infiniband_state_id{device="mlx5_1",port="1"} 1
 """
 
 
-def test_a_node_in_its_units(bench) -> None:
+def test_units_of_a_node(bench) -> None:
     one = bench("node_exporter", entity={"kind": "node", "name": "a"})
     one.scrape(NODE.replace("IDLE", "100").replace("RECEIVED", "0"))
     one.scrape(NODE.replace("IDLE", "106").replace("RECEIVED", "1500"))
@@ -253,7 +253,7 @@ def test_a_node_in_its_units(bench) -> None:
     assert one.cell("hw_link_up", EntityKind.PORT, "a/mlx5_1/1") == 0
 
 
-def test_the_adapter_of_the_how_to_reads_its_page(bench) -> None:
+def test_the_adapter_of_the_guide_reads_its_page(bench) -> None:
     page = (Path(__file__).parents[3] / "docs/howto/add-an-engine.md").read_text(encoding="utf-8")
     text = next(block for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if "adapter: acme " in block)
     one = bench("acme", text=text)
@@ -313,7 +313,7 @@ def test_the_adapter_of_the_how_to_reads_its_page(bench) -> None:
         ),
     ],
 )
-def test_faults_of_the_rest_of_the_language(tmp_path, change, key, words) -> None:
+def test_other_errors_of_adapter_files(tmp_path, change, key, words) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(GOOD.replace(*change), encoding="utf-8")
     with pytest.raises(ConfigError) as caught:

@@ -9,7 +9,7 @@ from collectors.mapping.coverage import check_coverage
 from collectors.mapping.registry import adapter
 
 
-def test_present_missing_old_and_unknown() -> None:
+def test_coverage_lists_present_missing_deprecated_and_unknown_metrics() -> None:
     body = (
         b'# TYPE own histogram\nown_bucket{le="+Inf"} 1\nown_sum 1\nown_count 1\n'
         b"vllm:gpu_cache_usage_perc 1\nvllm:num_requests_running 1\n"
@@ -23,7 +23,7 @@ def test_present_missing_old_and_unknown() -> None:
     assert missing["engine_iterations_total"].disables == ("hung_engine",)
 
 
-def test_words_in_both_languages() -> None:
+def test_coverage_texts_exist_in_both_languages() -> None:
     found = check_coverage(adapter("dcgm"), Parser().parse(b'DCGM_FI_DEV_GPU_TEMP{UUID="a"} 1\n'))
     for language, words in (("en", "counters file"), ("zh", "计数器文件")):
         listed = {one["signal"]: one for one in found.as_dict(language)["missing"]}
@@ -39,7 +39,7 @@ def test_old_and_new_names_of_dcgm() -> None:
     assert found.old_spellings == {"hw_accel_temperature_celsius": "DCGM_FI_DEV_GPU_TEMP"}
 
 
-def test_the_very_line_of_the_counters_file() -> None:
+def test_advice_contains_the_line_of_the_counters_file() -> None:
     found = check_coverage(adapter("dcgm"), Parser().parse(b'DCGM_FI_DEV_GPU_TEMP{UUID="a"} 1\n')).as_dict()
     fixes = {one["signal"]: one["fix"].splitlines() for one in found["missing"]}
     line = "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL, counter, Total number of double-bit volatile ECC errors."
@@ -47,7 +47,7 @@ def test_the_very_line_of_the_counters_file() -> None:
     assert len(fixes["hw_accel_interconnect_errors_total"][1:]) == 4
 
 
-def test_lines_that_name_no_device_give_nothing() -> None:
+def test_samples_without_a_device_are_ignored() -> None:
     found = check_coverage(adapter("dcgm"), Parser().parse(b"DCGM_FI_DEV_GPU_TEMP 1\n"))
     assert "hw_accel_temperature_celsius" not in found.present
 
@@ -73,12 +73,12 @@ def test_a_mean_is_distinguished_from_quantiles() -> None:
         ("hubble", "httpV2"),
     ],
 )
-def test_an_empty_page_says_how_to_fill_it(name, words) -> None:
+def test_an_empty_page_gives_advice(name, words) -> None:
     found = check_coverage(adapter(name), Parser().parse(b"up 1\n")).as_dict()
     assert any(words in one["fix"] for one in found["missing"])
 
 
-def test_what_a_system_never_publishes_is_reported_too() -> None:
+def test_metrics_that_a_system_never_publishes_are_reported() -> None:
     found = check_coverage(adapter("tgi"), Parser().parse(b"tgi_queue_size 1\n")).as_dict()
     ttft = next(one for one in found["missing"] if one["signal"] == "engine_ttft_seconds")
     assert ttft["expected"] == []

@@ -83,7 +83,7 @@ def agrees(found: list[float], wanted: list[float]) -> None:
 
 @pytest.mark.live
 @pytest.mark.parametrize(("system", "signal"), SOURCES, ids=lambda part: part)
-def test_a_signal_is_what_prometheus_says_it_is(system, signal, requested, benches) -> None:
+def test_signals_equal_promql_results(system, signal, requested, benches) -> None:
     known, one = catalog.signal(signal), benches[system]
     reported = {rule.statistic for rule in adapter(system).rules[signal]}
     text = expression(system, signal)
@@ -127,7 +127,7 @@ def _since_start_agrees(one, signal: str, quantile: float, wanted: list[float]) 
         assert theirs <= mine if below else mine == pytest.approx(theirs, rel=1e-6)
 
 
-def test_every_difference_has_its_reason() -> None:
+def test_every_difference_has_a_reason() -> None:
     for system, case in EXPRESSIONS.items():
         for signal, one in case["signals"].items():
             if not isinstance(one, str):

@@ -62,13 +62,13 @@ def missing_core(name: str, text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_page_of_an_engine_gives_every_core_signal_it_can(kind: str) -> None:
+def test_engine_pages_give_every_available_core_signal(kind: str) -> None:
     engines = Engines(kind)
     assert missing_core(kind, engines.step()) == MISSING[kind]
 
 
 @pytest.mark.parametrize("file", PUBLISHED)
-def test_a_published_page_gives_every_core_signal_it_can(file: str) -> None:
+def test_published_pages_give_every_available_core_signal(file: str) -> None:
     path = DATA / f"pages/{file}.txt"
     if not path.exists():
         pytest.skip(f"no pages of other systems under {DATA}; set OUTRIDER_DATA to try them")
@@ -77,7 +77,7 @@ def test_a_published_page_gives_every_core_signal_it_can(file: str) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(DATA.glob("recordings/vllm-*/pages/*.txt")) or [None])
-def test_a_recorded_page_of_vllm_gives_every_core_signal_it_can(path: Path | None) -> None:
+def test_recorded_vllm_pages_give_every_available_core_signal(path: Path | None) -> None:
     if path is None:
         pytest.skip(f"no recorded pages under {DATA}; set OUTRIDER_DATA to try them")
     assert missing_core("vllm", path.read_text(encoding="utf-8")) == _DISAGGREGATED

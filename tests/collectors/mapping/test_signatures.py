@@ -22,18 +22,18 @@ from collectors.receive.routing import AdapterRouter
         ("something_else", None),
     ],
 )
-def test_a_name_belongs_to_the_one_who_has_it(metric: str, adapter: str | None) -> None:
+def test_a_metric_name_belongs_to_its_adapter(metric: str, adapter: str | None) -> None:
     assert signatures.adapter_of_metric(metric) == adapter
     if adapter is not None:
         assert metric in AdapterRouter()._reads[adapter]
 
 
-def test_what_carries_others_comes_first() -> None:
+def test_a_router_adapter_precedes_the_adapter_of_its_engine() -> None:
     assert signatures.carrier_among(["vllm", "vllm_router"]) == "vllm_router"
     assert signatures.carrier_among(["vllm", "dcgm"]) is None
 
 
-def test_an_adapter_that_was_added_counts_too(tmp_path: Path) -> None:
+def test_a_user_adapter_is_detected(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(
         "adapter: mine\ntarget: replica\nentities:\n  replica: {target: true}\n"

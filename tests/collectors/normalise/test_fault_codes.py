@@ -40,13 +40,13 @@ def test_a_change_to_a_code_is_an_event(bench) -> None:
     assert codes(one.scrape(page(("GPU-a", 0), ("GPU-b", 48)))) == [("GPU-b", "48")]
 
 
-def test_the_first_sight_is_a_baseline(bench) -> None:
+def test_the_first_scrape_is_a_baseline(bench) -> None:
     one = node(bench)
     assert codes(one.scrape(page(("GPU-a", 79)))) == []
     assert codes(one.scrape(page(("GPU-a", 79)))) == []
 
 
-def test_a_sticky_code_after_a_restart_of_the_exporter_is_none(bench) -> None:
+def test_a_sticky_code_after_an_exporter_restart_is_not_an_event(bench) -> None:
     one = node(bench)
     one.scrape(page(("GPU-a", 0)))
     one.scrape(page(("GPU-a", 79)))
@@ -56,7 +56,7 @@ def test_a_sticky_code_after_a_restart_of_the_exporter_is_none(bench) -> None:
     assert codes(one.scrape(page(("GPU-a", 79)))) == []
 
 
-def test_the_same_code_twice_shows_in_its_count(bench) -> None:
+def test_a_repeated_code_is_detected_by_its_count(bench) -> None:
     one = node(bench)
     one.scrape(page(("GPU-a", 0)))
     first = one.scrape(page(("GPU-a", 31), counts=(("GPU-a", "31", 1),)))
@@ -67,7 +67,7 @@ def test_the_same_code_twice_shows_in_its_count(bench) -> None:
     assert codes(one.scrape(page(("GPU-a", 31), counts=(("GPU-a", "31", 2),)))) == []  # the window moved on
 
 
-def test_ids_are_the_same_for_the_same_happening(bench) -> None:
+def test_equal_events_have_equal_ids(bench) -> None:
     seen = []
     for _ in range(2):
         one = node(bench)
@@ -99,7 +99,7 @@ def ascend(bench):
     return bench("others", text=OTHERS, entity={"kind": "node", "name": "node-0"})
 
 
-def test_a_code_that_is_on_the_page_while_it_lasts_is_an_event_each_time_it_comes(bench) -> None:
+def test_a_temporary_code_is_an_event_at_each_appearance(bench) -> None:
     one = ascend(bench)
     one.scrape(HEALTHY)
     dropped = HEALTHY + 'npu_chip_info_error_code{id="1"} 1090014720\n'
@@ -109,7 +109,7 @@ def test_a_code_that_is_on_the_page_while_it_lasts_is_an_event_each_time_it_come
     assert codes(one.scrape(dropped)) == [("1", "ascend:40F84E00")]
 
 
-def test_several_codes_of_one_device_are_as_many_events(bench) -> None:
+def test_several_codes_of_one_device_are_separate_events(bench) -> None:
     one = ascend(bench)
     one.scrape(HEALTHY)
     first = HEALTHY + 'npu_chip_info_error_code{id="0"} 2164753923\n'
@@ -120,7 +120,7 @@ def test_several_codes_of_one_device_are_as_many_events(bench) -> None:
     assert codes(one.scrape(moved)) == []
 
 
-def test_a_fault_that_stood_before_the_first_page_is_none(bench) -> None:
+def test_a_fault_before_the_first_scrape_is_not_an_event(bench) -> None:
     one = ascend(bench)
     dropped = HEALTHY + 'npu_chip_info_error_code{id="1"} 1090014720\n'
     assert codes(one.scrape(dropped)) == []
@@ -128,14 +128,14 @@ def test_a_fault_that_stood_before_the_first_page_is_none(bench) -> None:
     assert codes(one.scrape(dropped)) == []
 
 
-def test_afids_keep_their_severity_and_are_no_xids(bench) -> None:
+def test_afids_keep_their_severity_and_are_not_xids(bench) -> None:
     one = ascend(bench)
     one.scrape(HEALTHY)
     found = one.scrape(HEALTHY + 'gpu_afid_errors{id="0",afid_index="0",severity="FATAL"} 79\n').events
     assert [(event.code, event.attributes) for event in found] == [("afid:79", {"severity": "FATAL"})]
 
 
-def test_a_code_that_joins_another_of_the_same_device_is_reported(bench) -> None:
+def test_a_second_code_of_a_device_is_reported(bench) -> None:
     one = node(bench)
     one.scrape(page(("GPU-a", 79)))
     assert codes(one.scrape(page(("GPU-a", 79), ("GPU-a", 13)))) == [("GPU-a", "13")]
@@ -147,7 +147,7 @@ npu_chip_info_health_status{{id="0",vdie_id="V0"}} {healthy}
 """
 
 
-def test_all_codes_of_an_ascend_device_are_reported_not_the_first_alone(bench) -> None:
+def test_all_codes_of_an_ascend_device_are_reported(bench) -> None:
     one = bench("npu_exporter", entity={"kind": "node", "name": "node-0"})
     assert codes(one.scrape(NPU.format(healthy=1))) == []
     names = ("npu_chip_info_error_code", "npu_chip_info_error_code_1", "npu_chip_info_error_code_9")
@@ -167,7 +167,7 @@ AFID = 'gpu_afid_errors{gpu_uuid="A0",gpu_id="0",afid_index="0",severity="FATAL"
 
 
 @pytest.mark.parametrize("prefix", ["", "amd_"])
-def test_codes_of_amd_are_reported_under_the_exporters_prefix_too(bench, prefix: str) -> None:
+def test_amd_codes_are_reported_with_the_exporter_prefix_too(bench, prefix: str) -> None:
     one = bench("amd", entity={"kind": "node", "name": "node-0"})
     assert codes(one.scrape(prefix + AMD)) == []
     found = one.scrape(prefix + AMD + prefix + AFID)
@@ -176,7 +176,7 @@ def test_codes_of_amd_are_reported_under_the_exporters_prefix_too(bench, prefix:
     assert found.labels[gpu]["partition_mode"] == "cpx"
 
 
-def test_a_code_that_comes_after_a_gap_says_since_when_it_may_stand(bench) -> None:
+def test_a_code_after_a_gap_reports_its_earliest_start(bench) -> None:
     one = node(bench)
     first = one.scrape(page(("GPU-a", 0)))
     assert first.events == ()

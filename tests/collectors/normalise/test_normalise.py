@@ -43,7 +43,7 @@ def test_a_first_scrape_has_gauges_and_no_increases(bench) -> None:
     assert "engine_requests_running" not in waiting
 
 
-def test_increases_are_about_the_real_interval(bench) -> None:
+def test_increases_use_the_actual_interval(bench) -> None:
     one = bench("vllm")
     one.scrape(engine(tokens=500, finished=7, errors=1))
     one.scrape(engine(tokens=800, finished=10, errors=2), after=20)
@@ -67,7 +67,7 @@ def test_the_first_of_two_equal_series_counts(bench) -> None:
     assert one.batch(EntityKind.REPLICA).trust is TrustVerdict.FRESH
 
 
-def test_a_page_whose_heart_stands_still_is_an_old_one(bench) -> None:
+def test_a_page_with_a_frozen_heartbeat_is_stale(bench) -> None:
     one = bench("vllm")
 
     def page(cpu) -> str:
@@ -86,7 +86,7 @@ def test_a_page_whose_heart_stands_still_is_an_old_one(bench) -> None:
     assert one.cell("engine_requests_running") == 1
 
 
-def test_nothing_happened_is_undefined_and_not_absent(bench) -> None:
+def test_a_ratio_without_events_is_undefined_and_not_absent(bench) -> None:
     one = bench("vllm")
     one.scrape(engine())
     one.scrape(engine())
@@ -96,7 +96,7 @@ def test_nothing_happened_is_undefined_and_not_absent(bench) -> None:
     assert one.batch(EntityKind.REPLICA).trust is TrustVerdict.FRESH  # an idle engine stands still
 
 
-def test_a_counter_that_goes_back_is_a_reset_of_that_cell_only(bench) -> None:
+def test_a_decreasing_counter_resets_only_its_cell(bench) -> None:
     one = bench("vllm")
     one.scrape(engine(tokens=500, queries=10, hits=5))
     one.scrape(engine(tokens=20, queries=20, hits=6))
@@ -108,7 +108,7 @@ def test_a_counter_that_goes_back_is_a_reset_of_that_cell_only(bench) -> None:
     assert one.cell("engine_generation_tokens_total") == 30
 
 
-def test_a_new_process_resets_counters_even_when_they_grew(bench) -> None:
+def test_a_new_process_resets_counters_even_if_they_grew(bench) -> None:
     one = bench("vllm")
     one.scrape(engine(tokens=5, started=1000))
     one.scrape(engine(tokens=500, started=2000))
@@ -149,7 +149,7 @@ def test_a_labelled_child_of_an_engine_starts_from_zero(bench) -> None:
     assert one.cell("engine_http_failed_total") == 0
 
 
-def test_a_device_that_comes_back_brings_no_increase_along(bench) -> None:
+def test_a_returning_device_has_no_increase(bench) -> None:
     page = 'DCGM_FI_DEV_GPU_TEMP{{gpu="0",UUID="GPU-a"}} 40\n{more}'
     errors = 'DCGM_FI_DEV_GPU_TEMP{gpu="1",UUID="GPU-b"} 40\nDCGM_FI_DEV_ECC_DBE_VOL_TOTAL{gpu="1",UUID="GPU-b"} 12\n'
     one = bench("dcgm", entity={"kind": "node", "name": "node-0"})
@@ -160,7 +160,7 @@ def test_a_device_that_comes_back_brings_no_increase_along(bench) -> None:
     assert one.cell("hw_accel_ecc_uncorrectable_total", EntityKind.GPU, "GPU-b") == 0
 
 
-def test_a_lost_accelerator_goes_on_as_absent_for_a_while(bench) -> None:
+def test_a_lost_accelerator_is_absent_for_a_while(bench) -> None:
     both = "".join(f'DCGM_FI_DEV_GPU_TEMP{{gpu="{n}",UUID="GPU-{n}",Hostname="h"}} 40\n' for n in range(2))
     one = bench("dcgm", entity={"kind": "node", "name": "node-0"})
     one.scrape(both)
@@ -180,7 +180,7 @@ def test_a_lost_accelerator_goes_on_as_absent_for_a_while(bench) -> None:
     assert one.batch(EntityKind.GPU).trust is TrustVerdict.PARTIAL
 
 
-def test_a_lost_accelerator_keeps_its_place_until_it_is_back_or_replaced(bench) -> None:
+def test_a_lost_accelerator_keeps_its_row_until_it_returns_or_is_replaced(bench) -> None:
     row = 'DCGM_FI_DEV_GPU_TEMP{{gpu="{n}",UUID="GPU-{n}",Hostname="h",pod="p",namespace="s"}} 40\n'
     one = bench("dcgm", entity={"kind": "node", "name": "node-0"})
     one.scrape(row.format(n=0) + row.format(n=1))
@@ -197,7 +197,7 @@ def test_a_lost_accelerator_keeps_its_place_until_it_is_back_or_replaced(bench) 
     assert lost not in one.batch(EntityKind.GPU).entities
 
 
-def test_other_entities_that_leave_are_forgotten_after_a_while(bench) -> None:
+def test_other_entities_that_disappear_are_dropped_after_a_while(bench) -> None:
     both = "".join(f'kube_pod_info{{namespace="s",pod="p-{n}",uid="{n}",node="n"}} 1\n' for n in range(2))
     both += "".join(
         f'kube_pod_status_ready{{namespace="s",pod="p-{n}",uid="{n}",condition="true"}} 1\n' for n in range(2)
@@ -222,7 +222,7 @@ def test_an_empty_page_of_an_exporter_never_seen_counts_nothing(bench) -> None:
     assert one.cell("hw_accel_present", EntityKind.NODE) is CellStatus.ABSENT
 
 
-def test_a_failed_scrape_reports_it_and_leaves_every_known_entity_absent(bench) -> None:
+def test_a_failed_scrape_makes_every_known_entity_absent(bench) -> None:
     one = bench("vllm", labels={"node": "node-0"})
     one.scrape(engine(), probed=True, health=200, load=3.0)
     assert one.cell("engine_health_ok") == 1
@@ -240,7 +240,7 @@ def test_a_failed_scrape_reports_it_and_leaves_every_known_entity_absent(bench) 
     assert watch.values[0, watch.keys.index(SignalKey("target_up"))] == 0
 
 
-def test_a_target_that_never_answered_has_its_own_row(bench) -> None:
+def test_a_target_that_never_responded_has_its_own_row(bench) -> None:
     one = bench("dcgm", entity={"kind": "node", "name": "node-0"})
     one.fail(CollectReason.TIMEOUT)
     assert one.cell("target_up", EntityKind.NODE) == 0
@@ -248,7 +248,7 @@ def test_a_target_that_never_answered_has_its_own_row(bench) -> None:
     assert {batch.kind for batch in one.collected.batches} == {EntityKind.NODE, EntityKind.WORKLOAD}
 
 
-def test_increases_over_a_gap_are_about_the_whole_gap(bench) -> None:
+def test_increases_after_a_gap_cover_the_whole_gap(bench) -> None:
     one = bench("vllm")
     one.scrape(engine(tokens=100))
     one.fail()
@@ -258,7 +258,7 @@ def test_increases_over_a_gap_are_about_the_whole_gap(bench) -> None:
     assert one.batch(EntityKind.REPLICA).interval_seconds == 30
 
 
-def test_a_clock_that_steps_back_spoils_increases_only(bench) -> None:
+def test_a_backward_clock_step_invalidates_only_increases(bench) -> None:
     one = bench("vllm")
     one.scrape(engine(tokens=100))
     one.scrape(engine(tokens=200, running="4"), after=-30)
@@ -270,7 +270,7 @@ def test_a_clock_that_steps_back_spoils_increases_only(bench) -> None:
     assert one.cell("engine_generation_tokens_total") == 50
 
 
-def test_health_and_load_are_absent_where_nobody_requested(bench) -> None:
+def test_health_and_load_are_absent_if_not_requested(bench) -> None:
     one = bench("vllm")
     one.scrape(engine())
     assert one.cell("engine_health_ok") is CellStatus.ABSENT
@@ -295,7 +295,7 @@ def stamped(cpu, seconds) -> str:
     return CONTAINER.format(cpu=cpu, stamp=stamp) + MEMORY.format(memory=5, stamp=stamp)
 
 
-def test_timestamps_that_do_not_move_are_stale(bench) -> None:
+def test_frozen_timestamps_are_stale(bench) -> None:
     one = bench("cadvisor", entity={"kind": "node", "name": "node-0"})
     one.scrape(stamped(10, 0))
     one.scrape(stamped(10, 0))
@@ -308,7 +308,7 @@ def test_timestamps_that_do_not_move_are_stale(bench) -> None:
 
 
 @pytest.mark.parametrize("off", [-3600, 3600])
-def test_lines_about_another_time_are_stale(bench, off: int) -> None:
+def test_samples_of_another_time_are_stale(bench, off: int) -> None:
     one = bench("cadvisor", entity={"kind": "node", "name": "node-0"})
     one.scrape(stamped(10, off))
     assert one.cell("container_memory_working_set_bytes", EntityKind.CONTAINER) is CellStatus.STALE
@@ -322,7 +322,7 @@ def test_lines_about_another_time_are_stale(bench, off: int) -> None:
     assert one.cell("container_memory_working_set_bytes", EntityKind.CONTAINER) == 5
 
 
-def test_lines_of_a_page_from_a_file_may_be_about_any_time(bench) -> None:
+def test_samples_of_a_file_may_have_any_time(bench) -> None:
     one = bench("cadvisor", entity={"kind": "node", "name": "node-0"})
     one.scrape(stamped(10, -86400), saved=True)
     assert one.cell("container_memory_working_set_bytes", EntityKind.CONTAINER) == 5
@@ -334,7 +334,7 @@ def histogram(counts, total, name="vllm:time_to_first_token_seconds", bounds=("0
     return "".join([*lines, f'{name}_sum{{engine="0"}} {total}\n', f'{name}_count{{engine="0"}} {counts[-1]}\n'])
 
 
-def test_bucket_increments_land_on_the_fixed_ladder(bench) -> None:
+def test_bucket_increases_use_the_fixed_bounds(bench) -> None:
     one = bench("vllm")
     one.scrape(engine(more=histogram((1, 2, 3), 5.0)))
     assert one.cell("engine_ttft_seconds#7") is CellStatus.ABSENT
@@ -350,7 +350,7 @@ def test_bucket_increments_land_on_the_fixed_ladder(bench) -> None:
     assert batch.keys[: len(batch.keys)] == one.normaliser.adapter("vllm").keys[EntityKind.REPLICA]
 
 
-def test_a_counter_that_was_created_again_is_a_reset_however_high_it_stands(bench) -> None:
+def test_a_recreated_counter_is_a_reset_at_any_value(bench) -> None:
     one = bench("vllm")
 
     def page(tokens, born) -> str:
@@ -366,7 +366,7 @@ def test_a_counter_that_was_created_again_is_a_reset_however_high_it_stands(benc
     assert one.cell("engine_generation_tokens_total") == 10
 
 
-def test_buckets_that_fall_are_no_histogram(bench) -> None:
+def test_decreasing_buckets_are_not_a_histogram(bench) -> None:
     one = bench("vllm")
     one.scrape(engine(more=histogram((0, 0, 0), 0.0)))
     one.scrape(engine(more=histogram((10, 4, 15), 9.5)))
@@ -374,7 +374,7 @@ def test_buckets_that_fall_are_no_histogram(bench) -> None:
     assert {one.cell(str(key)) for key in columns if key.bucket is not None} == {CellStatus.UNTRUSTED}
 
 
-def test_a_ladder_without_its_end_ends_in_its_count(bench) -> None:
+def test_a_histogram_without_inf_uses_its_count(bench) -> None:
     one = bench("vllm")
     pages = [histogram(counts, 0.0) for counts in ((0, 0, 0), (4, 9, 30))]
     for page in pages:
@@ -389,7 +389,7 @@ def test_a_ladder_without_its_end_ends_in_its_count(bench) -> None:
     assert other.cell("engine_ttft_seconds#0") is CellStatus.ABSENT
 
 
-def test_a_histogram_is_whole_or_not_at_all(bench) -> None:
+def test_a_partial_histogram_is_rejected(bench) -> None:
     one = bench("vllm")
     one.scrape(engine(more=histogram((4, 9, 11), 9.0)))
     one.scrape(engine(more=histogram((5, 9, 9), 9.5)))
@@ -397,7 +397,7 @@ def test_a_histogram_is_whole_or_not_at_all(bench) -> None:
     assert {one.cell(str(key)) for key in columns} == {CellStatus.RESET}
 
 
-def test_custom_buckets_are_spread_over_the_ladder_as_promql_would(bench) -> None:
+def test_custom_buckets_are_interpolated_like_promql(bench) -> None:
     one = bench("vllm")
     bounds = ("0.07", "0.3", "5000", "+Inf")
     one.scrape(engine(more=histogram((0, 0, 0, 0), 0, bounds=bounds)))
@@ -410,7 +410,7 @@ def test_custom_buckets_are_spread_over_the_ladder_as_promql_would(bench) -> Non
     assert sum(found) == pytest.approx(5010)
 
 
-def test_what_lies_above_the_last_bound_is_no_more_than_a_step_above_it(bench) -> None:
+def test_values_above_the_last_bound_are_one_bucket_above_it(bench) -> None:
     one = bench("vllm")
     bounds = ("5", "10", "+Inf")
     one.scrape(engine(more=histogram((0, 0, 0), 0, bounds=bounds)))
@@ -431,7 +431,7 @@ def test_what_lies_above_the_last_bound_is_no_more_than_a_step_above_it(bench) -
         ("vllm:kv_cache_usage_perc 1.01", "engine_kv_cache_usage_ratio", pytest.approx(1.01)),
     ],
 )
-def test_what_no_reading_can_be_is_not_trusted(bench, line, signal, wanted) -> None:
+def test_impossible_values_are_untrusted(bench, line, signal, wanted) -> None:
     one = bench("vllm")
     one.scrape(line + "\n")
     assert one.cell(signal) == wanted
@@ -443,7 +443,7 @@ def test_every_signal_with_bounds_has_zero_within_them() -> None:
         assert low <= 0 <= high, signal.name
 
 
-def test_since_start_is_for_looking_only(bench) -> None:
+def test_cumulative_quantiles_are_for_one_off_reads_only(bench) -> None:
     one = bench("vllm")
     one.scrape(engine(tokens=50, more=histogram((1, 2, 3), 5.0)))
     found = {since.quantile: (since.value, since.above) for since in one.normaliser.since_start(one.target, one.page)}
@@ -453,7 +453,7 @@ def test_since_start_is_for_looking_only(bench) -> None:
     assert one.cell("engine_generation_tokens_total") == 10  # the look left no trace
 
 
-def test_every_rank_of_an_engine_is_a_replica_of_its_own(bench) -> None:
+def test_every_rank_of_an_engine_is_a_separate_replica(bench) -> None:
     one = bench("vllm", labels={"service": "chat", "pod": "pod-0"})
     page = "".join(f'vllm:num_requests_running{{engine="{n}"}} {n + 1}\n' for n in range(2))
     one.scrape(page + "process_start_time_seconds 5\n", probed=True, health=200, load=9)
@@ -470,7 +470,7 @@ def test_every_rank_of_an_engine_is_a_replica_of_its_own(bench) -> None:
     assert one.cell("engine_up", name="target-0:1") == 0
 
 
-def test_series_may_come_and_go_and_change_places(bench) -> None:
+def test_series_may_appear_disappear_and_change_order(bench) -> None:
     one = bench("vllm")
     one.scrape(engine(tokens=10, finished=4))
     lines = engine(tokens=15, finished=9).splitlines(keepends=True)
@@ -527,7 +527,7 @@ signals:
 """
 
 
-def test_the_operators(bench, monkeypatch) -> None:
+def test_operators_of_adapter_expressions(bench, monkeypatch) -> None:
     monkeypatch.setattr(catalog.Signal, "plausible", (-float("inf"), float("inf")))
     one = bench("odd", text=OPERATORS, entity={"kind": "node", "name": "n"})
     page = (
@@ -564,7 +564,7 @@ def test_one_compilation_serves_many_targets(bench) -> None:
 
 
 @given(steps=st.lists(st.tuples(st.booleans(), st.integers(0, 50), st.floats(1, 60)), min_size=2, max_size=12))
-def test_failed_scrapes_lose_no_increase(bench, steps) -> None:
+def test_failed_scrapes_lose_no_increases(bench, steps) -> None:
     one, tokens, seen, first, last = bench("vllm"), 7, 0.0, None, 0
     for works, grown, after in steps:
         tokens += grown

@@ -66,7 +66,7 @@ def cell(found, signal):
     return float(found.values[0, column]) if status is CellStatus.PRESENT else status
 
 
-def test_clients_that_left_are_answered_well_and_never_finished() -> None:
+def test_aborted_requests_are_neither_failed_nor_finished() -> None:
     reported = {
         "engine_http_requests_total": 100,
         "engine_http_failed_total": 5,
@@ -81,7 +81,7 @@ def test_clients_that_left_are_answered_well_and_never_finished() -> None:
     assert cell(found, "svc_prompt_tokens_total") == 18000
 
 
-def test_who_left_is_unknown_where_refused_requests_are_not_reported() -> None:
+def test_aborts_are_unknown_without_a_counter_of_refused_requests() -> None:
     found = derived(batch("a", engine_http_requests_total=100, engine_requests_finished_total=60))
     assert cell(found, "svc_abandoned_total") is not CellStatus.PRESENT
     assert isinstance(cell(found, "svc_abandoned_total"), CellStatus)
@@ -132,24 +132,24 @@ def test_sick_and_sleeping_engines_are_not_ready(expected) -> None:
     assert cell(derived(batch("a", engine_up=1, **expected)), "svc_ready_backends") == 0
 
 
-def test_a_service_without_any_value_says_why() -> None:
+def test_a_service_without_values_has_a_reason() -> None:
     found = derived(batch("a", missing=CellStatus.RESET), batch("b", missing=CellStatus.ABSENT))
     assert cell(found, "svc_requests_total") is CellStatus.RESET
     assert cell(found, "svc_ttft_seconds#0") is CellStatus.RESET
 
 
-def test_without_http_counters_finished_requests_count() -> None:
+def test_finished_requests_replace_missing_http_counters() -> None:
     found = derived(batch("a", engine_requests_finished_total=5, engine_requests_failed_total=1))
     assert cell(found, "svc_requests_total") == 5
     assert cell(found, "svc_failed_total") == 1
 
 
-def test_without_load_the_scheduler_reports_what_is_in_flight() -> None:
+def test_scheduler_requests_replace_a_missing_load() -> None:
     found = derived(batch("a", engine_requests_running=3, engine_requests_waiting=2))
     assert cell(found, "svc_inflight_requests") == 5
 
 
-def test_ranks_are_not_counted_beside_their_engine() -> None:
+def test_ranks_are_not_added_to_their_engine() -> None:
     whole = batch("a", engine_http_requests_total=5, engine_inflight_requests=4, engine_up=1)
     part = {
         "engine_requests_finished_total": 2,
@@ -185,12 +185,12 @@ def test_several_batches_of_one_replica_add_increases_and_keep_the_last_gauge() 
     assert cell(found, "svc_requests_per_second") == pytest.approx(0.7)
 
 
-def test_no_replica_no_batch() -> None:
+def test_no_replicas_give_no_batch() -> None:
     assert service_batches([], Topology(), AT) == ()
     assert service_batches([batch("a")], Topology(), AT) == ()
 
 
-def test_devices_get_what_their_engine_reserved_and_holds_in_its_cache():
+def test_devices_get_reserved_and_cached_memory_of_their_engine():
     names = ("engine_memory_reserved_ratio", "engine_kv_cache_usage_ratio")
     keys = tuple(SignalKey(name) for name in names)
     cards = [EntityRef("c", EntityKind.GPU, None, f"g{number}") for number in range(3)]

@@ -71,7 +71,7 @@ def test_parts_of_the_traffic_are_added_up() -> None:
     assert found["chat", "svc_failed_total"] == 20
 
 
-def test_the_edge_speaks_before_the_replicas_and_they_before_a_kernel() -> None:
+def test_gateway_values_precede_replica_values() -> None:
     coroot = 'container_http_requests_total{{destination="chat",status="200"}} {0}\n'
     kernel = ("coroot", coroot.format(0), coroot.format(15))
     assert reported(vllm(30), istio(60, 0))["chat", "svc_requests_per_second"] == 4
@@ -94,7 +94,7 @@ def test_buckets_of_several_gateways_are_merged_and_members_are_not() -> None:
     assert found["chat", "svc_inflight_requests"] == 10
 
 
-def test_a_mean_counts_by_the_requests_of_its_page() -> None:
+def test_a_mean_is_weighted_by_the_requests_of_its_page() -> None:
     page = 'vllm:num_incoming_requests_total {0}\nvllm:avg_itl{{server="s"}} {1}\n'
     found = reported(
         *(("vllm_router", page.format(0, mean), page.format(count, mean)) for count, mean in ((30, 0.1), (10, 0.5)))
@@ -103,7 +103,7 @@ def test_a_mean_counts_by_the_requests_of_its_page() -> None:
     assert found["target-0", "svc_tpot_seconds"] == 0.1
 
 
-def test_replicas_whose_page_reports_nothing_of_being_up_are_not_counted_as_down() -> None:
+def test_replicas_without_an_up_signal_are_not_down() -> None:
     page = (
         'ray_serve_replica_processing_queries{application="chat",deployment="LLM",replica="r1"} 1\n'
         'ray_serve_deployment_replica_healthy{application="chat",deployment="LLM",replica="r1"} 1\n'
@@ -112,7 +112,7 @@ def test_replicas_whose_page_reports_nothing_of_being_up_are_not_counted_as_down
     assert reported(("ray_serve", page, page))["chat", "svc_ready_backends"] == 2
 
 
-def test_a_gateway_of_a_whole_fleet_speaks_of_the_services_that_replicas_know() -> None:
+def test_a_fleet_gateway_reports_only_known_services() -> None:
     """Pages of a simulated fleet with engines of two kinds: every one is read, and names fit together."""
     spec = default_spec()
     kinds = zip(spec.services, ("sglang", "tgi"), strict=True)

@@ -53,39 +53,39 @@ def times(fetcher: Failing, name: str) -> list[float]:
     return [(at - AT) / STEP for requested, at in fetcher.requested if requested == name]
 
 
-def test_what_hangs_is_scraped_less_often_and_stays_down() -> None:
+def test_a_hanging_target_is_scraped_less_often_and_stays_down() -> None:
     fetcher = Failing(CollectReason.TIMEOUT)
     assert rounds(fetcher, 20) == [[False, False]] * 20
     assert times(fetcher, "engine") == list(range(20))
     assert times(fetcher, "exporter") == [0, 1, 2, 3, 4, 5, 7, 11, 15, 19]
 
 
-def test_what_refuses_is_scraped_every_round() -> None:
+def test_a_refusing_target_is_scraped_every_cycle() -> None:
     fetcher = Failing(CollectReason.REFUSED)
     rounds(fetcher, 12)
     assert times(fetcher, "exporter") == list(range(12))
 
 
-def test_a_time_to_come_back_is_kept() -> None:
+def test_a_retry_after_time_is_respected() -> None:
     fetcher = Failing(CollectReason.HTTP_STATUS, retry_after=timedelta(seconds=40))
     rounds(fetcher, 7)
     assert times(fetcher, "exporter") == times(fetcher, "engine") == [0, 3, 6]
 
 
-def test_an_answer_ends_the_patience() -> None:
-    patience = ScrapeBackoff()
+def test_a_successful_scrape_ends_the_backoff() -> None:
+    backoff = ScrapeBackoff()
     hung = CollectError("no", reason=CollectReason.TIMEOUT)
     for number in range(AFTER_FAILURES + 3):
-        patience.note(Scrape(EXPORTER, AT + number * STEP, None, hung, 0.0))
+        backoff.note(Scrape(EXPORTER, AT + number * STEP, None, hung, 0.0))
     last = AT + (AFTER_FAILURES + 2) * STEP
-    assert patience.pause(EXPORTER, last + STEP) is hung
-    patience.note(Scrape(EXPORTER, last, b"", None, 0.0))
-    assert patience.pause(EXPORTER, last + STEP) is None
-    assert len(patience) == 0
+    assert backoff.pause(EXPORTER, last + STEP) is hung
+    backoff.note(Scrape(EXPORTER, last, b"", None, 0.0))
+    assert backoff.pause(EXPORTER, last + STEP) is None
+    assert len(backoff) == 0
 
 
 @pytest.mark.parametrize("count", [1, 1000])
-def test_each_target_has_its_own_moment_the_same_in_every_round(count: int) -> None:
+def test_each_target_has_a_fixed_offset_in_every_cycle(count: int) -> None:
     class Answering(Failing):
         async def scrape_one(self, target: Target, *, at: datetime) -> Scrape:
             self.requested.append((target.name, at))

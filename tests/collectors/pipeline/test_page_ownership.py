@@ -33,7 +33,7 @@ def cell(collector: ScrapeManager, kind: EntityKind, signal: str) -> float:
     return float(batch.values[0, batch.keys.index(SignalKey(signal))])
 
 
-def test_a_page_of_another_engine_is_a_failed_scrape_and_says_whose_it_is() -> None:
+def test_a_page_of_another_engine_is_a_failed_scrape_with_its_owner() -> None:
     with capture_logs() as logs:
         collector = rounds("tgi", VLLM)
     (health,) = collector.health
@@ -46,16 +46,16 @@ def test_a_page_of_another_engine_is_a_failed_scrape_and_says_whose_it_is() -> N
 
 
 @pytest.mark.parametrize(("adapter", "body"), [("vllm", VLLM), ("ray_serve", RAY), ("dcgm", GPU)])
-def test_its_own_page_is_read(adapter: str, body: bytes) -> None:
+def test_the_page_of_the_expected_engine_is_read(adapter: str, body: bytes) -> None:
     assert rounds(adapter, body).health[0].up
 
 
 @pytest.mark.parametrize("adapter", ["vllm", "istio", "otel_genai"])
-def test_a_page_that_speaks_for_nobody_may_be_that_of_a_server_without_requests_yet(adapter: str) -> None:
+def test_a_page_without_signature_may_be_an_idle_server(adapter: str) -> None:
     assert rounds(adapter, b"process_start_time_seconds 1\ngo_goroutines 9\n").health[0].up
 
 
-def test_an_empty_page_is_none_but_for_devices_that_went_away() -> None:
+def test_an_empty_page_is_accepted_only_for_lost_devices() -> None:
     for adapter in ("vllm", "dcgm"):
         (health,) = rounds(adapter, b"").health
         assert (health.up, health.error) == (False, "t: the metrics page is empty")
@@ -73,12 +73,12 @@ def test_an_empty_page_is_none_but_for_devices_that_went_away() -> None:
         (b"\x7fELF\x00\x00\x01\n", "binary"),
     ],
 )
-def test_what_is_no_text_is_described_and_not_printed(body: bytes, expected: str) -> None:
+def test_binary_content_is_described_and_not_printed(body: bytes, expected: str) -> None:
     with pytest.raises(CollectError, match=expected) as found:
         Parser().parse(body)
     assert found.value.reason == CollectReason.NOT_METRICS
     assert "\\x" not in found.value.message
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_name() -> None:
+def test_a_byte_order_mark_is_not_part_of_the_first_name() -> None:
     assert list(Parser().parse(b"\xef\xbb\xbfa 1\n").names) == ["a"]

@@ -54,7 +54,7 @@ def up(collected):
     }
 
 
-def test_one_round_gives_batches_services_and_topology() -> None:
+def test_one_cycle_gives_batches_services_and_topology() -> None:
     async def run():
         collector = ScrapeManager(targets("a", "b"), Fetched())
         await collector.collect(AT)
@@ -73,7 +73,7 @@ def test_one_round_gives_batches_services_and_topology() -> None:
     assert collector.health[0].last_success == AT + STEP
 
 
-def test_a_late_target_delays_no_other_and_is_handed_over_next_round() -> None:
+def test_a_late_target_is_delivered_next_cycle_and_delays_no_other() -> None:
     async def run():
         fetched = Fetched()
         collector = ScrapeManager(targets("a", "slow"), fetched, deadline=timedelta(milliseconds=50))
@@ -105,7 +105,7 @@ class Broken(Fetched):
         return await super().scrape_one(target, at=at)
 
 
-def test_what_goes_wrong_with_one_target_is_a_failed_scrape_of_it_and_reported_once() -> None:
+def test_an_error_of_one_target_is_its_failed_scrape_logged_once() -> None:
     async def run():
         collector = ScrapeManager(targets("a", "bad"), Broken())
         found = [await collector.collect(AT + number * STEP) for number in range(3)]
@@ -131,7 +131,7 @@ def test_a_page_that_cannot_be_parsed_is_a_failed_scrape() -> None:
     assert health.last_success is None
 
 
-def test_a_failed_round_keeps_what_pages_gave_of_the_topology() -> None:
+def test_a_failed_cycle_keeps_the_topology() -> None:
     (target,) = targets_of("test", [{"name": "d", "adapter": "dcgm", "entity": {"kind": "node", "name": "n"}}])
     collector = ScrapeManager([target])
     collector.absorb([Scrape(target, AT, b'DCGM_FI_DEV_GPU_TEMP{UUID="GPU-a",modelName="H100"} 4\n', None, 0.0)], AT)
@@ -150,7 +150,7 @@ def test_targets_may_change() -> None:
     assert not any(entity.name == "a" for entity in collector.topology(AT).entities)
 
 
-def test_without_targets_there_is_nothing() -> None:
+def test_no_targets_give_no_batches() -> None:
     collector = ScrapeManager((), Fetched())
     assert asyncio.run(collector.collect(AT)).batches == ()
 
@@ -176,7 +176,7 @@ def test_a_thousand_pages_share_one_layout() -> None:
         ({"name": "a", "adapter": "vllm", "entity": {"kind": "gpux", "name": "a"}}, "gpux"),
     ],
 )
-def test_faulty_targets_are_named(document, words) -> None:
+def test_invalid_targets_are_reported(document, words) -> None:
     with pytest.raises(ConfigError, match=words):
         targets_of("test", [document])
 
@@ -193,7 +193,7 @@ def test_edges_of_a_target() -> None:
     assert target_of("c", {"name": "n", "adapter": "node_exporter", "labels": {"node": "n"}}).edges == ()
 
 
-def test_a_node_rests_on_its_switch_and_its_storage() -> None:
+def test_a_node_depends_on_its_switch_and_storage() -> None:
     labels = {"node": "n", "switch": "rack-0", "storage": "models-0"}
     one = target_of(
         "c", {"name": "dcgm-n", "adapter": "dcgm", "entity": {"kind": "node", "name": "n"}, "labels": labels}
@@ -204,7 +204,7 @@ def test_a_node_rests_on_its_switch_and_its_storage() -> None:
     ]
 
 
-def test_a_target_that_never_answered_has_its_place_and_one_that_moved_has_the_new_one():
+def test_an_unreachable_target_keeps_its_node_and_a_moved_one_gets_the_new_node():
     (first,) = targets("a")
     collector = ScrapeManager([first])
     topology = collector.topology(AT)
@@ -218,7 +218,7 @@ def test_a_target_that_never_answered_has_its_place_and_one_that_moved_has_the_n
 TYPES = "# TYPE vllm:num_requests_running {}\n# TYPE vllm:num_requests_running {}\n"
 
 
-def test_two_types_of_a_metric_are_reported_once_for_each_target() -> None:
+def test_conflicting_metric_types_are_logged_once_per_target() -> None:
     collector = ScrapeManager(targets("a", "b"))
 
     def absorb(turn: int) -> None:

@@ -95,7 +95,7 @@ def idle(seconds: float, **more) -> CompletionRequest:
     return CompletionRequest(model="m", idle=timedelta(seconds=seconds), **more)
 
 
-def test_a_good_answer_is_timed_token_by_token() -> None:
+def test_a_valid_completion_is_timed_per_token() -> None:
     found = run_probe(streaming(GOOD[0], 0.05, *(part for piece in GOOD[1:6] for part in (piece, 0.02)), *GOOD[6:]))
     assert (found.outcome, found.message, found.tokens, found.status) == (Outcome.OK, "", 5, 200)
     assert found.ttft_seconds is not None
@@ -107,7 +107,7 @@ def test_a_good_answer_is_timed_token_by_token() -> None:
     assert found.at == AT
 
 
-def test_what_is_requested_is_short_streamed_and_counted() -> None:
+def test_the_request_is_short_streamed_and_counted() -> None:
     seen: list[dict] = []
 
     async def handler(request: web.Request) -> web.StreamResponse:
@@ -164,7 +164,7 @@ async def nothing(request: web.Request) -> web.StreamResponse:
     return web.Response(body=b"", content_type="application/json")
 
 
-def test_no_answer_differs_from_an_answer_that_does_not_generate() -> None:
+def test_no_response_differs_from_a_response_without_tokens() -> None:
     silent = run_probe(never, seconds=0.2)
     hung = run_probe(streaming(chunk({"role": "assistant", "content": ""}), b": ping\n\n", hang=True), seconds=1)
     assert silent.outcome is Outcome.TIMEOUT
@@ -174,7 +174,7 @@ def test_no_answer_differs_from_an_answer_that_does_not_generate() -> None:
     assert "returned 200 and generated no token within 1s" in hung.message
 
 
-def test_keep_alive_comments_are_no_tokens() -> None:
+def test_keep_alive_comments_are_not_tokens() -> None:
     pings = [part for _ in range(20) for part in (b": ping\n\n", 0.02)]
     assert run_probe(streaming(*pings, hang=True), seconds=1).outcome is Outcome.NO_GENERATION
     stalled = run_probe(streaming(chunk({"content": "January"}), *pings, hang=True), question=idle(0.15))
@@ -182,14 +182,14 @@ def test_keep_alive_comments_are_no_tokens() -> None:
     assert "stopped after 1 tokens" in stalled.message
 
 
-def test_a_stream_that_hangs_after_some_tokens_has_stalled() -> None:
+def test_a_stream_that_stops_after_some_tokens_has_stalled() -> None:
     found = run_probe(streaming(*GOOD[:4], hang=True), question=idle(0.15))
     assert found.outcome is Outcome.STALLED
     assert found.tokens == 3
     assert found.ttft_seconds is not None
 
 
-def test_tokens_that_still_come_when_time_is_over() -> None:
+def test_a_stream_still_running_at_the_timeout() -> None:
     slow = [part for number in range(100) for part in (chunk({"content": f"w{number} "}), 0.05)]
     found = run_probe(streaming(*slow), seconds=1.5, question=idle(1))
     assert found.outcome is Outcome.UNFINISHED
@@ -198,7 +198,7 @@ def test_tokens_that_still_come_when_time_is_over() -> None:
     assert found.outcome.success is False
 
 
-def test_slow_is_a_success_that_is_reported() -> None:
+def test_a_slow_completion_is_a_reported_success() -> None:
     late = streaming(0.15, *GOOD)
     first = run_probe(late, question=CompletionRequest("m", ttft_limit=timedelta(seconds=0.1)))
     whole = run_probe(late, question=CompletionRequest("m", total_limit=timedelta(seconds=0.1)))
@@ -231,7 +231,7 @@ def test_slow_is_a_success_that_is_reported() -> None:
         (streaming(*[chunk({"content": "x" * 60_000})] * 30), Outcome.WRONG_ANSWER, "more than 1048576 bytes"),
     ],
 )  # fmt: skip
-def test_each_misbehaviour_has_its_name(handler: Handler, outcome: Outcome, expected: str) -> None:
+def test_each_failure_has_its_outcome(handler: Handler, outcome: Outcome, expected: str) -> None:
     found = run_probe(handler)
     assert (found.outcome, found.outcome.success) == (outcome, False)
     assert expected in found.message
@@ -260,7 +260,7 @@ def test_streams_of_every_dialect_are_read(pieces: list[bytes]) -> None:
     assert run_probe(streaming(*pieces)).outcome is Outcome.OK
 
 
-def test_an_answer_that_does_not_stream_has_no_first_token() -> None:
+def test_a_response_without_streaming_has_no_ttft() -> None:
     async def handler(request: web.Request) -> web.StreamResponse:
         message = {"role": "assistant", "content": "January, February, March"}
         choice = {"message": message, "finish_reason": "stop"}
@@ -270,11 +270,11 @@ def test_an_answer_that_does_not_stream_has_no_first_token() -> None:
     assert (found.outcome, found.tokens, found.ttft_seconds, found.itl_seconds) == (Outcome.OK, 6, None, None)
 
 
-def test_a_whole_answer_in_one_piece_has_no_time_between_tokens() -> None:
+def test_a_single_chunk_has_no_inter_token_latency() -> None:
     assert run_probe(streaming(b"".join(GOOD))).itl_seconds is None
 
 
-def test_what_the_answer_must_hold() -> None:
+def test_expected_text_in_the_completion() -> None:
     assert (
         run_probe(streaming(*GOOD), question=CompletionRequest("m", expect=re.compile("(?i)february"))).outcome
         is Outcome.OK
@@ -285,7 +285,7 @@ def test_what_the_answer_must_hold() -> None:
     )
 
 
-def test_without_a_model_the_first_one_listed_is_requested() -> None:
+def test_the_first_listed_model_is_the_default() -> None:
     probe_request: list[str] = []
 
     async def handler(request: web.Request) -> web.StreamResponse:
@@ -308,7 +308,7 @@ def test_without_a_model_the_first_one_listed_is_requested() -> None:
     assert (found.outcome, "set model of the probe" in found.message) == (Outcome.WRONG_ANSWER, True)
 
 
-def test_nobody_there_and_no_such_name() -> None:
+def test_refused_connection_and_unknown_host() -> None:
     async def whole(url: str, access: Access | None = None) -> ProbeResult:
         probe_request = ProbeRequest("a", SERVICE, timeout=timedelta(seconds=5), access=access or Access())
         return await CompletionProbe(probe_request, url, CompletionRequest("m")).run(AT)
@@ -317,7 +317,7 @@ def test_nobody_there_and_no_such_name() -> None:
     assert asyncio.run(whole("http://no-such-host.invalid/v1")).outcome is Outcome.DNS
 
 
-def test_a_token_of_ours_that_cannot_be_read_reports_nothing_of_the_service(tmp_path) -> None:
+def test_an_unreadable_local_token_is_not_a_service_failure(tmp_path) -> None:
     async def whole() -> ProbeResult:
         access = Access(bearer_token_file=tmp_path / "no-token")
         return await CompletionProbe(
@@ -329,7 +329,7 @@ def test_a_token_of_ours_that_cannot_be_read_reports_nothing_of_the_service(tmp_
     assert "no-token" in found.message
 
 
-def test_addresses() -> None:
+def test_probe_addresses() -> None:
     def address(url: str, **more) -> str:
         return CompletionProbe(ProbeRequest("a", SERVICE), url, CompletionRequest("m", **more)).address
 

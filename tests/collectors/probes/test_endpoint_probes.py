@@ -103,7 +103,7 @@ def trusting(authority: trustme.CA, tmp_path) -> Access:
         ("/never", {}, Outcome.TIMEOUT),
     ],
 )
-def test_http(path: str, more: dict, outcome: Outcome) -> None:
+def test_http_probe(path: str, more: dict, outcome: Outcome) -> None:
     async def whole() -> None:
         async with endpoint() as port:
             seconds = 0.2 if outcome is Outcome.TIMEOUT else 5
@@ -115,7 +115,7 @@ def test_http(path: str, more: dict, outcome: Outcome) -> None:
     asyncio.run(whole())
 
 
-def test_http_of_nobody_and_of_another_protocol() -> None:
+def test_http_probe_of_a_closed_port_and_another_protocol() -> None:
     async def speak_smtp(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"220 mail.example ESMTP\r\n")
         writer.close()
@@ -134,7 +134,7 @@ def test_http_of_nobody_and_of_another_protocol() -> None:
     asyncio.run(whole())
 
 
-def test_a_request_that_cannot_be_made_reports_nothing_of_the_endpoint() -> None:
+def test_a_local_request_error_is_not_an_endpoint_failure() -> None:
     async def whole() -> None:
         async with endpoint() as port:
             for url, headers in ((f"http://127.0.0.1:{port}/", {"X-Own": "a\nb"}), ("http://", {})):
@@ -158,7 +158,7 @@ def test_a_request_that_cannot_be_made_reports_nothing_of_the_endpoint() -> None
         (("localhost",), 90, False, Outcome.TLS),
     ],
 )
-def test_certificates(kind, names, days, trusted, outcome, authority, trusting) -> None:
+def test_tls_probe(kind, names, days, trusted, outcome, authority, trusting) -> None:
     async def whole() -> None:
         until = now().replace(microsecond=0) + days * DAY
         async with endpoint(context_of(authority, *names, until=until)) as port:
@@ -173,7 +173,7 @@ def test_certificates(kind, names, days, trusted, outcome, authority, trusting) 
     asyncio.run(whole())
 
 
-def test_a_careless_look_still_reads_the_day(authority) -> None:
+def test_an_unverified_probe_reads_the_expiry(authority) -> None:
     async def whole() -> None:
         until = now().replace(microsecond=0) + 5 * DAY
         async with endpoint(context_of(authority, "elsewhere.example", until=until)) as port:
@@ -186,7 +186,7 @@ def test_a_careless_look_still_reads_the_day(authority) -> None:
     asyncio.run(whole())
 
 
-def test_tls_of_a_port_that_speaks_plainly_of_nobody_and_of_one_that_is_silent() -> None:
+def test_tls_probe_of_plain_closed_and_silent_ports() -> None:
     async def whole() -> None:
         async with endpoint() as port:
             assert (await TlsProbe(probe_request(), "127.0.0.1", port).run(now())).outcome is Outcome.TLS
@@ -199,7 +199,7 @@ def test_tls_of_a_port_that_speaks_plainly_of_nobody_and_of_one_that_is_silent()
     asyncio.run(whole())
 
 
-def test_an_asking_that_is_given_up_ends_at_once() -> None:
+def test_a_cancelled_probe_ends_at_once() -> None:
     async def whole() -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             url = f"https://127.0.0.1:{silent.getsockname()[1]}/"
@@ -217,7 +217,7 @@ def test_an_asking_that_is_given_up_ends_at_once() -> None:
     asyncio.run(whole())
 
 
-def test_our_own_certificates_that_cannot_be_read_report_nothing_of_the_endpoint(tmp_path) -> None:
+def test_unreadable_local_certificates_are_not_an_endpoint_failure(tmp_path) -> None:
     access = Access(tls=Tls(ca_file=tmp_path / "none.pem"))
 
     async def whole() -> None:
@@ -298,14 +298,14 @@ def name_server():
         ("a" * 70 + ".test", "A", (), Outcome.DNS),
     ],
 )
-def test_names(name_server, host, record, expect, outcome) -> None:
+def test_dns_probe(name_server, host, record, expect, outcome) -> None:
     probe = DnsProbe(probe_request(2), host, record=record, expect=expect, servers=(name_server,))
     found = asyncio.run(probe.run(now()))
     assert found.outcome is outcome, found.message
     assert bool(found.message) is (outcome is not Outcome.OK)
 
 
-def test_name_servers_that_are_away_and_silent(name_server) -> None:
+def test_dns_probe_of_unreachable_and_silent_name_servers(name_server) -> None:
     async def whole() -> None:
         away = DnsProbe(probe_request(1), "chat.test", servers=(NameServer("127.0.0.1", 1),))
         assert (await away.run(now())).outcome is Outcome.REFUSED
@@ -321,7 +321,7 @@ def test_name_servers_that_are_away_and_silent(name_server) -> None:
     asyncio.run(whole())
 
 
-def test_the_system_knows_its_own_name_and_not_others() -> None:
+def test_dns_probe_with_the_system_resolver() -> None:
     async def whole() -> None:
         found = await lookup("localhost", "A")
         assert [one.value for one in found] == ["127.0.0.1"]
@@ -332,7 +332,7 @@ def test_the_system_knows_its_own_name_and_not_others() -> None:
     asyncio.run(whole())
 
 
-def test_name_servers_of_a_machine(tmp_path) -> None:
+def test_name_servers_of_resolv_conf(tmp_path) -> None:
     conf = tmp_path / "resolv.conf"
     conf.write_text("# x\nsearch a b\nnameserver 10.0.0.10\nnameserver fe80::1%eth0\nnameserver rubbish\nnameserver\n")
     assert system_servers(conf) == (NameServer("10.0.0.10"), NameServer("fe80::1"))
@@ -369,7 +369,7 @@ async def grpc_endpoint(credentials=None, *, with_health: bool = True):
         await server.stop(None)
 
 
-def test_grpc_health() -> None:
+def test_grpc_health_probe() -> None:
     async def whole() -> None:
         async with grpc_endpoint() as port:
 
@@ -390,7 +390,7 @@ def test_grpc_health() -> None:
     asyncio.run(whole())
 
 
-def test_grpc_of_nobody_of_no_name_and_of_a_silent_port() -> None:
+def test_grpc_probe_of_closed_unknown_and_silent_addresses() -> None:
     async def whole() -> None:
         assert (await GrpcHealthProbe(probe_request(), "127.0.0.1", 1).run(now())).outcome is Outcome.REFUSED
         assert (await GrpcHealthProbe(probe_request(), "no-such-host.invalid", 1).run(now())).outcome is Outcome.DNS
@@ -402,7 +402,7 @@ def test_grpc_of_nobody_of_no_name_and_of_a_silent_port() -> None:
     asyncio.run(whole())
 
 
-def test_grpc_over_tls(authority, trusting) -> None:
+def test_grpc_probe_over_tls(authority, trusting) -> None:
     grpc = pytest.importorskip("grpc", reason="missing: grpcio is not installed")
     issued = authority.issue_cert("localhost")
     pair = (issued.private_key_pem.bytes(), issued.cert_chain_pems[0].bytes())

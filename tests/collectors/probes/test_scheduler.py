@@ -92,7 +92,7 @@ def test_probes_of_one_service_are_one_row() -> None:
     assert up(found) == {f"probe/{endpoint.name}": 1 for endpoint in endpoints}
 
 
-def test_one_failure_is_the_service_and_names_itself() -> None:
+def test_one_failed_probe_fails_the_service_with_its_reason() -> None:
     endpoints = [Endpoint("page"), Endpoint("talk", tokens=0), Endpoint("other", CODE)]
     endpoints[1].result = replace(endpoints[1].result, outcome=Outcome.NO_GENERATION, message="no token")
     probes = ProbeScheduler(endpoints)
@@ -112,7 +112,7 @@ def test_a_slow_service_is_up_and_reported_as_slow() -> None:
     assert row(rounds(ProbeScheduler([endpoint])))["probe_success"] == 1
 
 
-def test_a_fault_of_ours_reports_nothing_of_the_service() -> None:
+def test_a_local_error_is_not_a_service_failure() -> None:
     endpoint, broken = Endpoint("talk"), Endpoint("mistake")
     endpoint.result = replace(endpoint.result, outcome=Outcome.NOT_SENT, message="no token file")
     broken.breaks = True
@@ -121,7 +121,7 @@ def test_a_fault_of_ours_reports_nothing_of_the_service() -> None:
     assert up(found) == {"probe/talk": 0, "probe/mistake": 0}
 
 
-def test_each_probe_has_its_own_pace_and_keeps_its_word_meanwhile() -> None:
+def test_each_probe_has_its_own_interval_and_keeps_its_result() -> None:
     often, seldom = Endpoint("often"), Endpoint("seldom", CODE, every=60)
     found = rounds(ProbeScheduler([often, seldom]), 5)
     assert len(often.probe_request) == 5
@@ -129,7 +129,7 @@ def test_each_probe_has_its_own_pace_and_keeps_its_word_meanwhile() -> None:
     assert row(found, CODE)["probe_success"] == 1
 
 
-def test_a_clock_that_steps_back_asks_again() -> None:
+def test_a_backward_clock_step_repeats_the_probe() -> None:
     endpoint = Endpoint("seldom", every=3600)
     probes = ProbeScheduler([endpoint])
     rounds(probes)
@@ -137,7 +137,7 @@ def test_a_clock_that_steps_back_asks_again() -> None:
     assert len(endpoint.probe_request) == 2
 
 
-def test_a_probe_that_takes_its_time_delays_no_other_and_is_requested_once() -> None:
+def test_a_slow_probe_delays_no_other_and_runs_once() -> None:
     async def whole() -> None:
         slow, quick = Endpoint("slow", every=30), Endpoint("quick", CODE)
         slow.gate = asyncio.Event()
@@ -159,7 +159,7 @@ def test_a_probe_that_takes_its_time_delays_no_other_and_is_requested_once() -> 
     asyncio.run(whole())
 
 
-def test_a_word_that_is_too_old_is_none() -> None:
+def test_an_expired_result_is_dropped() -> None:
     async def whole() -> None:
         endpoint = Endpoint("talk", every=15)
         probes = ProbeScheduler([endpoint], deadline=timedelta(seconds=0.01))
@@ -174,7 +174,7 @@ def test_a_word_that_is_too_old_is_none() -> None:
     asyncio.run(whole())
 
 
-def test_askings_are_spread_each_at_its_own_moment() -> None:
+def test_probes_are_spread_over_the_interval() -> None:
     endpoints = [Endpoint(f"endpoint-{number}") for number in range(8)]
     rounds(ProbeScheduler(endpoints, spread=timedelta(seconds=0.05)), 2)
     moments = {endpoint.probe_request[0] - START for endpoint in endpoints}

@@ -25,7 +25,7 @@ GOOD = (
 
 
 @pytest.mark.parametrize("text", GOOD)
-def test_texts_of_healthy_models_are_valid(text: str) -> None:
+def test_output_of_healthy_models_is_valid(text: str) -> None:
     assert validity_of(text) is Outcome.OK
 
 
@@ -44,7 +44,7 @@ def test_texts_of_healthy_models_are_valid(text: str) -> None:
         ("arro\u0627\u0644\u043c\u0438\u0440 \u0e01\u0e02 \u4e00\u4e01 ziel", Outcome.GARBLED),
     ],
 )
-def test_texts_of_broken_ones_are_not(text: str, outcome: Outcome) -> None:
+def test_output_of_broken_models_is_invalid(text: str, outcome: Outcome) -> None:
     assert validity_of(text) is outcome
 
 
@@ -62,7 +62,7 @@ def read(body: bytes, cuts: list[int]) -> list[Event]:
     cuts=st.lists(st.integers(0, 10_000), max_size=8),
     mark=st.booleans(),
 )
-def test_events_are_the_same_wherever_the_stream_is_cut(data, end, cuts, mark) -> None:
+def test_sse_events_do_not_depend_on_chunk_boundaries(data, end, cuts, mark) -> None:
     lines = [b": comment", b"unknown"]
     for parts in data:
         lines += [b"data: " + part.encode() for part in parts] + [b""]
@@ -71,11 +71,11 @@ def test_events_are_the_same_wherever_the_stream_is_cut(data, end, cuts, mark) -
 
 
 @given(st.binary(max_size=300), st.lists(st.integers(0, 300), max_size=4))
-def test_no_bytes_break_the_reader(body: bytes, cuts: list[int]) -> None:
+def test_arbitrary_bytes_do_not_raise(body: bytes, cuts: list[int]) -> None:
     assert all(isinstance(event.data, str) for event in read(body, cuts))
 
 
-def test_outcomes_keep_their_numbers() -> None:
+def test_outcome_codes_are_stable() -> None:
     assert {one.value: one.code for one in Outcome} == {
         "ok": 0, "refused": 1, "timeout": 2, "dns": 3, "tls": 4, "http_status": 5, "wrong_answer": 6, "other": 7,
         "broken_off": 8, "no_generation": 9, "empty": 10, "repeated": 11, "garbled": 12, "stalled": 13,
@@ -84,14 +84,14 @@ def test_outcomes_keep_their_numbers() -> None:
     }  # fmt: skip
 
 
-def test_the_worst_of_several_is_the_failure_nearest_to_the_network() -> None:
+def test_the_worst_outcome_is_the_failure_nearest_to_the_network() -> None:
     assert worst([Outcome.OK, Outcome.NO_GENERATION, Outcome.SLOW]) is Outcome.NO_GENERATION
     assert worst([Outcome.HTTP_STATUS, Outcome.DNS]) is Outcome.DNS
     assert worst([Outcome.OK, Outcome.CERT_EXPIRING]) is Outcome.CERT_EXPIRING
     assert all(worst([Outcome.OK, one]) is one for one in Outcome if one is not Outcome.NOT_SENT)
 
 
-def test_a_flood_of_text_is_judged_by_a_part_of_it() -> None:
+def test_a_long_text_is_judged_by_a_part() -> None:
     words = " ".join(f"word{number}" for number in range(200_000))
     assert validity_of(words) is Outcome.OK
     assert validity_of(words + "!" * 5_000) is Outcome.REPEATED

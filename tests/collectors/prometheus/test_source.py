@@ -43,7 +43,7 @@ def raw(name, *samples, **labels):
     return RawSeries({"__name__": name, **LABELS, **labels}, *(tuple(column) for column in zip(*samples, strict=True)))
 
 
-def test_samples_of_one_instant_are_one_page() -> None:
+def test_samples_of_one_time_are_one_page() -> None:
     found = instances([raw("up", (1000, 1.0), (2000, 1.0)), raw("scrape_samples_scraped", (1000, 9.0))])
     ((key, instance),) = found.items()
     assert key == ("vllm", "10.0.0.1:8000", "")
@@ -65,7 +65,7 @@ def test_samples_of_one_instant_are_one_page() -> None:
     assert dict(second.series[0].labels) == {"engine": "0"}
 
 
-def test_labels_that_prometheus_added_are_taken_off_again() -> None:
+def test_labels_added_by_prometheus_are_removed() -> None:
     instance = Instance({**LABELS, "pod": "exporter", "namespace": "monitoring"}, {1000: 1.0})
     common = {"pod": "exporter", "namespace": "monitoring"}
     renamed = [raw("a", (1000, 1.0), **common, exported_pod="p"), raw("a", (1000, 2.0), **common)]
@@ -76,7 +76,7 @@ def test_labels_that_prometheus_added_are_taken_off_again() -> None:
     assert [one.labels["pod"] for one in page.series] == ["p", "q"]
 
 
-def test_layouts_are_shared_between_rounds() -> None:
+def test_layouts_are_shared_between_cycles() -> None:
     builder, instance = PageBuilder(), Instance(LABELS, {1000: 1.0, 2000: 1.0})
     first, second = builder.pages(
         [raw("a", (1000, 1.0), (2000, 1.0)), raw("b", (1000, 1.0), (2000, 1.0))], instance, [1000, 2000]
@@ -165,7 +165,7 @@ def healthy_api() -> Api:
     return api
 
 
-def test_a_round_brings_increases_at_once_and_every_scrape_once() -> None:
+def test_a_cycle_gives_increases_at_once_and_every_scrape_once() -> None:
     api = healthy_api()
 
     async def use(source):
@@ -183,7 +183,7 @@ def test_a_round_brings_increases_at_once_and_every_scrape_once() -> None:
     assert [(one.target, one.up) for one in health] == [("prometheus", True), ("vllm/10.0.0.1:8000", True)]
 
 
-def test_a_target_that_prometheus_cannot_scrape() -> None:
+def test_a_target_down_in_prometheus_is_a_failed_scrape() -> None:
     api = healthy_api()
     api.series["meta"][0] = matrix("up", (AT.timestamp() - 20, 1), (AT.timestamp() - 5, 0))
 
@@ -242,7 +242,7 @@ MALFORMED = (
 
 @pytest.mark.parametrize("body", MALFORMED, ids=lambda body: body[:90].decode()[30:])
 @pytest.mark.parametrize("at_query", ["count by", "scrape_", "generation"])
-def test_an_answer_of_another_shape_is_one_clear_error(body, at_query) -> None:
+def test_a_malformed_response_is_one_error(body, at_query) -> None:
     api = healthy_api()
     sound = api.query
 
@@ -268,7 +268,7 @@ def test_an_answer_of_another_shape_is_one_clear_error(body, at_query) -> None:
     assert "\n" not in health.error
 
 
-def test_a_list_of_targets_of_another_shape_costs_only_the_reasons() -> None:
+def test_a_malformed_target_list_loses_only_the_reasons() -> None:
     api = healthy_api()
     api.series["meta"][0] = matrix("up", (AT.timestamp() - 20, 1), (AT.timestamp() - 5, 0))
 
@@ -283,7 +283,7 @@ def test_a_list_of_targets_of_another_shape_costs_only_the_reasons() -> None:
     assert cell(with_api(use, api, jobs={"vllm": "vllm"}), "engine_up") == 0
 
 
-def test_a_prometheus_that_is_not_there() -> None:
+def test_a_missing_prometheus_is_reported() -> None:
     async def one():
         source = PrometheusSource("http://127.0.0.1:9", cluster="test", jobs={"a": "vllm"})
         try:
@@ -296,14 +296,14 @@ def test_a_prometheus_that_is_not_there() -> None:
     assert found.batches[0].values[0, 0] == 0
 
 
-def test_the_first_mark_says_whose_a_page_is() -> None:
+def test_the_first_signature_identifies_the_adapter_of_a_job() -> None:
     both = [{"job": "a", "__name__": name} for name in ("vllm:num_requests_running", "nv_inference_request_success")]
     other = {"job": "b", "metrics_path": "/m", "__name__": "tgi_queue_size"}
     found = first_marked([*both, other, {"job": "c", "__name__": "something"}])
     assert found == {("a", ""): "triton", ("b", "/m"): "tgi"}
 
 
-def test_a_look_brings_the_newest_page_of_each_target() -> None:
+def test_a_one_off_read_returns_the_newest_page_of_each_target() -> None:
     async def use(source):
         return await source.newest_pages(AT)
 
@@ -312,7 +312,7 @@ def test_a_look_brings_the_newest_page_of_each_target() -> None:
     assert sorted(look.page.names) == ["vllm:generation_tokens_total", "vllm:num_requests_running"]
 
 
-def test_a_job_named_for_the_wrong_adapter_is_no_healthy_engine() -> None:
+def test_a_job_with_the_wrong_adapter_is_not_a_healthy_engine() -> None:
     api = healthy_api()
     api.series["vllm"] = []  # the requested series do not exist
 
@@ -326,7 +326,7 @@ def test_a_job_named_for_the_wrong_adapter_is_no_healthy_engine() -> None:
 
 
 @pytest.mark.parametrize(("fault", "spans"), [("error", 3), ("hang", 3)])
-def test_history_asks_for_less_where_a_server_refuses_and_then_says_why(fault, spans) -> None:
+def test_history_requests_less_after_a_refusal_and_reports_the_reason(fault, spans) -> None:
     api = healthy_api()
     api.fault = fault
 
@@ -338,7 +338,7 @@ def test_history_asks_for_less_where_a_server_refuses_and_then_says_why(fault, s
     assert len(api.requested) == spans  # an hour, a quarter of it, five minutes
 
 
-def test_unknown_adapters_in_jobs_are_refused() -> None:
+def test_unknown_adapters_in_jobs_are_rejected() -> None:
     with pytest.raises(UsageError, match="unknown adapter 'vlm'"):
         PrometheusSource("http://x", cluster="c", jobs={"a": "vlm"})
 
@@ -430,7 +430,7 @@ def prometheus(folder, target_port):
 
 @pytest.mark.live
 @pytest.mark.skipif(BINARY is None, reason="missing: prometheus (Debian package of that name)")
-def test_a_real_prometheus_gives_what_scraping_gives(tmp_path) -> None:
+def test_a_real_prometheus_gives_the_results_of_scraping(tmp_path) -> None:
     pages, clock = Pages(), SystemClock()
 
     async def read(url):
@@ -465,7 +465,7 @@ def test_a_real_prometheus_gives_what_scraping_gives(tmp_path) -> None:
     assert [batch.values[0, batch.keys.index(tokens)] for batch in theirs[1:]] == [100.5] * len(theirs[1:])
 
 
-def test_every_adapter_with_a_name_of_its_own_is_guessed() -> None:
+def test_every_adapter_with_a_unique_name_is_detected() -> None:
     unnamed = {"mindie", "nim", "obi"}
     packaged = (Path(registry.__file__).parents[1] / "adapters").glob("*.yaml")
     assert set(SIGNATURES) == {path.stem for path in packaged} - unnamed
@@ -491,7 +491,7 @@ def test_parameters_and_the_tenant_go_with_every_query() -> None:
         ("isPartial", True, "the response is partial"),
     ],
 )
-def test_an_answer_that_may_lack_something_strikes_nobody_off_the_list(warns_by, warning, reported) -> None:
+def test_a_partial_response_removes_no_target(warns_by, warning, reported) -> None:
     api = healthy_api()
     api.warns_by = warns_by
     other = [matrix("up", (AT.timestamp() - 5, 1), instance="10.0.0.2:8000")]
@@ -517,7 +517,7 @@ def test_an_answer_that_may_lack_something_strikes_nobody_off_the_list(warns_by,
     assert trusts == [TrustVerdict.PARTIAL, TrustVerdict.FRESH]
 
 
-def test_native_histograms_are_left_out_and_harm_nothing() -> None:
+def test_native_histograms_are_skipped() -> None:
     api = healthy_api()
     sample = [AT.timestamp() - 5, {"count": "3", "sum": "1", "buckets": [[0, "0", "1", "3"]]}]
     native = {"metric": {"__name__": "vllm:num_requests_running", **LABELS, "engine": "9"}, "histograms": [sample]}
@@ -528,7 +528,7 @@ def test_native_histograms_are_left_out_and_harm_nothing() -> None:
 
 @pytest.mark.live
 @pytest.mark.skipif(BINARY is None, reason="missing: prometheus (Debian package of that name)")
-def test_a_real_prometheus_gets_the_parameters_and_passes_over_those_of_others(tmp_path) -> None:
+def test_a_real_prometheus_ignores_unknown_parameters(tmp_path) -> None:
     async def read(url):
         async def up(**parameters):
             api = PrometheusApi(url, parameters=parameters)

@@ -37,7 +37,7 @@ def export(bodies: Sequence[Any], about: dict[str, str] | None = None, **record:
     return request
 
 
-def test_both_encodings_say_the_same() -> None:
+def test_json_and_protobuf_give_equal_records() -> None:
     request = export(["one\ntwo", {"message": "three", "level": "error"}])
     for body, kind in (
         (request.SerializeToString(), otlp_logs.PROTOBUF),
@@ -50,7 +50,7 @@ def test_both_encodings_say_the_same() -> None:
         assert (lines[0].origin.uid, lines[0].origin.container) == ("u1", "vllm")
 
 
-def test_who_writes_is_reported_by_the_resource_or_by_the_record() -> None:
+def test_the_log_source_comes_from_resource_or_record() -> None:
     kinds = []
     for about in (
         {"service.name": "chat", "service.namespace": "serving"},
@@ -64,13 +64,13 @@ def test_who_writes_is_reported_by_the_resource_or_by_the_record() -> None:
     assert kinds == ["service/serving/chat", "node/n1", "cluster/c", "pod/a-b/p"]
 
 
-def test_a_record_without_a_time_has_none_and_one_of_a_bad_year_neither() -> None:
+def test_a_missing_or_invalid_time_is_none() -> None:
     for record in ({"time_unix_nano": 0}, {"time_unix_nano": 2**63}):
         (line,) = otlp_logs.decode(export(["x"], **record).SerializeToString(), otlp_logs.PROTOBUF, "c")
         assert line.at is None
 
 
-def test_what_is_no_export_is_refused_with_a_sentence() -> None:
+def test_an_invalid_export_is_rejected_with_a_message() -> None:
     for body, kind in ((b"\xff\xff\xff", otlp_logs.PROTOBUF), (b"{", otlp_logs.JSON), (b"\xff", otlp_logs.JSON)):
         with pytest.raises(UsageError, match="not an OTLP logs export"):
             otlp_logs.decode(body, kind, "c")
@@ -79,7 +79,7 @@ def test_what_is_no_export_is_refused_with_a_sentence() -> None:
 
 
 @given(st.binary())
-def test_no_bytes_break_the_decoder(body: bytes) -> None:
+def test_arbitrary_bytes_do_not_break_the_decoder(body: bytes) -> None:
     for kind in (otlp_logs.PROTOBUF, otlp_logs.JSON):
         with contextlib.suppress(UsageError):
             assert isinstance(otlp_logs.decode(body, kind, "c"), list)

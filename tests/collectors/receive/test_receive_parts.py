@@ -45,7 +45,7 @@ SETTLE = timedelta(seconds=5)
     st.lists(st.integers(0, 1000), max_size=80),
     st.integers(0, 50),
 )
-def test_an_exponential_histogram_loses_no_value_and_never_falls(scale, offset, counts, below):
+def test_an_exponential_histogram_keeps_all_values_in_order(scale, offset, counts, below):
     total = float(sum(counts) + below)
     lines = buckets(
         ExponentialHistogram(scale, offset, tuple(map(float, counts)), float(below), total, 0.0), (0.1, 0.5, 1.0, 10.0)
@@ -71,7 +71,7 @@ def test_counts_at_a_bound_differ_by_one_bucket_at_most(values, scale):
         assert found <= sum(value <= bound * width for value in values) + 1e-6
 
 
-def test_spans_become_one_run_and_foul_ones_are_refused():
+def test_spans_are_merged_and_invalid_ones_rejected():
     assert dense([(2, 2), (1, 1)], [5.0, 6.0, 7.0]) == (2, [5.0, 6.0, 0.0, 7.0])
     assert dense([], []) == (0, [])
     for spans, counts in (([(0, 2)], [1.0]), ([(0, 1), (-1, 1)], [1.0, 2.0]), ([(0, 1 << 30)], [1.0])):
@@ -79,7 +79,7 @@ def test_spans_become_one_run_and_foul_ones_are_refused():
             dense(spans, counts)
 
 
-def test_bounds_read_back_as_they_were():
+def test_bounds_survive_a_round_trip():
     for signal in catalog.signals().values():
         assert [float(le(bound)) for bound in signal.bounds] == list(signal.bounds)
     assert le(math.inf) == "+Inf"
@@ -95,7 +95,7 @@ def native(name, **parts):
     return remote_write.decode(request.SerializeToString(), 1)
 
 
-def test_native_histograms_are_read_where_an_adapter_knows_the_metric():
+def test_native_histograms_are_read_for_known_metrics():
     parts = {
         "count_int": 10, "sum": 9.0, "schema": 0, "zero_count_int": 1, "positive_spans": [{"offset": 0, "length": 2}],
         "positive_deltas": [4, 1],
@@ -138,11 +138,11 @@ def test_custom_buckets_are_classic_ones():
         ("2nd", "", False, True, "_2nd"),
     ],
 )
-def test_metrics_are_named_as_a_prometheus_would(name, unit, monotonic, gauge, spelled):
+def test_metrics_have_prometheus_names(name, unit, monotonic, gauge, spelled):
     assert metric_name(name, unit, monotonic_sum=monotonic, gauge=gauge) == spelled
 
 
-def test_labels_are_named_as_a_prometheus_would():
+def test_labels_have_prometheus_names():
     assert [label_name(one) for one in ("k8s.pod.name", "0day", "_x", "__x", "ok")] == [
         "k8s_pod_name", "key_0day", "key_x", "__x", "ok",
     ]  # fmt: skip
@@ -173,7 +173,7 @@ def test_a_resource_without_a_service_is_still_one_target():
 
 
 @given(st.lists(st.tuples(st.integers(-(2**62), 2**62), st.floats()), min_size=1, max_size=20), st.booleans())
-def test_a_block_brings_every_bit_back(samples, delta):
+def test_a_block_is_bit_exact(samples, delta):
     stamps, values = zip(*samples, strict=True)
     stream = Stream(Source("j", "ü", "/m"), "n", {"a": "b\n\"'"}, stamps, (*values[:-1], STALE), delta)
     (assigned,) = [RoutedSeries(stream, "vllm", 3)]
@@ -186,14 +186,14 @@ def test_a_block_brings_every_bit_back(samples, delta):
 
 
 @pytest.mark.parametrize("payload", [b"", b"nonsense", block.zstandard.compress(b"\x09\0\0\0\0\0\0\0")])
-def test_what_is_no_block_is_reported(payload):
+def test_an_invalid_block_is_reported(payload):
     with pytest.raises(ValueError, match="block"):
         block.decode(payload)
     with pytest.raises(ValueError, match="block of KPIs"):
         kpi.decode(b'[{"colour": "red"}]')
 
 
-def test_a_bomb_is_never_unpacked():
+def test_a_decompression_bomb_is_rejected():
     import gzip
 
     import zstandard
@@ -210,7 +210,7 @@ def test_a_bomb_is_never_unpacked():
 # --- pages ----------------------------------------------------------------------------------------
 
 
-def test_without_up_a_page_is_the_newest_of_every_series_with_its_own_time():
+def test_a_page_without_up_has_the_newest_sample_of_each_series():
     buffer, layouts = SeriesBuffer(100), LayoutCache()
     slow = Stream(SOURCE, "slow", {}, (1_000,), (1.0,))
     buffer.add([slow, Stream(SOURCE, "fast", {}, (1_000, 16_000), (1.0, 2.0))], {}, AT)
@@ -227,14 +227,14 @@ def test_without_up_a_page_is_the_newest_of_every_series_with_its_own_time():
     assert not buffer.due(AT + timedelta(hours=1), SETTLE)
 
 
-def test_a_target_that_never_pauses_is_handed_on_all_the_same():
+def test_a_target_without_pauses_is_delivered():
     buffer = SeriesBuffer(100)
     for second in range(0, 24, 3):
         buffer.add([Stream(SOURCE, "x", {}, (second * 1000 + 1,), (1.0,))], {}, AT + timedelta(seconds=second))
     assert buffer.due(AT + timedelta(seconds=21), SETTLE)
 
 
-def test_layouts_are_shared_by_targets_that_are_alike():
+def test_layouts_are_shared_by_similar_targets():
     layouts, pages = LayoutCache(), []
     for instance in ("a:1", "b:1"):
         buffer, source = SeriesBuffer(100), Source("vllm", instance)
@@ -246,7 +246,7 @@ def test_layouts_are_shared_by_targets_that_are_alike():
     assert [dict(one.labels) for one in pages[0].series] == [{"engine": "0"}] * 2
 
 
-def test_a_sample_whose_page_is_gone_is_counted_as_late():
+def test_a_sample_of_a_delivered_page_is_counted_as_late():
     buffer = SeriesBuffer(100)
     buffer.add([Stream(SOURCE, "x", {}, (2_000,), (1.0,))], {}, AT)
     buffer.take(LayoutCache())
@@ -268,7 +268,7 @@ def test_series_and_memory_stay_bounded():
 # --- matching and targets -------------------------------------------------------------------------
 
 
-def test_sources_are_remembered_up_to_a_bound():
+def test_remembered_sources_are_bounded():
     matcher = AdapterRouter(most_sources=3)
     for number in range(10):
         decoded = Decoded(
@@ -304,7 +304,7 @@ def test_one_source_can_be_two_targets():
         ("sdk", {}, EntityKind.SERVICE, None, "vllm"),
     ],
 )
-def test_a_target_is_the_component_that_its_labels_name(adapter, about, kind, namespace, name):
+def test_a_target_is_identified_by_its_labels(adapter, about, kind, namespace, name):
     entity = target_of("c", SOURCE, adapter, about).entity
     assert (entity.kind, entity.namespace, entity.name) == (kind, namespace, name)
 

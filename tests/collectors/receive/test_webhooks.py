@@ -34,7 +34,7 @@ GITLAB = {
 }  # fmt: skip
 
 
-def test_a_deployment_of_github() -> None:
+def test_a_github_deployment() -> None:
     reported = parse_delivery("github", "deployment", DEPLOYMENT, AT)
     assert reported is not None
     assert reported.change is not None
@@ -48,7 +48,7 @@ def test_a_deployment_of_github() -> None:
 
 
 @pytest.mark.parametrize(("login", "kind"), [("github-actions[bot]", "Bot"), ("renovate[bot]", "User")])
-def test_a_bot_is_a_system(login: str, kind: str) -> None:
+def test_a_bot_is_a_system_actor(login: str, kind: str) -> None:
     body = {**DEPLOYMENT, "deployment": {**DEPLOYMENT["deployment"], "creator": {"login": login, "type": kind}}}
     reported = parse_delivery("github", "deployment", body, AT)
     assert reported is not None
@@ -72,7 +72,7 @@ def test_a_status_ends_the_deployment(state: str, ended: Ended | None) -> None:
         assert (reported.end.change, reported.end.ended) == ("github/acme/chat-70b/deployment/145988746", ended)
 
 
-def test_a_push_says_no_addresses_of_people() -> None:
+def test_a_push_event_contains_no_email_addresses() -> None:
     body = {
         "ref": "refs/heads/main", "before": "a" * 40, "after": "b" * 40, "repository": REPOSITORY,
         "pusher": {"name": "ada", "email": "ada@mail.example"}, "sender": {"login": "ada", "type": "User"},
@@ -88,7 +88,7 @@ def test_a_push_says_no_addresses_of_people() -> None:
     assert "mail.example" not in str(reported)
 
 
-def test_a_deployment_of_gitlab_is_a_change_and_its_end() -> None:
+def test_a_gitlab_deployment_is_a_change_with_its_end() -> None:
     reported = parse_delivery("gitlab", "Deployment Hook", GITLAB, AT)
     assert reported is not None
     assert reported.change is not None
@@ -101,7 +101,7 @@ def test_a_deployment_of_gitlab_is_a_change_and_its_end() -> None:
     assert running.end is None
 
 
-def test_a_sync_of_argo_cd() -> None:
+def test_an_argo_cd_sync() -> None:
     body = {
         "application": "chat-70b", "project": "serving", "revision": "53e28ff", "previous_revision": "1a2b3c4",
         "phase": "Failed", "message": "one or more objects failed to apply", "initiated_by": "",
@@ -121,21 +121,21 @@ def test_a_sync_of_argo_cd() -> None:
     assert by_hand.change.actor_kind is ActorKind.PERSON
 
 
-def test_events_that_are_no_change_report_nothing() -> None:
+def test_other_webhook_events_are_ignored() -> None:
     assert parse_delivery("github", "ping", {"zen": "Keep it logically awesome."}, AT) is None
     release = {"action": "deleted", "release": {"id": 1, "tag_name": "v1"}, "repository": REPOSITORY}
     assert parse_delivery("github", "release", release, AT) is None
     assert parse_delivery("github", "release", {**release, "action": "published"}, AT) is not None
 
 
-def test_a_body_of_another_tool_is_refused_with_a_sentence() -> None:
+def test_a_body_of_another_tool_is_rejected_with_a_message() -> None:
     with pytest.raises(UsageError, match=r"needs one of \{repository.full_name\}"):
         parse_delivery("github", "deployment", {"hello": 1}, AT)
     with pytest.raises(UsageError, match="not a JSON object"):
         parse_delivery("gitlab", "Push Hook", [1], AT)
 
 
-def test_times_as_webhooks_write_them() -> None:
+def test_time_formats_of_webhooks() -> None:
     expected = datetime(2021, 4, 28, 19, 50, tzinfo=UTC)
     for expected_text in ("2021-04-28 21:50:00 +0200", "2021-04-28 19:50:00 UTC", "2021-04-28T19:50:00Z"):
         assert instant(expected_text) == expected
@@ -150,7 +150,7 @@ ANYTHING = st.recursive(
 
 
 @given(st.sampled_from(("github", "gitlab", "argocd")), ANYTHING)
-def test_no_body_breaks_the_table(source: str, body: Any) -> None:
+def test_arbitrary_bodies_do_not_raise(source: str, body: Any) -> None:
     for event in webhooks.events(source):
         base = DEPLOYMENT if source == "github" else {**GITLAB, "application": "x"}
         for expected_text in (

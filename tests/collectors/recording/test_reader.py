@@ -49,7 +49,7 @@ def test_a_killed_engine() -> None:
     assert isinstance(rows[again + 1][1], float)
 
 
-def test_a_hung_engine_stands_still_while_requests_pile_up() -> None:
+def test_a_hung_engine_makes_no_progress_with_a_growing_queue() -> None:
     rows = track("i_hang", "engine_generation_tokens_total", "engine_inflight_requests", "engine_health_ok")
     still = [n for n, (tokens, load, _) in enumerate(rows) if tokens == 0 and load > 5]
     assert len(still) >= 12
@@ -79,7 +79,7 @@ def test_a_recorded_fleet() -> None:
     assert {EntityKind.REPLICA, EntityKind.NODE, EntityKind.SERVICE, EntityKind.WORKLOAD} <= kinds
 
 
-def test_events_of_a_fleet(tmp_path) -> None:
+def test_recorded_events_of_a_fleet(tmp_path) -> None:
     fleet = write_fleet(tmp_path)
     expected = {
         "at": "2026-01-01T00:00:00Z",
@@ -106,7 +106,7 @@ def write(path, *lines):
     return path
 
 
-def test_errors_of_a_recording_become_reasons(tmp_path) -> None:
+def test_recorded_errors_become_failure_reasons(tmp_path) -> None:
     path = write(
         tmp_path / "x.metrics.jsonl.gz",
         json.dumps({"t": 1, "error": "URLError: [Errno 111] Connection refused", "dur": 0.1, "health": None}),
@@ -124,7 +124,7 @@ def test_errors_of_a_recording_become_reasons(tmp_path) -> None:
 @pytest.mark.parametrize(
     "line", ["nonsense", "[]", "{}", '{"t": 1}', '{"t": 1, "text": "a", "error": "b"}', '{"t": "x", "text": "a"}']
 )
-def test_a_line_that_is_no_scrape(tmp_path, line) -> None:
+def test_an_invalid_scrape_line_is_reported(tmp_path, line) -> None:
     path = write(tmp_path / "x.metrics.jsonl.gz", '{"t": 1, "text": "a 1\\n"}', line)
     with pytest.raises(UsageError, match=r"x\.metrics\.jsonl\.gz:2: not a scrape"):
         list(read_recording(path))
@@ -144,7 +144,7 @@ def test_a_line_that_is_no_scrape(tmp_path, line) -> None:
         (f'"load": 1{"0" * 400}', "out of range"),
     ],
 )
-def test_odd_answers_of_the_probe_are_named_with_their_line(tmp_path, expected, words) -> None:
+def test_invalid_probe_results_are_reported_with_their_line(tmp_path, expected, words) -> None:
     path = write(
         tmp_path / "x.metrics.jsonl.gz", '{"t": 1, "text": "a 1\\n"}', f'{{"t": 2, "text": "a 1\\n", {expected}}}'
     )
@@ -152,7 +152,7 @@ def test_odd_answers_of_the_probe_are_named_with_their_line(tmp_path, expected, 
         list(read_recording(path))
 
 
-def test_a_recording_that_breaks_off(tmp_path) -> None:
+def test_a_truncated_recording(tmp_path) -> None:
     whole = (RECORDINGS / "a_idle.metrics.jsonl.gz").read_bytes()
     path = tmp_path / "cut.metrics.jsonl.gz"
     path.write_bytes(whole[: len(whole) // 2])
@@ -165,7 +165,7 @@ def test_a_recording_that_breaks_off(tmp_path) -> None:
         list(read_recording(tmp_path / "none.metrics.jsonl.gz"))
 
 
-def test_fleets_that_cannot_be_read(tmp_path) -> None:
+def test_unreadable_fleet_recordings(tmp_path) -> None:
     with pytest.raises(UsageError, match="not a recorded fleet"):
         read_fleet(tmp_path)
     fleet = write_fleet(tmp_path)
@@ -204,14 +204,14 @@ def test_a_page_from_a_file_may_lack_its_last_newline() -> None:
         (b'{"at": 1, "kind": "log", "entity": []}\n', "events.jsonl:1: not an event"),
     ],
 )
-def test_events_that_cannot_be_read_name_their_line(tmp_path, written, expected) -> None:
+def test_invalid_events_are_reported_with_their_line(tmp_path, written, expected) -> None:
     fleet = write_fleet(tmp_path)
     (fleet / "events.jsonl").write_bytes(written)
     with pytest.raises(UsageError, match=re.escape(expected)):
         read_fleet(fleet)
 
 
-def test_a_line_of_an_event_ends_where_the_line_ends(tmp_path) -> None:
+def test_event_lines_end_only_at_line_feeds(tmp_path) -> None:
     fleet = write_fleet(tmp_path)
     expected = {"at": 1, "kind": "log", "entity": {"kind": "node", "name": "n"}, "code": "x", "text": "a\u2028b\x85c"}
     (fleet / "events.jsonl").write_text(json.dumps(expected, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -223,13 +223,13 @@ def test_a_line_of_an_event_ends_where_the_line_ends(tmp_path) -> None:
     "line",
     ["[" * 100_000, '{"t": 1, "text": "a", "health": "ok"}', '{"t": 1e300, "text": "a"}', '{"t": NaN, "text": ""}'],
 )
-def test_lines_that_json_reads_and_no_other(tmp_path, line) -> None:
+def test_only_valid_json_lines_are_accepted(tmp_path, line) -> None:
     path = write(tmp_path / "x.metrics.jsonl.gz", '{"t": 1, "text": "a 1\\n"}', line)
     with pytest.raises(UsageError, match=r"x\.metrics\.jsonl\.gz:2: not a scrape"):
         list(reader.track(path, target_of_file(path)).scrapes())
 
 
-def test_bytes_that_are_no_text_name_their_line(tmp_path) -> None:
+def test_invalid_utf8_is_reported_with_its_line(tmp_path) -> None:
     path = tmp_path / "x.metrics.jsonl.gz"
     good = b'{"t": 1, "text": "a 1\\n"}\n'
     path.write_bytes(gzip.compress(good * 3 + b'{"t": 4, "text": "\xff"}\n' + good))
@@ -237,7 +237,7 @@ def test_bytes_that_are_no_text_name_their_line(tmp_path) -> None:
         list(read_recording(path))
 
 
-def test_lines_out_of_order_come_in_order_of_time(tmp_path) -> None:
+def test_lines_are_sorted_by_time(tmp_path) -> None:
     path = write(tmp_path / "x.metrics.jsonl.gz", *(f'{{"t": {at}, "text": "a {at}\\n"}}' for at in (30, 45, 10, 60)))
     found = reader.track(path, target_of_file(path))
     assert (list(found.times), found.misplaced) == ([30, 45, 10, 60], 3)
@@ -246,7 +246,7 @@ def test_lines_out_of_order_come_in_order_of_time(tmp_path) -> None:
     assert list(reader.track(swapped, target_of_file(swapped)).times) == [7, 8.5]
 
 
-def test_a_packed_file_in_many_members_and_pieces(tmp_path) -> None:
+def test_a_compressed_file_with_several_members(tmp_path) -> None:
     """As ``cat a.gz b.gz`` makes it, with a line longer than what is read at once, and padded by zeros."""
     path, long = tmp_path / "x.metrics.jsonl.gz", "x" * 3_000_000 + "".join(map(str, range(100_000)))
     parts = [json.dumps({"t": number, "text": long if number == 1 else "a 1\n"}) + "\n" for number in range(4)]
@@ -255,7 +255,7 @@ def test_a_packed_file_in_many_members_and_pieces(tmp_path) -> None:
     assert [len(one.body or b"") for one in read_recording(path)] == [4, len(long), 4, 4]
 
 
-def test_a_fleet_of_more_targets_than_files_may_be_open(tmp_path) -> None:
+def test_a_fleet_with_more_targets_than_the_open_file_limit(tmp_path) -> None:
     many = targets_of("c", [{"name": f"t{number}", "adapter": "vllm"} for number in range(80)])
     at = datetime(2026, 3, 1, tzinfo=UTC)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -271,7 +271,7 @@ def test_a_fleet_of_more_targets_than_files_may_be_open(tmp_path) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_file_that_cannot_be_opened_is_not_called_broken(tmp_path) -> None:
+def test_an_unreadable_file_is_not_reported_as_broken(tmp_path) -> None:
     path = tmp_path / "x.metrics.jsonl.gz"
     path.mkdir()
     with pytest.raises(UsageError, match=r"cannot read .*x\.metrics\.jsonl\.gz: Is a directory") as reported:
@@ -279,7 +279,7 @@ def test_a_file_that_cannot_be_opened_is_not_called_broken(tmp_path) -> None:
     assert "cut" not in reported.value.hint
 
 
-def test_faults_of_a_list_of_targets_have_their_lines(tmp_path) -> None:
+def test_errors_of_a_target_list_have_their_lines(tmp_path) -> None:
     fleet = write_fleet(tmp_path)
     bad = "- {name: b, adapter: abacus}\n- just a name\n- {name: a, adapter: vllm}\n"
     written = f"cluster: lab\ntargets:\n- name: a\n  adapter: vllm\n{bad}"

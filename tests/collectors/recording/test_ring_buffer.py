@@ -46,7 +46,7 @@ def kept(ring: FlightRing, out: Path, since: datetime, until: datetime, targets=
     return list(read_fleet(out).scrapes())
 
 
-def test_what_was_scraped_is_read_back(tmp_path: Path) -> None:
+def test_recorded_scrapes_are_read_back(tmp_path: Path) -> None:
     ring = FlightRing(tmp_path / "ring")
     rounds(ring, 40)
     found = kept(ring, tmp_path / "out", AT + 10 * STEP, AT + 29 * STEP)
@@ -61,7 +61,7 @@ def test_what_was_scraped_is_read_back(tmp_path: Path) -> None:
     ring.close()
 
 
-def test_old_rounds_go_by_age_and_by_size(tmp_path: Path) -> None:
+def test_old_cycles_are_deleted_by_age_and_size(tmp_path: Path) -> None:
     ring = FlightRing(tmp_path / "ring", span=2 * SEGMENT)
     rounds(ring, 200)  # 50 minutes
     assert len(list((tmp_path / "ring").iterdir())) == 3
@@ -72,7 +72,7 @@ def test_old_rounds_go_by_age_and_by_size(tmp_path: Path) -> None:
     assert 0 < small.size_bytes < 3_000 + 20 * 400  # the segment being written is never cut
 
 
-def test_a_round_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
+def test_a_truncated_cycle_is_skipped(tmp_path: Path) -> None:
     ring = FlightRing(tmp_path / "ring")
     rounds(ring, 10)
     ring.close()
@@ -83,7 +83,7 @@ def test_a_round_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
     assert max(one.at for one in found) == AT + 8 * STEP
 
 
-def test_a_disk_that_cannot_be_written_costs_no_other_anything(tmp_path: Path) -> None:
+def test_an_unwritable_disk_does_not_affect_collection(tmp_path: Path) -> None:
     (tmp_path / "ring").write_text("a file where the folder should be", encoding="utf-8")
     ring = FlightRing(tmp_path / "ring" / "deep")
     collector = ScrapeManager(TARGETS, tap=ring.add)
@@ -92,7 +92,7 @@ def test_a_disk_that_cannot_be_written_costs_no_other_anything(tmp_path: Path) -
     assert found.batches
 
 
-def test_a_round_is_left_out_rather_than_waited_for(tmp_path: Path) -> None:
+def test_a_cycle_is_skipped_rather_than_waited_for(tmp_path: Path) -> None:
     ring = FlightRing(tmp_path / "ring")
     ring._pool.submit(lambda: None).result()
     gate = ring._busy = ring._pool.submit(time.sleep, 0.2)
@@ -101,7 +101,7 @@ def test_a_round_is_left_out_rather_than_waited_for(tmp_path: Path) -> None:
     gate.result()
 
 
-def test_events_that_pages_report_are_not_written_twice(tmp_path: Path) -> None:
+def test_events_of_exposition_pages_are_not_written_twice(tmp_path: Path) -> None:
     ring = FlightRing(tmp_path / "ring")
     rounds(ring, 3)
     gpu = EntityRef("c", EntityKind.GPU, None, "GPU-a")
@@ -121,6 +121,6 @@ def test_events_that_pages_report_are_not_written_twice(tmp_path: Path) -> None:
         (set(), 3, []),
     ],
 )
-def test_the_targets_an_incident_is_about_come_first(about: set[EntityRef], most: int, names: list[str]) -> None:
+def test_targets_of_an_incident_come_first(about: set[EntityRef], most: int, names: list[str]) -> None:
     found: list[Target] = select_targets(TARGETS, about, most)
     assert [target.name for target in found] == names

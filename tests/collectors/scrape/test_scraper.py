@@ -41,7 +41,7 @@ async def scrape(path, **more):
         return await scraper.scrape_one(target(base, path, **more), at=AT)
 
 
-def test_a_page() -> None:
+def test_a_scraped_page() -> None:
     found = asyncio.run(scrape("good"))
     assert found.body == PAGE
     assert found.error is None
@@ -62,7 +62,7 @@ def test_a_page() -> None:
         ("slam", CollectReason.RESET, "closed the connection"),
     ],
 )
-def test_bad_answers(path, reason, words) -> None:
+def test_failed_responses(path, reason, words) -> None:
     found = asyncio.run(scrape(path))
     assert found.body is None
     assert found.error.reason == reason
@@ -79,12 +79,12 @@ def test_a_deadline_for_the_whole_scrape(path) -> None:
     assert "no complete page" in found.error.message
 
 
-def test_a_page_without_end_stops_at_the_limit() -> None:
+def test_an_endless_page_stops_at_the_limit() -> None:
     found = asyncio.run(scrape("endless", limit_bytes=1_000_000, timeout=30))
     assert found.error.reason == CollectReason.TOO_LARGE
 
 
-def test_the_limit_is_about_unpacked_bytes() -> None:
+def test_the_limit_applies_to_decompressed_bytes() -> None:
     assert asyncio.run(scrape("zipped")).body == PAGE * 10_000
     assert asyncio.run(scrape("zipped", limit_bytes=10_000)).error.reason == CollectReason.TOO_LARGE
 
@@ -94,7 +94,7 @@ def test_openmetrics_is_recognised_by_its_content_type() -> None:
     assert asyncio.run(scrape("good")).openmetrics is False
 
 
-def test_nothing_listens() -> None:
+def test_a_closed_port_is_a_refused_connection() -> None:
     async def one():
         async with served() as (_, base):
             closed = base
@@ -108,7 +108,7 @@ def test_nothing_listens() -> None:
 
 
 @pytest.mark.parametrize("url", ["ftp://127.0.0.1/x", "not a url", "http://"])
-def test_what_is_no_url(url) -> None:
+def test_an_invalid_url_is_rejected(url) -> None:
     async def one():
         async with Scraper() as scraper:
             return await scraper.scrape_one(replace(target("", "x"), url=url), at=AT)
@@ -116,7 +116,7 @@ def test_what_is_no_url(url) -> None:
     assert asyncio.run(one()).error is not None
 
 
-def test_https_to_a_plain_port_is_a_tls_fault() -> None:
+def test_https_to_a_plain_port_is_a_tls_failure() -> None:
     async def one():
         async with served() as (scraper, base):
             return await scraper.scrape_one(target(base.replace("http:", "https:"), "good"), at=AT)
@@ -124,7 +124,7 @@ def test_https_to_a_plain_port_is_a_tls_fault() -> None:
     assert asyncio.run(one()).error.reason == CollectReason.TLS
 
 
-def test_bad_targets_delay_no_other() -> None:
+def test_bad_targets_do_not_delay_others() -> None:
     async def round_of_targets():
         async with served() as (scraper, base):
             bad = [
@@ -143,12 +143,12 @@ def test_bad_targets_delay_no_other() -> None:
     assert [one.body for one in asyncio.run(round_of_targets())] == [PAGE] * 20
 
 
-def test_the_probe_beside_the_scrape() -> None:
+def test_the_health_probe_of_a_scrape() -> None:
     found = asyncio.run(scrape("good", probe=True))
     assert (found.probed, found.health, found.load) == (True, 200, 7.0)
 
 
-def test_the_probe_of_an_engine_without_load_tracking() -> None:
+def test_the_health_probe_without_load_tracking() -> None:
     async def one():
         async with served() as (scraper, base):
             probed = target(base, "broken", probe=True, load_url=f"{base}/nothing", health_url=f"{base}/broken")
@@ -159,7 +159,7 @@ def test_the_probe_of_an_engine_without_load_tracking() -> None:
     assert found.error.reason == CollectReason.HTTP_STATUS
 
 
-def test_a_silent_load_takes_nothing_of_health_nor_holds_the_page() -> None:
+def test_a_silent_load_endpoint_delays_neither_health_nor_page() -> None:
     async def one(**endpoints):
         # Long enough for an endpoint on a busy host, and far from the target's minute.
         async with serving() as base, Scraper(health_timeout=timedelta(seconds=2)) as scraper:
@@ -177,7 +177,7 @@ def test_a_silent_load_takes_nothing_of_health_nor_holds_the_page() -> None:
     assert (found.body, found.health, found.load) == (PAGE, None, 7.0)
 
 
-def test_without_a_round_a_silent_endpoint_is_waited_for_as_long_as_the_target() -> None:
+def test_outside_a_cycle_a_silent_endpoint_uses_the_target_timeout() -> None:
     async def one():
         async with served() as (scraper, base):
             probed = target(base, "good", probe=True, timeout=3, load_url=f"{base}/hang")
@@ -194,21 +194,21 @@ ODD = (
 
 
 @pytest.mark.parametrize("body", ODD, ids=lambda body: body[:24])
-def test_odd_answers_of_load_are_none(body) -> None:
+def test_invalid_load_responses_are_none(body) -> None:
     assert load_of("vllm", 200, body.encode()) is None
     assert load_of("sglang", 200, body.encode()) is None
     assert load_of("vllm", 200, json.dumps({"server_load": 0}).encode()) == 0.0
 
 
 @pytest.mark.parametrize("load", [float("nan"), float("inf"), -1.0])
-def test_what_is_no_number_of_requests_is_never_present(bench, load) -> None:
+def test_an_invalid_number_of_requests_is_absent(bench, load) -> None:
     one = bench("vllm")
     one.scrape("vllm:num_requests_running 1\n", probed=True, health=200, load=load)
     assert one.cell("engine_inflight_requests") == CellStatus.UNTRUSTED
     assert one.cell("engine_health_ok") == 1
 
 
-def test_the_load_of_sglang_is_that_of_all_its_ranks() -> None:
+def test_the_load_of_sglang_is_the_sum_of_its_ranks() -> None:
     now = {"loads": [{"dp_rank": rank, "num_running_reqs": 3, "num_waiting_reqs": rank} for rank in (0, 1)]}
     before = [{"dp_rank": rank, "num_reqs": 4, "num_waiting_reqs": 1} for rank in (0, 1)]
     assert load_of("sglang", 200, json.dumps(now).encode()) == 7.0
@@ -238,7 +238,7 @@ def test_the_load_of_sglang_is_that_of_all_its_ranks() -> None:
         (("sglang_loads",), [{"num_reqs": 5}], 5.0),
     ],
 )
-def test_paths_into_the_answer_of_a_load_endpoint(spellings, expected, load) -> None:
+def test_paths_into_the_load_response(spellings, expected, load) -> None:
     assert requests_in_flight(load_of_spellings(spellings), expected) == load
 
 
@@ -254,7 +254,7 @@ signals: {engine_requests_running: {gauge: acme_running}}
 """
 
 
-def test_an_adapter_file_describes_a_load_endpoint_of_its_own(tmp_path) -> None:
+def test_an_adapter_file_can_describe_a_load_endpoint(tmp_path) -> None:
     (tmp_path / "acme.yaml").write_text(OWN, encoding="utf-8")
     registry.add(tmp_path / "acme.yaml")
 
@@ -294,12 +294,12 @@ def test_an_adapter_file_describes_a_load_endpoint_of_its_own(tmp_path) -> None:
         ("tgi", "http://a/metrics", "http://a/health", ""),
     ],
 )
-def test_where_engines_are_probed(adapter, url, health, load) -> None:
+def test_probe_paths_of_engines(adapter, url, health, load) -> None:
     found = target_of("test", {"name": "a", "adapter": adapter, "url": url})
     assert (found.probe, found.health_url, found.load_url) == (True, health, load)
 
 
-def test_a_guessed_endpoint_that_does_not_answer_reports_nothing(bench) -> None:
+def test_a_default_endpoint_without_response_reports_nothing(bench) -> None:
     for document, wanted in (({}, CellStatus.ABSENT), ({"health_url": "http://a:8000/ready"}, 0.0)):
         one = bench("triton", url="http://a:8002/metrics", **document)
         one.scrape("nv_inference_pending_request_count 1\n", probed=True, health=None)

@@ -25,14 +25,14 @@ def scrape(body: bytes) -> Scrape:
     return Scrape(TARGET, AT, body, None, 0.01)
 
 
-def test_a_page_within_its_limit_is_left_alone() -> None:
+def test_a_page_within_its_limit_is_unchanged() -> None:
     comments = b"# a comment\n" * 200
     one = scrape(ENGINE + comments)
     assert within_limit(one, "vllm:num_requests_running".__eq__) is one
 
 
 @pytest.mark.parametrize("end", [b"", b"# EOF\n"])
-def test_an_exploded_page_keeps_what_its_adapter_reads(end: bytes) -> None:
+def test_a_page_over_its_limit_keeps_the_series_of_its_adapter(end: bytes) -> None:
     collector = ScrapeManager([TARGET])
     with capture_logs() as logs:
         found = collector.absorb([scrape(PATHS + ENGINE + end)], AT)
@@ -51,7 +51,7 @@ def test_an_exploded_page_keeps_what_its_adapter_reads(end: bytes) -> None:
     )
 
 
-def test_an_explosion_is_reported_once_until_it_is_over() -> None:
+def test_a_series_explosion_is_logged_once_until_it_ends() -> None:
     collector = ScrapeManager([TARGET])
     with capture_logs() as logs:
         for number, body in enumerate((PATHS + ENGINE, PATHS + ENGINE, ENGINE, PATHS + ENGINE)):
@@ -59,7 +59,7 @@ def test_an_explosion_is_reported_once_until_it_is_over() -> None:
     assert [one["event"] for one in logs] == ["series_exploded"] * 2
 
 
-def test_series_that_stand_twice_are_reported_once_until_they_are_gone() -> None:
+def test_duplicate_series_are_logged_once_until_they_disappear() -> None:
     collector, twice = ScrapeManager([TARGET]), ENGINE + b'vllm:num_requests_running{engine="0"} 7\n'
     with capture_logs() as logs:
         for number, body in enumerate((twice, twice, ENGINE, twice)):
@@ -70,7 +70,7 @@ def test_series_that_stand_twice_are_reported_once_until_they_are_gone() -> None
     assert (logs[0]["target"], logs[0]["series"]) == ("chat-0", 'vllm:num_requests_running{engine="0"} (3, 7)')
 
 
-def test_a_page_whose_own_series_explode_is_refused() -> None:
+def test_a_page_with_too_many_adapter_series_is_rejected() -> None:
     body = b"".join(b'vllm:num_requests_running{user="%d"} 1\n' % number for number in range(101))
     found = within_limit(scrape(body), "vllm:num_requests_running".__eq__)
     assert found.body is None

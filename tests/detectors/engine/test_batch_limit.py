@@ -14,8 +14,8 @@ START, STEP = 1_800_000_000.0, 5.0
 
 
 @pytest.fixture
-def found(window_of, findings_of, ref):
-    """What is said of a service of three replicas after changes, (scrape, code, before, after)."""
+def find(window_of, findings_of, ref):
+    """Findings of a service of three replicas after changes (scrape, code, before, after)."""
 
     def run(*changes, running=(50.0, 60.0, 55.0), verdicts=None):
         chat = ref(EntityKind.SERVICE, "chat")
@@ -45,8 +45,8 @@ def found(window_of, findings_of, ref):
 LOWERED = (CHANGED, "flags", "--max-num-seqs=96", "--max-num-seqs=32")
 
 
-def test_a_limit_below_what_has_run_is_reported_before_requests_queue(found):
-    (item,) = found(LOWERED)
+def test_a_limit_below_past_batches_is_reported_before_requests_queue(find):
+    (item,) = find(LOWERED)
     assert (item.fault, item.entity.name) == ("batch-misconfigured", "chat")
     assert item.evidence[0].text == "findings.batch_limit_lowered"
     assert dict(item.evidence[0].arguments) == {"needed": "55", "limit": "32", "before": "96"}
@@ -63,8 +63,8 @@ def test_a_limit_below_what_has_run_is_reported_before_requests_queue(found):
         (LOWERED, (10.0, 60.0, 12.0)),  # one replica had more for a moment
     ],
 )
-def test_what_is_no_limit_below_the_need(found, change, running):
-    assert found(change, running=running) == []
+def test_a_sufficient_limit_is_not_reported(find, change, running):
+    assert find(change, running=running) == []
 
 
 @pytest.mark.parametrize(
@@ -75,23 +75,23 @@ def test_what_is_no_limit_below_the_need(found, change, running):
         (35, "flags", "--max-num-seqs=32", ""),
     ],
 )
-def test_it_is_over_when_the_limit_is_as_before(found, back):
-    assert found(LOWERED, back) == []
+def test_a_finding_ends_when_the_limit_is_restored(find, back):
+    assert find(LOWERED, back) == []
 
 
-def test_another_flag_afterwards_leaves_it(found):
-    (item,) = found(LOWERED, (35, "flags", "", "--seed=2"))
+def test_a_later_change_of_another_flag_keeps_the_finding(find):
+    (item,) = find(LOWERED, (35, "flags", "", "--seed=2"))
     assert item.window.start.timestamp() == START + STEP * CHANGED
 
 
 @pytest.fixture
 def rolled(window_of, now_of, ref):
-    """What is said in the end when the limit is lowered and the pods, a few at a time, are replaced by others."""
+    """Findings after the limit is lowered and the pods are replaced in steps."""
 
     def run(*generations, back=False, back_at=None):
         back_at = len(generations) - 1 if back else back_at
         chat, detector = ref(EntityKind.SERVICE, "chat"), BatchLimitDetector()
-        state, said = detector.initial(), ()
+        state, verdicts = detector.initial(), ()
         for number, names in enumerate(generations):
             begun = START + 300.0 * number
             running = 55.0 if number == 0 else 20.0
@@ -104,14 +104,14 @@ def rolled(window_of, now_of, ref):
             window = window_of(EntityKind.REPLICA, rows, events=events, start=begun)
             window = window if names else none_there(window, begun)
             topology = Topology.build([(one, chat) for one in window.entities], (chat,), at=now_of(window))
-            state, said = detector.detect(state, window, topology, now_of(window))
-        return [(one.fault, dict(one.evidence[0].arguments)) for one in said if isinstance(one, Finding)]
+            state, verdicts = detector.detect(state, window, topology, now_of(window))
+        return [(one.fault, dict(one.evidence[0].arguments)) for one in verdicts if isinstance(one, Finding)]
 
     return run
 
 
 def none_there(window, begun):
-    """The same cycles with no replica in them."""
+    """The same cycles without replicas."""
     times, keys = begun + STEP * np.arange(3), BatchLimitDetector.keys
     nothing = np.zeros((0, 3, len(keys)))
     return Window(window.kind, (), times, keys, nothing, nothing.astype(np.uint8), window.step, window.events)
@@ -130,7 +130,7 @@ def changed(entity, at, before, after):
         (("a-0", "a-1"), ("b-0", "b-1")),  # they are there before the change is heard of
     ],
 )
-def test_a_rollout_that_replaces_the_replicas_does_not_end_it(rolled, generations):
+def test_a_rollout_does_not_end_the_finding(rolled, generations):
     assert rolled(*generations) == [("batch-misconfigured", {"needed": "55", "limit": "32", "before": "96"})]
     assert rolled(*generations, generations[-1], back=True) == []
 
@@ -146,12 +146,12 @@ EMPTY = ()
         (("a-0", "a-1"), ("a-0", "a-1"), EMPTY, ("b-0", "b-1"), EMPTY, ("c-0",)),  # twice
     ],
 )
-def test_what_is_known_of_a_service_outlives_its_last_replica(rolled, generations):
+def test_the_state_of_a_service_outlives_its_last_replica(rolled, generations):
     assert rolled(*generations) == [("batch-misconfigured", {"needed": "55", "limit": "32", "before": "96"})]
     assert rolled(*generations, generations[-1], back=True) == []
 
 
-def test_a_limit_that_is_raised_while_no_replica_is_there_is_over(rolled):
+def test_a_limit_raised_without_replicas_ends_the_finding(rolled):
     assert rolled(("a-0", "a-1"), ("a-0", "a-1"), EMPTY, back=True) == []
     raised = rolled(("a-0", "a-1"), ("a-0", "a-1"), EMPTY, EMPTY, ("b-0",), back_at=3)
     assert raised == []
@@ -171,7 +171,7 @@ def test_a_day_after_its_last_replica_a_service_is_forgotten(window_of, now_of, 
     assert state.arrays["kept_busiest"].size == 0
 
 
-def test_a_replica_of_another_service_takes_nothing_over(window_of, now_of, ref):
+def test_a_replica_of_another_service_inherits_no_state(window_of, now_of, ref):
     detector = BatchLimitDetector()
     chat, code = ref(EntityKind.SERVICE, "chat"), ref(EntityKind.SERVICE, "code")
     lowered = changed(chat, START + 10.0, "--max-num-seqs=96", "--max-num-seqs=32")
@@ -182,17 +182,17 @@ def test_a_replica_of_another_service_takes_nothing_over(window_of, now_of, ref)
     rows = {name: {"engine_requests_running": [5.0] * 3} for name in ("chat-1", "code-0")}
     then = window_of(EntityKind.REPLICA, rows, events=[lowered], start=START + 20.0)
     topology = Topology.build(zip(then.entities, (chat, code), strict=True), at=now_of(then))
-    state, said = detector.detect(state, then, topology, now_of(then))
-    assert [one.entity.name for one in said] == ["chat"]
+    state, verdicts = detector.detect(state, then, topology, now_of(then))
+    assert [one.entity.name for one in verdicts] == ["chat"]
     assert state.arrays["busiest"][1] == 5.0
     assert np.isnan(state.arrays["limit"][1])
 
 
-def test_engines_that_never_reported_their_batch_are_silent(window_of, findings_of):
-    said = []
+def test_engines_without_a_batch_metric_have_no_verdict(window_of, findings_of):
+    verdicts = []
     window = window_of(EntityKind.REPLICA, {"chat-0": {"engine_up": [1.0] * 5}})
-    assert findings_of(BatchLimitDetector(), window, verdicts=said) == []
-    assert said[0].reason is NoVerdictReason.NO_VALUES
+    assert findings_of(BatchLimitDetector(), window, verdicts=verdicts) == []
+    assert verdicts[0].reason is NoVerdictReason.NO_VALUES
 
 
 @pytest.mark.parametrize(
@@ -211,5 +211,5 @@ def test_engines_that_never_reported_their_batch_are_silent(window_of, findings_
         ("", np.nan),
     ],
 )
-def test_the_limit_in_a_line_of_flags(flags, limit):
+def test_the_batch_limit_is_parsed_from_engine_flags(flags, limit):
     assert limit_of(flags) == pytest.approx(limit, nan_ok=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from detector_events import logged  # type: ignore[import-not-found]
+from detector_events import log_event  # type: ignore[import-not-found]
 
 from detectors.engine.engine_logs import EngineLogDetector
 from outrider.model import EntityKind, EntityRef
@@ -35,22 +35,24 @@ def find(window_of, findings_of):
         ("kv_cache_too_small", "model-load-failed"),
     ],
 )
-def test_the_meaning_of_a_line(find, code, fault):
-    assert [(item.fault, item.entity) for item in find([logged(REPLICA, code, 20, "a line")])] == [(fault, REPLICA)]
+def test_each_log_pattern_maps_to_a_fault(find, code, fault):
+    assert [(item.fault, item.entity) for item in find([log_event(REPLICA, code, 20, "a line")])] == [(fault, REPLICA)]
 
 
 @pytest.mark.parametrize("code", ["engine_dead", "cuda_error", "wake", "nccl_error", "worker_died"])
-def test_lines_that_name_no_cause(find, code):
-    assert find([logged(REPLICA, code, 20)]) == []
+def test_log_lines_without_a_cause_give_no_finding(find, code):
+    assert find([log_event(REPLICA, code, 20)]) == []
 
 
-def test_the_line_is_reported_and_counted(find):
-    (found,) = find([logged(REPLICA, "cuda_oom", 20, "one"), logged(REPLICA, "cuda_oom", 50, "two", lines_before="3")])
-    assert found.observed == 5.0
+def test_a_log_line_is_reported_and_counted(find):
+    (finding,) = find(
+        [log_event(REPLICA, "cuda_oom", 20, "one"), log_event(REPLICA, "cuda_oom", 50, "two", lines_before="3")]
+    )
+    assert finding.observed == 5.0
     for language in LANGUAGES:
-        assert "two" in translate(found.evidence[0].text, language, **found.evidence[0].arguments)
+        assert "two" in translate(finding.evidence[0].text, language, **finding.evidence[0].arguments)
 
 
-def test_lines_of_long_ago_and_of_later_are_not_now(find):
-    assert find([logged(REPLICA, "cuda_oom", 10)], length=240) == []
-    assert find([logged(REPLICA, "cuda_oom", 900)]) == []
+def test_past_and_future_log_lines_are_ignored(find):
+    assert find([log_event(REPLICA, "cuda_oom", 10)], length=240) == []
+    assert find([log_event(REPLICA, "cuda_oom", 900)]) == []

@@ -32,7 +32,7 @@ REFUSED = {"engine_up": 0.0, "target_failure_code": 1.0, "engine_health_ok": 0.0
 
 
 def series(*parts):
-    """``series((3, BUSY), (2, {...changes}))``: columns of scrapes; a scrape that failed tells nothing else."""
+    """``series((3, BUSY), (2, {...changes}))``: columns of scrapes. A failed scrape has no other values."""
     scrapes = []
     for count, cells in parts:
         whole = cells if cells.get("engine_up") == 0.0 else {**BUSY, **cells}
@@ -49,23 +49,23 @@ def find(window_of, findings_of):
     return run
 
 
-def faults(found):
-    return [(item.entity.name, item.fault) for item in found]
+def faults(findings):
+    return [(item.entity.name, item.fault) for item in findings]
 
 
-def test_a_busy_engine_is_fine(find):
+def test_a_busy_engine_has_no_finding(find):
     assert find({"r0": series((20, BUSY))}) == []
 
 
-def test_dead_after_the_second_refusal_and_not_before(find):
+def test_an_engine_is_dead_after_the_second_refused_scrape(find):
     assert find({"r0": series((5, BUSY), (1, REFUSED))}) == []
-    (found,) = find({"r0": series((5, BUSY), (2, REFUSED))})
-    assert (found.fault, found.severity, found.observed) == ("engine-dead", Priority.P1, 0.0)
-    assert found.evidence[0].text == "findings.page_refused"
-    assert found.evidence[0].arguments == {"scrapes": "2"}
+    (finding,) = find({"r0": series((5, BUSY), (2, REFUSED))})
+    assert (finding.fault, finding.severity, finding.observed) == ("engine-dead", Priority.P1, 0.0)
+    assert finding.evidence[0].text == "findings.page_refused"
+    assert finding.evidence[0].arguments == {"scrapes": "2"}
 
 
-def test_dead_is_over_with_the_first_page_that_answers(find):
+def test_a_dead_engine_is_alive_with_its_first_successful_scrape(find):
     reset = {("r0", name, 9): CellStatus.RESET for name in STILL}
     assert find({"r0": series((5, BUSY), (4, REFUSED), (1, {}))}, statuses=reset) == []
 
@@ -88,15 +88,15 @@ def test_an_engine_never_seen_up_is_starting(find):
     assert [item.reason for item in verdicts] == [NoVerdictReason.WARMING_UP]
 
 
-def test_an_engine_restarted_on_purpose_is_starting_until_it_takes_too_long(window_of, now_of, ref):
+def test_an_intentional_restart_is_starting_until_it_takes_too_long(window_of, now_of, ref):
     detector, topology = LivenessDetector(), Topology.build(())
     event = Event("e", EventKind.ACTION, ref(R, "r0"), datetime.fromtimestamp(START + 25, tz=UTC), "x", "restart_pod")
     down = window_of(R, {"r0": series((5, BUSY), (20, REFUSED))}, events=[event])
-    state, (said,) = detector.detect(detector.initial(), down, topology, now_of(down))
-    assert (type(said), said.reason) == (NoVerdict, NoVerdictReason.WARMING_UP)
+    state, (verdict,) = detector.detect(detector.initial(), down, topology, now_of(down))
+    assert (type(verdict), verdict.reason) == (NoVerdict, NoVerdictReason.WARMING_UP)
     later = window_of(R, {"r0": series((20, REFUSED))}, events=[event], start=START + 620)
-    _, (said,) = detector.detect(state, later, topology, now_of(later))
-    assert said.fault == "engine-dead"
+    _, (finding,) = detector.detect(state, later, topology, now_of(later))
+    assert finding.fault == "engine-dead"
 
 
 def of_the_kubelet(ref, code, text):
@@ -109,33 +109,33 @@ EVICTED = ("Evicted", "The node was low on resource: ephemeral-storage.")
 UNHEALTHY = ("Killing", "Container vllm failed liveness probe, will be restarted")
 
 
-@pytest.mark.parametrize(("told", "dead"), [([STOPPING], False), ([STOPPING, EVICTED], True), ([UNHEALTHY], True)])
-def test_what_the_kubelet_stops_as_requested_is_no_crash(find, ref, told, dead):
-    events = [of_the_kubelet(ref, *line) for line in told]
-    found = find({"r0": series((5, BUSY), (20, REFUSED))}, events=events)
-    assert faults(found) == ([("r0", "engine-dead")] if dead else [])
+@pytest.mark.parametrize(("lines", "dead"), [([STOPPING], False), ([STOPPING, EVICTED], True), ([UNHEALTHY], True)])
+def test_a_stop_by_the_kubelet_is_not_a_crash(find, ref, lines, dead):
+    events = [of_the_kubelet(ref, *line) for line in lines]
+    findings = find({"r0": series((5, BUSY), (20, REFUSED))}, events=events)
+    assert faults(findings) == ([("r0", "engine-dead")] if dead else [])
 
 
-def test_a_core_that_dies_ends_as_one_dead_engine(find):
+def test_a_dying_engine_core_is_one_dead_engine(find):
     dying = {**STILL, "engine_health_ok": 0.0, "engine_requests_running": 0.0}
-    found = find({"r0": series((5, BUSY), (2, dying), (2, REFUSED))})
-    assert faults(found) == [("r0", "engine-dead")]
+    findings = find({"r0": series((5, BUSY), (2, dying), (2, REFUSED))})
+    assert faults(findings) == [("r0", "engine-dead")]
     long_dying = find({"r0": series((5, BUSY), (4, dying), (2, REFUSED))})
     assert faults(long_dying) == [("r0", "engine-dead")]
 
 
-def test_core_dead_while_the_http_server_answers_503(find):
+def test_http_503_is_a_dead_engine_core(find):
     dying = {**STILL, "engine_health_ok": 0.0, "engine_requests_running": 0.0, "engine_inflight_requests": 0.0}
     assert find({"r0": series((5, BUSY), (2, dying))}) == []
     assert faults(find({"r0": series((5, BUSY), (3, dying))})) == [("r0", "engine-core-dead")]
 
 
-def test_a_metrics_page_that_turns_into_errors_with_a_failing_health_check_is_a_dead_core(find):
+def test_metrics_errors_with_a_failing_health_check_are_a_dead_core(find):
     errors = {"engine_up": 0.0, "target_failure_code": 5.0, "engine_health_ok": 0.0}
     assert faults(find({"r0": series((5, BUSY), (3, errors))})) == [("r0", "engine-core-dead")]
 
 
-def test_health_failing_while_tokens_flow_is_not_a_dead_core(find):
+def test_a_failing_health_check_with_tokens_is_not_a_dead_core(find):
     assert find({"r0": series((5, BUSY), (6, {"engine_health_ok": 0.0}))}) == []
 
 
@@ -144,7 +144,7 @@ def test_a_loading_engine_that_is_not_healthy_yet_is_starting(find):
     assert find({"r0": series((12, loading))}) == []
 
 
-def test_requests_that_fail_at_once_are_a_dead_core(find):
+def test_immediately_failing_requests_are_a_dead_core(find):
     failing = {**STILL, "engine_requests_running": 0.0, "engine_inflight_requests": 0.0}
     rows = series((5, BUSY), (4, failing))
     rows["engine_http_requests_total"] = [4.0] * 5 + [3.0] * 4
@@ -154,15 +154,15 @@ def test_requests_that_fail_at_once_are_a_dead_core(find):
     assert find({"r0": rows}) == []
 
 
-def test_hung_with_running_requests_frozen(find):
+def test_frozen_running_requests_are_a_hang(find):
     frozen = {**STILL, "engine_inflight_requests": None, "engine_open_files": None}
     assert find({"r0": series((10, BUSY), (2, frozen))}) == []
-    (found,) = find({"r0": series((10, BUSY), (3, frozen))})
-    assert found.fault == "engine-hung"
-    assert "findings.health_misleads" in [item.text for item in found.evidence]
+    (finding,) = find({"r0": series((10, BUSY), (3, frozen))})
+    assert finding.fault == "engine-hung"
+    assert "findings.health_misleads" in [item.text for item in finding.evidence]
 
 
-def test_hung_at_an_idle_instant_shows_only_in_flight(find):
+def test_inflight_requests_reveal_a_hang_of_an_idle_engine(find):
     idle = {**STILL, "engine_requests_running": 0.0}
     assert faults(find({"r0": series((10, BUSY), (3, idle))})) == [("r0", "engine-hung")]
 
@@ -173,7 +173,7 @@ def test_idle_is_not_hung(find):
     assert find({"r0": series((30, idle))}) == []
 
 
-def test_the_backlog_after_a_hang_is_no_second_hang(find):
+def test_the_backlog_after_a_hang_is_not_a_second_hang(find):
     backlog = {"engine_requests_waiting": 69.0, "engine_inflight_requests": 77.0}
     assert find({"r0": series((10, BUSY), (10, STILL), (3, backlog))}) == []
 
@@ -196,7 +196,7 @@ def test_without_a_known_step_a_first_request_gets_a_minute(find):
     assert faults(find({"r0": series((3, idle), (12, waits))})) == [("r0", "engine-hung")]
 
 
-def test_asleep_is_never_hung_and_grave_only_with_requests(find):
+def test_a_sleeping_engine_is_not_hung_and_severe_only_with_requests(find):
     sleeps = {**STILL, "engine_sleep_state": 0.0, "engine_requests_running": 0.0, "engine_inflight_requests": 0.0}
     (quiet,) = find({"r0": series((5, BUSY), (8, sleeps))})
     assert (quiet.fault, quiet.severity) == ("engine-asleep", Priority.P3)
@@ -206,7 +206,7 @@ def test_asleep_is_never_hung_and_grave_only_with_requests(find):
     assert find({"r0": series((5, BUSY), (8, sleeps), (1, woken))}) == []
 
 
-def test_open_files_show_a_hang_if_nothing_else_does(find, ref):
+def test_open_files_reveal_a_hang(find, ref):
     hidden = {**STILL, "engine_requests_running": 0.0, "engine_inflight_requests": None}
     rows = series((10, {**BUSY, "engine_inflight_requests": None}), (5, hidden))
     rows["engine_open_files"] = [34.0] * 10 + [38.0, 40.0, 43.0, 47.0, 51.0]
@@ -224,8 +224,8 @@ def test_a_reset_counter_is_neither_progress_nor_a_hang(find):
 
 
 def test_one_verdict_per_replica_and_cycle(find):
-    found = find({f"r{i}": series((5, BUSY), (2, REFUSED)) for i in range(4)})
-    assert sorted(faults(found)) == [(f"r{i}", "engine-dead") for i in range(4)]
+    findings = find({f"r{i}": series((5, BUSY), (2, REFUSED)) for i in range(4)})
+    assert sorted(faults(findings)) == [(f"r{i}", "engine-dead") for i in range(4)]
 
 
 def test_a_server_that_times_out_is_hung(find):
@@ -234,7 +234,7 @@ def test_a_server_that_times_out_is_hung(find):
     assert faults(find({"r0": series((5, BUSY), (3, silent))})) == [("r0", "engine-hung")]
 
 
-def test_many_timeouts_on_several_nodes_at_once_are_not_believed(find, ref):
+def test_simultaneous_timeouts_on_several_nodes_are_ignored(find, ref):
     silent = {"engine_up": 0.0, "target_failure_code": 2.0, "engine_health_ok": 0.0}
     nodes = [ref(EntityKind.NODE, "n0"), ref(EntityKind.NODE, "n1")]
     topology = Topology.build([(nodes[i % 2], ref(R, f"r{i}")) for i in range(6)])
@@ -253,7 +253,7 @@ def test_a_replica_without_a_scrape_gives_no_verdict(find):
     assert all(isinstance(item, NoVerdict) for item in verdicts)
 
 
-def test_scrapes_slower_than_cycles_are_counted_as_scrapes(find):
+def test_slow_scrapes_are_counted_once_each(find):
     scraped = series((10, BUSY), (2, REFUSED))
     sparse = {name: [v for value in values for v in (value, None, None)] for name, values in scraped.items()}
     assert faults(find({"r0": sparse})) == [("r0", "engine-dead")]

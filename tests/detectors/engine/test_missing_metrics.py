@@ -14,7 +14,7 @@ NAMES = ("engine_requests_running", "engine_generation_tokens_total", "engine_re
 
 
 def replica(gone=(), *, again=AGAIN, tokens=100.0, length=LENGTH):
-    """A new process from column ``again`` on, whose page lacks ``gone``."""
+    """A new process from column ``again`` on, without the metrics ``gone``."""
     row = {name: [1.0] * length for name in NAMES}
     row["engine_generation_tokens_total"] = [tokens] * length
     row["engine_up"] = [1.0] * length
@@ -27,27 +27,27 @@ def replica(gone=(), *, again=AGAIN, tokens=100.0, length=LENGTH):
 @pytest.fixture
 def find(window_of, findings_of):
     def run(**rows):
-        found = findings_of(MissingMetricsDetector(), window_of(R, rows), TOPOLOGY)
-        return [(item.fault, item.entity) for item in found]
+        findings = findings_of(MissingMetricsDetector(), window_of(R, rows), TOPOLOGY)
+        return [(item.fault, item.entity) for item in findings]
 
     return run
 
 
-def test_a_new_process_that_publishes_the_same(find):
+def test_a_new_process_with_the_same_metrics_has_no_finding(find):
     assert find(r0=replica(), r1=replica()) == []
 
 
-def test_a_new_process_that_lacks_a_metric(find):
+def test_a_new_process_without_a_metric_is_reported(find):
     assert find(r0=replica(["engine_requests_failed_total"]), r1=replica()) == [("metric-renamed", SVC)]
 
 
-def test_a_metric_gone_from_the_same_process_is_another_thing(find):
+def test_a_metric_lost_by_the_same_process_is_not_reported(find):
     row = replica(["engine_requests_failed_total"])
     row["engine_start_time_seconds"] = [START - 900] * LENGTH
     assert find(r0=row) == []
 
 
-def test_a_process_that_serves_nothing_yet_is_not_judged(find):
+def test_a_process_without_requests_is_not_judged(find):
     row = replica(["engine_requests_failed_total"])
     row["engine_generation_tokens_total"] = [100.0 if column < AGAIN else 0.0 for column in range(LENGTH)]
     assert find(r0=row) == []
@@ -57,22 +57,22 @@ def test_an_empty_page_is_not_a_renamed_metric(find):
     assert find(r0=replica(NAMES)) == []
 
 
-def test_what_was_seldom_there_is_not_missed(find):
+def test_a_rarely_present_metric_is_not_missing(find):
     row = replica(["engine_requests_failed_total"])
     row["engine_requests_failed_total"][: AGAIN - 4] = [None] * (AGAIN - 4)
     assert find(r0=row) == []
 
 
-def test_an_engine_that_does_not_answer(find):
+def test_an_unreachable_engine_has_no_missing_metrics(find):
     row = replica(["engine_requests_failed_total"])
     row["engine_up"] = [1.0 if column < AGAIN else 0.0 for column in range(LENGTH)]
     assert find(r0=row) == []
 
 
 @pytest.mark.parametrize("length", [1, 3])
-def test_too_few_pages(find, length):
+def test_too_few_scrapes_give_no_finding(find, length):
     assert find(r0=replica(["engine_requests_failed_total"], again=1, length=length)) == []
 
 
-def test_no_values_at_all(find):
+def test_no_values_give_no_verdict(find):
     assert find(r0={name: [None] * LENGTH for name in replica()}) == []

@@ -17,7 +17,7 @@ BUCKETS = len(signal("engine_prompt_length_tokens").bounds) + 1
 
 
 def replica(after=0.5, *, before=0.5, prompt=1000.0, longer=1.0, started=-9000.0, length=LENGTH):
-    """The hit ratio from FAULT on, and the mean length of prompts, ``longer`` from then on."""
+    """Hit ratio and mean prompt length; ``after`` and ``longer`` apply from FAULT on."""
     lengths = [prompt if column < FAULT else prompt * longer for column in range(length)]
     return {
         "engine_prefix_cache_hit_ratio": [before if column < FAULT else after for column in range(length)],
@@ -31,17 +31,17 @@ def replica(after=0.5, *, before=0.5, prompt=1000.0, longer=1.0, started=-9000.0
 def find(window_of, findings_of):
     def run(verdicts=None, **rows):
         rows = {name: rows.get(name, replica()) for name in NAMES}
-        found = findings_of(PrefixCacheDetector(), window_of(R, rows), TOPOLOGY, verdicts=verdicts)
-        return [(item.fault, item.entity) for item in found]
+        findings = findings_of(PrefixCacheDetector(), window_of(R, rows), TOPOLOGY, verdicts=verdicts)
+        return [(item.fault, item.entity) for item in findings]
 
     return run
 
 
-def test_caches_that_find_what_they_found(find):
+def test_a_steady_hit_ratio_has_no_finding(find):
     assert find() == []
 
 
-def test_every_cache_finds_little(find):
+def test_a_low_hit_ratio_of_all_caches_is_reported(find):
     assert find(**{name: replica(0.05) for name in NAMES}) == [("prefix-cache-collapse", SVC)]
 
 
@@ -49,15 +49,15 @@ def test_one_cache_alone_is_not_the_service(find):
     assert find(r0=replica(0.05)) == []
 
 
-def test_longer_prompts_with_the_same_beginning_are_another_mix(find):
+def test_longer_prompts_with_the_same_prefix_are_a_different_mix(find):
     assert find(**{name: replica(0.2, longer=5.0) for name in NAMES}) == []
 
 
-def test_a_cache_that_never_found_much_has_nothing_to_lose(find):
+def test_an_always_low_hit_ratio_has_no_finding(find):
     assert find(**{name: replica(0.0, before=0.05) for name in NAMES}) == []
 
 
-def test_young_processes_have_cold_caches(find):
+def test_new_processes_have_cold_caches(find):
     assert find(**{name: replica(0.05, started=5.0 * FAULT) for name in NAMES}) == []
 
 
@@ -67,7 +67,7 @@ def test_without_prompt_lengths_the_ratio_decides(find):
 
 
 @pytest.mark.parametrize("values", [[None] * LENGTH, [0.0] * LENGTH])
-def test_nothing_to_compare_with(find, values):
+def test_no_baseline_gives_no_finding(find, values):
     verdicts = []
     rows = {name: {**replica(), "engine_prefix_cache_hit_ratio": values} for name in NAMES}
     assert find(verdicts, **rows) == []
@@ -75,11 +75,11 @@ def test_nothing_to_compare_with(find, values):
 
 
 @pytest.mark.parametrize("length", [1, 2])
-def test_the_first_scrapes(find, length):
+def test_the_first_scrapes_give_no_finding(find, length):
     assert find(**{name: replica(0.0, length=length) for name in NAMES}) == []
 
 
-def test_a_dip_of_two_scrapes(find):
+def test_a_dip_of_two_scrapes_has_no_finding(find):
     ratio = np.full(LENGTH, 0.5)
     ratio[-2:] = 0.0
     rows = {name: {**replica(), "engine_prefix_cache_hit_ratio": ratio.tolist()} for name in NAMES}

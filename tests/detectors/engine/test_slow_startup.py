@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from detector_events import said  # type: ignore[import-not-found]
+from detector_events import event_at  # type: ignore[import-not-found]
 
 from detectors.engine.slow_startup import SlowStartupDetector
 from outrider.model import EntityKind, EntityRef
@@ -35,7 +35,7 @@ def fleet(count=4):
 
 @pytest.fixture
 def find(window_of, findings_of):
-    """Four pods of which those named are not ready for 500 s; the others took 200 s, 30 s of them for the image."""
+    """Four pods. The named ones are not ready for 500 s; the others took 200 s, with 30 s for the image pull."""
 
     def run(events, waiting=("s-0",), topology=None, length=101, **columns):
         rows = {
@@ -47,42 +47,42 @@ def find(window_of, findings_of):
             | (columns if f"s-{number}" in waiting else {})
             for number in range(4)
         }
-        pulls = [said(pod(number), "Pulled", 0, PULLED.format(30)) for number in (1, 2, 3)]
+        pulls = [event_at(pod(number), "Pulled", 0, PULLED.format(30)) for number in (1, 2, 3)]
         window = window_of(EntityKind.POD, rows, events=[*pulls, *events])
-        found = findings_of(SlowStartupDetector(), window, topology or fleet())
-        return [(item.fault, str(item.entity)) for item in found]
+        findings = findings_of(SlowStartupDetector(), window, topology or fleet())
+        return [(item.fault, str(item.entity)) for item in findings]
 
     return run
 
 
 def started(number, placed, after, pull=30.0):
     return [
-        said(pod(number), "Scheduled", placed),
-        said(pod(number), "Pulled", after, PULLED.format(pull)),
-        said(pod(number), "Started", after),
+        event_at(pod(number), "Scheduled", placed),
+        event_at(pod(number), "Pulled", after, PULLED.format(pull)),
+        event_at(pod(number), "Started", after),
     ]
 
 
-def test_an_image_that_takes_long_is_about_the_node(find):
-    placed = [said(pod(0), "Scheduled", 10)]
+def test_a_slow_image_pull_is_reported_on_the_node(find):
+    placed = [event_at(pod(0), "Scheduled", 10)]
     assert find(placed) == [("image-pull-slow", "node/n0")]
     assert find(placed, length=15) == []
 
 
-def test_a_load_that_lasts_is_the_replicas_own(find):
+def test_a_slow_model_load_is_reported_on_the_replica(find):
     assert find(started(0, 10, 40)) == [("slow-start", "replica/default/s-0")]
     assert find(started(0, 10, 40), length=40) == [], "as long as its peers took"
-    assert find([*started(0, 10, 40), said(pod(0), "Started", 400)]) == [], "a new process begins anew"
+    assert find([*started(0, 10, 40), event_at(pod(0), "Started", 400)]) == [], "a new process begins anew"
 
 
-def test_loads_that_last_in_several_pods_are_the_storages(find):
+def test_slow_model_loads_of_several_pods_are_reported_on_the_storage(find):
     both = [*started(0, 10, 40), *started(1, 10, 40)]
     assert find(both, ("s-0", "s-1")) == [("storage-slow", "storage/models")]
     slow = [*started(0, 10, 100, pull=90.0), *started(1, 10, 100, pull=90.0)]
     assert find(slow, ("s-0", "s-1")) == [("slow-start", "replica/default/s-0"), ("slow-start", "replica/default/s-1")]
 
 
-def test_pods_without_a_place_are_about_their_peers_pool(find):
+def test_pending_pods_are_reported_on_the_pool_of_their_peers(find):
     assert find([], pod_unschedulable=[0.0] * 50 + [1.0] * 51) == [("pods-pending", "pool/a")]
     assert find([], pod_unschedulable=[0.0] * 95 + [1.0] * 6) == []
     without = Topology.build(
@@ -93,7 +93,7 @@ def test_pods_without_a_place_are_about_their_peers_pool(find):
     assert find([], topology=without, pod_unschedulable=[1.0] * 101) == [("pods-pending", "pool/b")]
 
 
-def test_healthy_pods_and_unknown_pods(find, window_of, findings_of):
+def test_healthy_and_unknown_pods_have_no_finding(find, window_of, findings_of):
     assert find([], waiting=()) == []
     alone = window_of(EntityKind.POD, {"s-0": {"pod_ready": [0.0] * 101}}, events=started(0, 10, 40))
     assert findings_of(SlowStartupDetector(), alone) == [], "nobody knows what is usual"

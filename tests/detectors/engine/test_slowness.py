@@ -30,7 +30,7 @@ def fleet(cards=2):
 
 
 def replica(seed, *, factor=1.0, begins=FAULT, batch=20.0, crowd=1.0, length=LENGTH, started=START - 9000.0):
-    """An engine with 10 ms + 0.25 ms a sequence a step; ``factor`` stretches its steps and ``crowd`` its batch."""
+    """An engine with steps of 10 ms + 0.25 ms per sequence, scaled by ``factor``, and a batch scaled by ``crowd``."""
     random = np.random.default_rng(seed)
     size = batch * random.uniform(0.7, 1.3, length) * np.where(np.arange(length) >= begins, crowd, 1.0)
     step = (0.010 + 0.00025 * size) * np.where(np.arange(length) >= begins, factor, 1.0)
@@ -60,34 +60,34 @@ def find(window_of, findings_of):
         made = {name: replica(number, **slow.get(name, {})) for number, name in enumerate(NAMES)}
         made = made if rows is None else rows
         window = window_of(R, made, events=events, statuses=statuses)
-        found = findings_of(SlownessDetector(), window, topology or fleet(), verdicts=verdicts)
-        return [(item.fault, item.entity) for item in found]
+        findings = findings_of(SlownessDetector(), window, topology or fleet(), verdicts=verdicts)
+        return [(item.fault, item.entity) for item in findings]
 
     return run
 
 
-def test_engines_at_their_usual_pace(find):
+def test_engines_at_their_usual_step_time_have_no_finding(find):
     assert find() == []
 
 
-def test_one_slower_than_its_peers(find):
+def test_a_replica_slower_than_its_peers_is_reported(find):
     assert find(r2={"factor": 1.4}) == [("gpu-slow-peer", REPLICAS[2])]
 
 
-def test_the_gpu_is_named_if_there_is_only_one(find):
+def test_a_single_gpu_is_named(find):
     assert find(topology=fleet(cards=1), r2={"factor": 1.4}) == [("gpu-slow-peer", CARDS[REPLICAS[2]][0])]
 
 
-def test_a_larger_batch_makes_none_slow(find):
+def test_a_larger_batch_is_not_slowness(find):
     assert find(r2={"crowd": 3.0}) == []
     assert find(events=[change()], **{name: {"crowd": 2.5} for name in NAMES}) == []
 
 
-def test_a_slow_one_is_seen_through_the_batch_that_it_piles_up(find):
+def test_slowness_is_detected_despite_a_growing_batch(find):
     assert find(r2={"factor": 1.4, "crowd": 2.5}) == [("gpu-slow-peer", REPLICAS[2])]
 
 
-def test_a_batch_that_empties_within_the_minute_is_judged_at_what_it_was(find):
+def test_a_draining_batch_is_judged_at_its_size_before(find):
     rows = {name: replica(number) for number, name in enumerate(NAMES)}
     full, left = replica(9, batch=80.0), replica(9, batch=4.0)
     edge = LENGTH - 9
@@ -95,23 +95,23 @@ def test_a_batch_that_empties_within_the_minute_is_judged_at_what_it_was(find):
     assert find(rows) == []
 
 
-def test_one_scrape_that_brings_a_long_past_is_no_slowness(find):
+def test_a_scrape_that_covers_a_long_gap_is_not_slowness(find):
     rows = {name: replica(number) for number, name in enumerate(NAMES)}
     rows["r2"]["engine_itl_seconds#5"][LENGTH - 11] *= 100
     rows["r2"]["engine_itl_seconds#-1"][LENGTH - 11] *= 140
     assert find(rows) == []
 
 
-def test_all_slower_since_a_change_are_a_regression(find):
+def test_all_replicas_slower_after_a_change_are_a_regression(find):
     assert find(events=[change()], **{name: {"factor": 1.35} for name in NAMES}) == [("kernel-regression", SVC)]
 
 
-def test_all_slower_without_a_change_are_not_named(find):
+def test_all_replicas_slower_without_a_change_are_not_reported(find):
     assert find(**{name: {"factor": 1.35} for name in NAMES}) == []
 
 
 @pytest.mark.parametrize("code", ["scale", "template", "power-limit", "restart"])
-def test_changes_that_leave_the_engine_as_it_was(find, code):
+def test_changes_that_do_not_affect_the_engine_are_ignored(find, code):
     assert find(events=[change(code)], **{name: {"factor": 1.35} for name in NAMES}) == []
 
 
@@ -120,19 +120,19 @@ def test_a_rollback_ends_the_suspicion(find):
     assert find(events=events, **{name: {"factor": 1.35} for name in NAMES}) == []
 
 
-def test_new_replicas_that_also_fail_requests_are_left_to_the_rollout(find):
+def test_slow_new_replicas_that_fail_requests_are_a_bad_rollout(find):
     rows = {name: replica(number, factor=1.35) for number, name in enumerate(NAMES)}
     for row in rows.values():
         row["engine_requests_failed_total"] = [0.0] * FAULT + [3.0] * (LENGTH - FAULT)
     assert find(rows, [change("rollout")]) == []
 
 
-def test_every_engine_of_a_node_slow_is_no_gpu(find):
+def test_slow_engines_of_a_whole_node_blame_no_gpu(find):
     assert find(r0={"factor": 1.4}, r1={"factor": 1.4}) == []
 
 
 def restarted(number, factor, gone=10):
-    """Replaced at FAULT - gone, back at FAULT, slow ever since."""
+    """Replaced at FAULT - gone, back and slow from FAULT on."""
     row = replica(number, factor=factor)
     for name, values in row.items():
         row[name] = [None if FAULT - gone <= column < FAULT else value for column, value in enumerate(values)]
@@ -141,13 +141,13 @@ def restarted(number, factor, gone=10):
     return row
 
 
-def test_slow_from_its_first_minute_is_its_place(find):
+def test_a_replica_slow_from_its_start_is_a_placement_fault(find):
     rows = {name: replica(number) for number, name in enumerate(NAMES)}
     assert find({**rows, "r4": restarted(4, 1.4)}) == [("tp-topology-bad", REPLICAS[4])]
     assert find({**rows, "r4": restarted(4, 1.0)}) == []
 
 
-def test_the_first_of_a_new_revision_is_not_blamed_on_its_placement(find):
+def test_the_first_replica_of_a_new_revision_is_not_a_placement_fault(find):
     rows = {name: replica(number) for number, name in enumerate(NAMES)}
     assert find({**rows, "r4": restarted(4, 1.4)}, [change("rollout", FAULT - 10)]) == []
     back = change("rollback", LENGTH - 3)
@@ -167,7 +167,7 @@ def test_an_engine_that_counts_no_steps_is_judged_at_its_running_requests(find):
     assert find(rows) == [("gpu-slow-peer", REPLICAS[2])]
 
 
-def test_nothing_known_is_no_verdict(find):
+def test_no_values_give_no_verdict(find):
     verdicts = []
     rows = {name: dict.fromkeys(replica(0), [None] * LENGTH) for name in NAMES}
     assert find(rows, verdicts=verdicts) == []
@@ -175,19 +175,19 @@ def test_nothing_known_is_no_verdict(find):
 
 
 @pytest.mark.parametrize("length", [1, 2, 20])
-def test_too_little_is_known_to_judge(find, length):
+def test_too_few_values_give_no_verdict(find, length):
     verdicts = []
     rows = {name: replica(number, factor=3.0, begins=0, length=length) for number, name in enumerate(NAMES)}
     assert find(rows, [change(column=0)], verdicts=verdicts) == []
     assert verdicts
 
 
-def test_constant_values_have_a_line(find):
+def test_constant_values_can_be_fitted(find):
     rows = {name: {key: [value[0]] * LENGTH for key, value in replica(7).items()} for name in NAMES}
     assert find(rows) == []
 
 
-def test_gaps_and_resets_are_no_slowness(find):
+def test_gaps_and_resets_are_not_slowness(find):
     rows = {name: replica(number) for number, name in enumerate(NAMES)}
     for name in ("engine_itl_seconds#-1", "engine_itl_seconds#5"):
         rows["r1"][name] = [None if column % 3 == 0 else value for column, value in enumerate(rows["r1"][name])]
@@ -195,7 +195,7 @@ def test_gaps_and_resets_are_no_slowness(find):
     assert find(rows, statuses=reset) == []
 
 
-def test_the_line_finds_the_parts_of_a_step(window_of):
+def test_the_regression_recovers_the_parts_of_a_step(window_of):
     window = window_of(R, {"r0": replica(0), "r1": replica(1)})
     memory = {name: np.zeros(2) for name in step_time.DEFAULTS}
     seen = step_time.read(window)
@@ -210,11 +210,11 @@ def test_the_line_finds_the_parts_of_a_step(window_of):
     assert 0 < error[0, 0] < 0.1
 
 
-def test_a_change_reaches_replicas_and_not_other_services(window_of, now_of):
+def test_a_change_affects_only_the_replicas_of_its_service(window_of, now_of):
     from detectors.base.changes import changed_at
 
     other = EntityRef("lab", R, "default", "z0")
     window = window_of(R, {"r0": replica(0), "z0": replica(1)}, events=[change("image")])
     topology = Topology.build([(REPLICAS[0], SVC)], entities=[other])
-    found = changed_at(window, np.full(2, -np.inf), topology, now_of(window))
-    assert found.tolist() == [START + 5.0 * FAULT - 1, -np.inf]
+    findings = changed_at(window, np.full(2, -np.inf), topology, now_of(window))
+    assert findings.tolist() == [START + 5.0 * FAULT - 1, -np.inf]

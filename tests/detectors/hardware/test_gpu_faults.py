@@ -43,27 +43,27 @@ def xid(code, at, entity=GPUS[0]):
 def find(window_of, findings_of):
     def run(changes, length=10, events=(), topology=TOPOLOGY, verdicts=None):
         rows = {gpu.name: {**healthy(length), **changes.get(gpu.name, {})} for gpu in GPUS}
-        found = findings_of(GpuFaultDetector(), window_of(GPU, rows, events=events), topology, verdicts=verdicts)
-        return [(item.fault, item.entity.name) for item in found]
+        findings = findings_of(GpuFaultDetector(), window_of(GPU, rows, events=events), topology, verdicts=verdicts)
+        return [(item.fault, item.entity.name) for item in findings]
 
     return run
 
 
 def gone_after(length, count, **more):
-    """A board's columns that end ``count`` scrapes before the end."""
+    """Columns of a GPU that disappears ``count`` scrapes before the end."""
     return {name: [*values[: length - count], *[None] * count] for name, values in {**healthy(length), **more}.items()}
 
 
-def test_healthy_boards(find):
+def test_healthy_gpus_have_no_finding(find):
     assert find({}) == []
 
 
-def test_a_board_missing_from_a_whole_page_is_lost_at_once(find):
+def test_a_gpu_missing_from_a_complete_page_is_lost_at_once(find):
     lost = {**gone_after(10, 1), "hw_accel_seen": [1.0] * 9 + [0.0]}
     assert find({"GPU-1": lost}) == [("gpu-lost", "GPU-1")]
 
 
-def test_a_lost_board_is_only_lost(find):
+def test_a_lost_gpu_has_no_other_finding(find):
     lost = {
         **gone_after(10, 2),
         "hw_accel_seen": [1.0] * 8 + [0.0] * 2,
@@ -72,26 +72,26 @@ def test_a_lost_board_is_only_lost(find):
     assert find({"GPU-1": lost}) == [("gpu-lost", "GPU-1")]
 
 
-def test_without_the_exporters_word_a_board_is_lost_when_its_neighbours_are_seen(find):
-    untold = {gpu.name: {"hw_accel_seen": [None] * 10} for gpu in GPUS}
-    assert find({**untold, "GPU-2": {**gone_after(10, 2), "hw_accel_seen": [None] * 10}}) == [("gpu-lost", "GPU-2")]
-    assert find({**untold, "GPU-2": {**gone_after(10, 1), "hw_accel_seen": [None] * 10}}) == []
+def test_a_missing_gpu_is_lost_if_its_neighbours_are_present(find):
+    unreported = {gpu.name: {"hw_accel_seen": [None] * 10} for gpu in GPUS}
+    assert find({**unreported, "GPU-2": {**gone_after(10, 2), "hw_accel_seen": [None] * 10}}) == [("gpu-lost", "GPU-2")]
+    assert find({**unreported, "GPU-2": {**gone_after(10, 1), "hw_accel_seen": [None] * 10}}) == []
 
 
-def test_a_vanished_board_is_lost_though_no_topology_knows_it_any_more(window_of, now_of):
+def test_a_vanished_gpu_outside_the_topology_is_lost(window_of, now_of):
     detector = GpuFaultDetector()
-    untold = {gpu.name: {**healthy(10), "hw_accel_seen": [None] * 10} for gpu in GPUS}
-    before = window_of(GPU, untold)
+    unreported = {gpu.name: {**healthy(10), "hw_accel_seen": [None] * 10} for gpu in GPUS}
+    before = window_of(GPU, unreported)
     state, verdicts = detector.detect(detector.initial(), before, TOPOLOGY, now_of(before))
     assert verdicts == ()
-    untold["GPU-2"] = {**gone_after(10, 2), "hw_accel_seen": [None] * 10}
-    after = window_of(GPU, untold)
+    unreported["GPU-2"] = {**gone_after(10, 2), "hw_accel_seen": [None] * 10}
+    after = window_of(GPU, unreported)
     without = Topology.build([(N0, gpu) for gpu in GPUS if gpu.name != "GPU-2"])
-    _, (found,) = detector.detect(state, after, without, now_of(after))
-    assert (found.fault, found.entity.name) == ("gpu-lost", "GPU-2")
+    _, (finding,) = detector.detect(state, after, without, now_of(after))
+    assert (finding.fault, finding.entity.name) == ("gpu-lost", "GPU-2")
 
 
-def test_a_board_that_another_one_replaced_is_not_lost(window_of, findings_of, ref):
+def test_a_replaced_gpu_is_not_lost(window_of, findings_of, ref):
     new = EntityRef("lab", GPU, None, "GPU-new")
     every = {**{gpu.name: healthy(10) for gpu in GPUS}, new.name: gone_after(10, 10)}
     every = {name: {**rows, "hw_accel_seen": [None] * 10} for name, rows in every.items()}
@@ -108,12 +108,12 @@ def test_a_board_that_another_one_replaced_is_not_lost(window_of, findings_of, r
         assert [one.entity.name for one in verdicts if getattr(one, "fault", None) == "gpu-lost"] == lost
 
 
-def test_a_dark_exporter_is_no_lost_board(find):
+def test_an_unreachable_exporter_is_not_a_lost_gpu(find):
     verdicts = []
     assert find({gpu.name: gone_after(20, 15) for gpu in GPUS}, length=20, verdicts=verdicts) == []
     assert {item.reason for item in verdicts} == {NoVerdictReason.NO_VALUES}
-    untold = {gpu.name: {**gone_after(10, 5), "hw_accel_seen": [None] * 10} for gpu in GPUS}
-    assert find(untold) == []
+    unreported = {gpu.name: {**gone_after(10, 5), "hw_accel_seen": [None] * 10} for gpu in GPUS}
+    assert find(unreported) == []
 
 
 @pytest.mark.parametrize(
@@ -128,28 +128,28 @@ def test_a_dark_exporter_is_no_lost_board(find):
         (999, "gpu-xid-hardware", "GPU-0"),
     ],
 )
-def test_xids_by_their_table(find, code, fault, entity):
+def test_xids_map_to_faults(find, code, fault, entity):
     pod = EntityRef("lab", POD, "default", "pod-0")
     topology = Topology.build([*TOPOLOGY.edges, (GPUS[0], pod)])
     assert find({}, events=[xid(code, 1_800_000_010)], topology=topology) == [(fault, entity)]
 
 
-def test_codes_that_need_no_action_make_no_finding(find):
+def test_codes_without_an_action_give_no_finding(find):
     assert find({}, events=[xid(code, 1_800_000_010) for code in (0, 63, 154)]) == []
 
 
-def test_two_equal_codes_are_counted_and_old_ones_are_over(window_of):
+def test_equal_codes_are_counted_and_old_ones_ignored(window_of):
     detector = GpuFaultDetector()
     events = [xid(48, 1_800_000_010), xid(48, 1_800_000_020)]
     window = window_of(GPU, {"GPU-0": healthy(10)}, events=events)
     at = datetime.fromtimestamp(window.times[-1], tz=UTC)
-    _, (found,) = detector.detect(detector.initial(), window, TOPOLOGY, at)
-    assert found.evidence[0].arguments["count"] == "2"
+    _, (finding,) = detector.detect(detector.initial(), window, TOPOLOGY, at)
+    assert finding.evidence[0].arguments["count"] == "2"
     _, later = detector.detect(detector.initial(), window, TOPOLOGY, at + timedelta(minutes=11))
     assert later == ()
 
 
-def test_a_sticky_gauge_is_no_event(find):
+def test_a_sticky_gauge_is_not_an_event(find):
     assert find({"GPU-0": {"hw_accel_fault_code": [79.0] * 10}}) == []
 
 
@@ -165,7 +165,7 @@ def test_a_sticky_gauge_is_no_event(find):
         ("hw_accel_pcie_replay_total", [0.0] * 8 + [30.0] * 2, "pcie-degraded"),
     ],
 )
-def test_faults_reported_by_the_board(find, signal, values, fault):
+def test_faults_reported_by_the_gpu(find, signal, values, fault):
     assert find({"GPU-3": {signal: values}}) == [(fault, "GPU-3")]
 
 
@@ -178,11 +178,11 @@ def test_faults_reported_by_the_board(find, signal, values, fault):
         ("hw_accel_pcie_replay_total", [1.0] * 10),
     ],
 )
-def test_what_is_in_order(find, signal, values):
+def test_values_within_limits_have_no_finding(find, signal, values):
     assert find({"GPU-3": {signal: values}}) == []
 
 
-def test_hot_and_slow_without_a_throttle_counter(find):
+def test_a_hot_gpu_with_a_low_clock_is_throttled_without_a_counter(find):
     hot = {
         "hw_accel_throttle_thermal_ratio": [None] * 10,
         "hw_accel_temperature_celsius": [70.0] * 7 + [88.0] * 3,
@@ -193,29 +193,29 @@ def test_hot_and_slow_without_a_throttle_counter(find):
     assert find({"GPU-0": {**hot, "hw_accel_power_watts": [690.0] * 10}}) == []
 
 
-def test_a_node_short_of_a_board_never_seen(window_of, findings_of):
+def test_a_node_with_fewer_gpus_than_expected_is_reported(window_of, findings_of):
     rows = {"n0": {"hw_accel_present": [4.0] * 5, "node_accel_capacity": [8.0] * 5}}
-    (found,) = findings_of(NodeFaultDetector(), window_of(NODE, rows), TOPOLOGY)
-    assert (found.fault, found.entity, found.observed) == ("gpu-lost", N0, 4.0)
+    (finding,) = findings_of(NodeFaultDetector(), window_of(NODE, rows), TOPOLOGY)
+    assert (finding.fault, finding.entity, finding.observed) == ("gpu-lost", N0, 4.0)
     rows = {"n0": {"hw_accel_present": [8.0, 8.0, 7.0, 7.0, 7.0], "node_accel_capacity": [8.0] * 5}}
     assert findings_of(NodeFaultDetector(), window_of(NODE, rows), TOPOLOGY) == []
 
 
 def test_a_node_that_is_not_ready_is_a_deviation(window_of, findings_of):
-    (found,) = findings_of(NodeFaultDetector(), window_of(NODE, {"n0": {"node_ready": [1.0, 1.0, 0.0, 0.0]}}))
-    assert (found.fault, found.signals) == (None, ("node_ready",))
+    (finding,) = findings_of(NodeFaultDetector(), window_of(NODE, {"n0": {"node_ready": [1.0, 1.0, 0.0, 0.0]}}))
+    assert (finding.fault, finding.signals) == (None, ("node_ready",))
 
 
-def test_a_link_that_was_up_is_named_by_its_node(window_of, findings_of):
+def test_a_lost_link_is_reported_on_its_node(window_of, findings_of):
     rows = {"mlx5_0": {"hw_link_up": [1.0, 1.0, 0.0, 0.0]}, "mlx5_1": {"hw_link_up": [0.0] * 4}}
     window = window_of(PORT, rows)
     labels = {port: {"node": "n0"} for port in window.entities}
-    (found,) = findings_of(PortFaultDetector(), window, Topology.build((), window.entities, labels))
-    assert (found.fault, found.entity) == ("ib-link-down", N0)
-    assert found.evidence[0].arguments == {"ports": "mlx5_0"}
+    (finding,) = findings_of(PortFaultDetector(), window, Topology.build((), window.entities, labels))
+    assert (finding.fault, finding.entity) == ("ib-link-down", N0)
+    assert finding.evidence[0].arguments == {"ports": "mlx5_0"}
 
 
-def test_links_that_go_together_behind_one_switch_are_the_switchs(window_of, findings_of, ref):
+def test_simultaneous_link_losses_are_reported_on_the_switch(window_of, findings_of, ref):
     switch, other = (EntityRef("lab", EntityKind.SWITCH, None, name) for name in ("rack-1", "rack-2"))
     nodes = {name: ref(EntityKind.NODE, name) for name in "abcd"}
     ports = {name: ref(EntityKind.PORT, f"{name}/mlx5_0") for name in "abcd"}
@@ -227,8 +227,8 @@ def test_links_that_go_together_behind_one_switch_are_the_switchs(window_of, fin
             f"{name}/mlx5_0": {"hw_link_up": [float(place < down_from.get(name, 99)) for place in range(60)]}
             for name in "abcd"
         }
-        found = findings_of(PortFaultDetector(), window_of(EntityKind.PORT, rows), topology)
-        return [(item.fault, item.entity.name) for item in found]
+        findings = findings_of(PortFaultDetector(), window_of(EntityKind.PORT, rows), topology)
+        return [(item.fault, item.entity.name) for item in findings]
 
     assert find(a=50, b=51, c=52) == [("switch-down", "rack-1")]
     assert find(a=50, b=50) == [("switch-down", "rack-1")], "most of them"
@@ -238,6 +238,6 @@ def test_links_that_go_together_behind_one_switch_are_the_switchs(window_of, fin
     assert find(a=50, b=50, d=50) == [("switch-down", "rack-1"), ("ib-link-down", "d")]
 
 
-def test_the_table_names_faults_that_exist():
+def test_every_fault_of_the_xid_table_exists():
     assert len(xids()) > 100
     assert {entry.fault for entry in xids().values() if entry.fault} <= set(faults())

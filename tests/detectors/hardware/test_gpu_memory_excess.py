@@ -1,4 +1,4 @@
-"""Memory in use against the cache and the reservation that explain it."""
+"""Memory in use against the KV cache and the reservation that explain it."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ KEYS = GpuMemoryExcessDetector.keys
 LEARN, FAULT = 90, 100  # cycles of a minute
 
 
-def cards(count):
+def gpus(count):
     return tuple(EntityRef("lab", GPU, None, f"g{number}") for number in range(count))
 
 
-def served(entities, model="chat"):
+def topology_of(entities, model="chat"):
     service = EntityRef("lab", EntityKind.SERVICE, "default", model)
     edges, labels = [], {}
     for number, card in enumerate(entities):
@@ -43,30 +43,30 @@ def served(entities, model="chat"):
 
 
 def cache(count, cycles, seed=0):
-    """The share of its cache that each engine has in use: a wave of an hour and their own noise."""
+    """KV-cache utilization of each engine: a wave of one hour with noise, (count, cycles)."""
     random = np.random.default_rng(seed)
     wave = 0.5 + 0.35 * np.sin(np.arange(cycles) / 60.0 * 2 * np.pi)
     return np.clip(wave[None] + random.normal(0, 0.05, (count, cycles)), 0.0, 1.0)
 
 
-def reserving(in_use, seed=1):
-    """Bytes used where everything is reserved at the start: constant, each card a little other than the next."""
+def reserved_memory(in_use, seed=1):
+    """Bytes used if the engine reserves all memory at its start: constant, slightly different per GPU."""
     random = np.random.default_rng(seed)
     own = random.normal(72.0, 0.3, (in_use.shape[0], 1))
     return (own + random.normal(0, 0.02, in_use.shape)) * GB
 
 
-def taking(in_use, seed=1):
-    """Bytes used where cache is taken as it is needed: 20 GB of weights and up to 50 of cache."""
+def on_demand_memory(in_use, seed=1):
+    """Bytes used if the cache is allocated on demand: 20 GB of weights and up to 50 GB of cache."""
     random = np.random.default_rng(seed)
     return (20.0 + 50.0 * in_use + random.normal(0, 0.1, in_use.shape)) * GB
 
 
-def lived(used, in_use, *, reserved=0.9, topology=None, state=None, first=0, told=None):
-    """Every cycle through the detector: the last state, and by cycle what was said."""
-    detector, entities = GpuMemoryExcessDetector(), cards(used.shape[0])
-    topology = topology or served(entities)
-    state, said = state or detector.initial(), []
+def run_cycles(used, in_use, *, reserved=0.9, topology=None, state=None, first=0):
+    """Runs the detector cycle by cycle. Returns the last state and the verdicts of each cycle."""
+    detector, entities = GpuMemoryExcessDetector(), gpus(used.shape[0])
+    topology = topology or topology_of(entities)
+    state, results = state or detector.initial(), []
     shares = np.full(used.shape, np.nan if reserved is None else reserved)
     values = np.stack((used, shares, in_use), axis=2)
     for end in range(first + 1, values.shape[1] + 1):
@@ -76,69 +76,69 @@ def lived(used, in_use, *, reserved=0.9, topology=None, state=None, first=0, tol
         times = START + STEP * np.arange(begin, end)
         window = Window(GPU, entities, times, KEYS, part, status, timedelta(seconds=STEP))
         state, verdicts = detector.detect(state, window, topology, datetime.fromtimestamp(times[-1], tz=UTC))
-        said.append(verdicts)
-    return state, said
+        results.append(verdicts)
+    return state, results
 
 
-def found(verdicts):
+def findings_in(verdicts):
     return [one for one in verdicts if isinstance(one, Finding)]
 
 
-@pytest.mark.parametrize(("engine", "reserved"), [(reserving, 0.9), (taking, None)])
-def test_memory_that_the_engine_explains_is_nothing(engine, reserved):
+@pytest.mark.parametrize(("engine", "reserved"), [(reserved_memory, 0.9), (on_demand_memory, None)])
+def test_memory_explained_by_the_engine_is_not_reported(engine, reserved):
     in_use = cache(6, 240)
-    _, said = lived(engine(in_use), in_use, reserved=reserved)
-    assert not any(found(verdicts) for verdicts in said)
-    assert said[-1] == ()
+    _, results = run_cycles(engine(in_use), in_use, reserved=reserved)
+    assert not any(findings_in(verdicts) for verdicts in results)
+    assert results[-1] == ()
 
 
-@pytest.mark.parametrize(("engine", "reserved"), [(reserving, 0.9), (taking, None)])
-def test_a_leak_is_reported_whether_memory_is_reserved_or_taken_as_needed(engine, reserved):
+@pytest.mark.parametrize(("engine", "reserved"), [(reserved_memory, 0.9), (on_demand_memory, None)])
+def test_a_leak_is_reported_with_reserved_and_on_demand_memory(engine, reserved):
     in_use = cache(6, 200)
     used = engine(in_use)
     used[3, FAULT:] += 0.12 * GB * np.arange(100)
-    _, said = lived(used, in_use, reserved=reserved)
-    (one,) = found(said[-1])
-    assert (one.entity.name, one.fault, one.severity, one.signals) == ("g3", None, Priority.P3, (USED,))
-    assert one.evidence[0].text == "findings.memory_above_its_use"
-    assert float(one.evidence[0].arguments["grown"]) == pytest.approx(12.0, rel=0.15)
-    assert one.observed > one.expected.high
+    _, results = run_cycles(used, in_use, reserved=reserved)
+    (finding,) = findings_in(results[-1])
+    assert (finding.entity.name, finding.fault, finding.severity, finding.signals) == ("g3", None, Priority.P3, (USED,))
+    assert finding.evidence[0].text == "findings.memory_above_its_use"
+    assert float(finding.evidence[0].arguments["grown"]) == pytest.approx(12.0, rel=0.15)
+    assert finding.observed > finding.expected.high
 
 
-def test_a_process_beside_the_engine_is_reported_after_ten_minutes_and_over_when_it_ends():
+def test_a_second_process_is_reported_after_ten_minutes_until_it_ends():
     in_use = cache(6, 160)
-    used = reserving(in_use)
+    used = reserved_memory(in_use)
     used[2, FAULT:130] += 4.0 * GB
-    _, said = lived(used, in_use)
-    told = [bool(found(verdicts)) for verdicts in said]
-    assert not any(told[: FAULT + 9])
-    assert all(told[FAULT + 14 : 128])
-    assert not any(told[135:])
+    _, results = run_cycles(used, in_use)
+    reported = [bool(findings_in(verdicts)) for verdicts in results]
+    assert not any(reported[: FAULT + 9])
+    assert all(reported[FAULT + 14 : 128])
+    assert not any(reported[135:])
 
 
-def test_a_gpu_that_always_uses_more_than_its_like_is_not_reported():
+def test_a_gpu_that_always_uses_more_than_its_peers_is_not_reported():
     in_use = cache(6, 160)
-    used = reserving(in_use)
+    used = reserved_memory(in_use)
     used[1] += 4.0 * GB
-    _, said = lived(used, in_use)
-    assert not any(found(verdicts) for verdicts in said)
+    _, results = run_cycles(used, in_use)
+    assert not any(findings_in(verdicts) for verdicts in results)
 
 
-def test_what_all_gpus_of_a_class_show_is_not_an_own_deviation():
+def test_a_deviation_of_the_whole_class_is_not_reported():
     in_use = cache(6, 160)
-    used = reserving(in_use)
+    used = reserved_memory(in_use)
     used[:, FAULT:] += 4.0 * GB
-    _, said = lived(used, in_use)
-    assert not any(found(verdicts) for verdicts in said)
+    _, results = run_cycles(used, in_use)
+    assert not any(findings_in(verdicts) for verdicts in results)
 
 
-def test_a_process_that_starts_is_young_and_neither_judged_nor_learnt_from():
+def test_a_new_process_is_neither_judged_nor_learned():
     in_use = cache(6, 160)
-    used = reserving(in_use)
+    used = reserved_memory(in_use)
     used[4, FAULT : FAULT + 6] = 0.5 * GB  # its engine left, and loads again
-    state, said = lived(used, in_use)
-    assert not any(found(verdicts) for verdicts in said)
-    young = [one for one in said[FAULT + 10] if isinstance(one, NoVerdict)]
+    state, results = run_cycles(used, in_use)
+    assert not any(findings_in(verdicts) for verdicts in results)
+    young = [one for one in results[FAULT + 10] if isinstance(one, NoVerdict)]
     assert [(one.entity.name, one.reason) for one in young] == [("g4", NoVerdictReason.WARMING_UP)]
     mean = state.arrays["sum_y"][4] / state.arrays["sum_n"][4]
     # what was learnt is still that of a warm engine
@@ -147,25 +147,25 @@ def test_a_process_that_starts_is_young_and_neither_judged_nor_learnt_from():
 
 def test_without_engine_metrics_there_is_no_verdict():
     in_use = np.full((4, 60), np.nan)
-    used = reserving(cache(4, 60))
-    _, said = lived(used, in_use, reserved=None)
-    assert not any(found(verdicts) for verdicts in said)
-    assert {one.reason for one in said[-1]} == {NoVerdictReason.NO_VALUES}
+    used = reserved_memory(cache(4, 60))
+    _, results = run_cycles(used, in_use, reserved=None)
+    assert not any(findings_in(verdicts) for verdicts in results)
+    assert {one.reason for one in results[-1]} == {NoVerdictReason.NO_VALUES}
 
 
-def test_a_gpu_without_peers_is_held_against_its_own_past():
+def test_a_gpu_without_peers_is_compared_with_its_own_history():
     in_use = cache(1, 320)
-    used = reserving(in_use)
+    used = reserved_memory(in_use)
     used[0, 200:] += 0.2 * GB * np.arange(120)
-    _, said = lived(used, in_use)
-    (one,) = found(said[-1])
-    assert one.entity.name == "g0"
+    _, results = run_cycles(used, in_use)
+    (finding,) = findings_in(results[-1])
+    assert finding.entity.name == "g0"
 
 
-def test_it_is_tried_in_the_shadow_first_and_gives_the_reason_before():
+def test_rollout_goes_from_learning_over_shadow_to_alerting():
     in_use = cache(6, LEARN)
-    state, said = lived(reserving(in_use), in_use)
-    assert said[3] == (NoVerdict("memory-use", None, NoVerdictReason.WARMING_UP),)
+    state, results = run_cycles(reserved_memory(in_use), in_use)
+    assert results[3] == (NoVerdict("memory-use", None, NoVerdictReason.WARMING_UP),)
     now = datetime.fromtimestamp(START, tz=UTC)
 
     def stage(held, verdicts):
@@ -175,75 +175,75 @@ def test_it_is_tried_in_the_shadow_first_and_gives_the_reason_before():
             .stage
         )
 
-    assert stage(state, said[3]) is Stage.LEARNING
-    assert stage(state, said[-1]) is Stage.SHADOW
+    assert stage(state, results[3]) is Stage.LEARNING
+    assert stage(state, results[-1]) is Stage.SHADOW
     state.arrays["learnt"][:] = 2 * 86400.0
-    assert stage(state, said[-1]) is Stage.ALERTING
+    assert stage(state, results[-1]) is Stage.ALERTING
 
 
-def test_a_new_gpu_of_a_known_class_has_the_line_at_once_and_a_habit_after_half_an_hour():
+def test_a_new_gpu_uses_its_class_and_has_an_offset_after_half_an_hour():
     in_use = cache(6, 200)
-    used = reserving(in_use)
+    used = reserved_memory(in_use)
     used[5, :FAULT], in_use[5, :FAULT] = np.nan, np.nan
     used[5, 150:] += 5.0 * GB
-    _, said = lived(used, in_use)
-    assert not any(found(verdicts) for verdicts in said[:158])
-    assert [one.entity.name for one in found(said[-1])] == ["g5"]
+    _, results = run_cycles(used, in_use)
+    assert not any(findings_in(verdicts) for verdicts in results[:158])
+    assert [one.entity.name for one in findings_in(results[-1])] == ["g5"]
 
 
-def test_engines_whose_pages_are_away_are_no_other_class():
+def test_missing_engine_pages_do_not_change_the_class():
     in_use = cache(6, 200)
-    used, reserved = reserving(in_use), np.full((6, 200), 0.9)
+    used, reserved = reserved_memory(in_use), np.full((6, 200), 0.9)
     in_use[:, LEARN : LEARN + 40], reserved[:, LEARN : LEARN + 40] = np.nan, np.nan
-    before, _ = lived(used[:, :LEARN], in_use[:, :LEARN], reserved=reserved[:, :LEARN])
-    state, said = lived(used, in_use, reserved=reserved)
+    before, _ = run_cycles(used[:, :LEARN], in_use[:, :LEARN], reserved=reserved[:, :LEARN])
+    state, results = run_cycles(used, in_use, reserved=reserved)
     assert (state.arrays["sum_n"] > before.arrays["sum_n"]).all()
-    assert {one.reason for one in said[LEARN + 35]} == {NoVerdictReason.NO_VALUES}
-    assert said[LEARN + 45] == (), "all are judged at once"
+    assert {one.reason for one in results[LEARN + 35]} == {NoVerdictReason.NO_VALUES}
+    assert results[LEARN + 45] == (), "all are judged at once"
 
 
-def test_what_began_while_its_engine_was_silent_is_reported_when_that_returns():
+def test_a_deviation_during_an_engine_gap_is_reported_after_it():
     in_use = cache(6, 200)
-    used, reserved = reserving(in_use), np.full((6, 200), 0.9)
+    used, reserved = reserved_memory(in_use), np.full((6, 200), 0.9)
     in_use[3, FAULT : FAULT + 30], reserved[3, FAULT : FAULT + 30] = np.nan, np.nan
     used[3, FAULT + 5 :] += 5.0 * GB
-    _, said = lived(used, in_use, reserved=reserved)
-    assert not any(found(verdicts) for verdicts in said[: FAULT + 30])
-    assert [one.entity.name for one in found(said[FAULT + 45])] == ["g3"]
+    _, results = run_cycles(used, in_use, reserved=reserved)
+    assert not any(findings_in(verdicts) for verdicts in results[: FAULT + 30])
+    assert [one.entity.name for one in findings_in(results[FAULT + 45])] == ["g3"]
 
 
-def test_a_page_that_fails_as_the_program_starts_keeps_learned_state():
+def test_a_failed_scrape_at_startup_keeps_learned_state():
     in_use = cache(6, LEARN + 2)
-    used, reserved = reserving(in_use), np.full((6, LEARN + 2), 0.9)
-    state, _ = lived(used[:, :LEARN], in_use[:, :LEARN], reserved=reserved[:, :LEARN])
+    used, reserved = reserved_memory(in_use), np.full((6, LEARN + 2), 0.9)
+    state, _ = run_cycles(used[:, :LEARN], in_use[:, :LEARN], reserved=reserved[:, :LEARN])
     in_use[2, LEARN], reserved[2, LEARN] = np.nan, np.nan
     reserved[4, LEARN] = np.nan
-    detector, entities = GpuMemoryExcessDetector(), cards(6)
+    detector, entities = GpuMemoryExcessDetector(), gpus(6)
     values = np.stack((used, reserved, in_use), axis=2)[:, LEARN:]
     status = np.where(np.isnan(values), CellStatus.ABSENT, CellStatus.PRESENT).astype(np.uint8)
-    times = START + STEP * (LEARN + 10 + np.arange(2))  # five minutes and more later: classes are asked for
+    times = START + STEP * (LEARN + 10 + np.arange(2))  # over five minutes later: classes are updated
     for end in (1, 2):
         window = Window(GPU, entities, times[:end], KEYS, values[:, :end], status[:, :end], timedelta(seconds=STEP))
         now = datetime.fromtimestamp(times[end - 1], tz=UTC)
-        before, (state, _) = state, detector.detect(state, window, served(entities), now)
+        before, (state, _) = state, detector.detect(state, window, topology_of(entities), now)
         assert (state.arrays["sum_n"] > 0.9 * before.arrays["sum_n"]).all()
 
 
-def test_a_driver_that_stays_away_for_a_day_is_part_of_the_class_no_longer():
+def test_a_signal_absent_for_a_day_leaves_the_class():
     in_use = cache(3, 40)
-    state, _ = lived(reserving(in_use), in_use)
-    told, entities = state.arrays["class"].copy(), cards(3)
+    state, _ = run_cycles(reserved_memory(in_use), in_use)
+    classes, entities = state.arrays["class"].copy(), gpus(3)
     for hours in (20, 30):
         times = START + 3600.0 * hours + STEP * np.arange(5)
-        values = np.stack((reserving(in_use), np.full(in_use.shape, np.nan), in_use), axis=2)[:, :5]
+        values = np.stack((reserved_memory(in_use), np.full(in_use.shape, np.nan), in_use), axis=2)[:, :5]
         status = np.where(np.isnan(values), CellStatus.ABSENT, CellStatus.PRESENT).astype(np.uint8)
         window = Window(GPU, entities, times, KEYS, values, status, timedelta(seconds=STEP))
         now = datetime.fromtimestamp(times[-1], tz=UTC)
-        state, _ = GpuMemoryExcessDetector().detect(state, window, served(entities), now)
-        assert (state.arrays["class"] == told).all() == (hours == 20)
+        state, _ = GpuMemoryExcessDetector().detect(state, window, topology_of(entities), now)
+        assert (state.arrays["class"] == classes).all() == (hours == 20)
 
 
-def test_history_teaches_nothing_of_a_young_process():
+def test_history_of_a_new_process_is_not_learned():
     count = 150
     used, times = np.full((3, count), 72.0 * GB), START + 600.0 * np.arange(count)
     used[1, 60], used[1, 61] = 25.0 * GB, 60.0 * GB  # its engine left, and loads again
@@ -251,7 +251,7 @@ def test_history_teaches_nothing_of_a_young_process():
     values = np.stack((used, np.full(used.shape, 0.9), np.full(used.shape, 0.5)), axis=2)
     status = np.full(values.shape, CellStatus.PRESENT, np.uint8)
     detector = GpuMemoryExcessDetector()
-    window = Window(GPU, cards(3), times, KEYS, values, status, timedelta(minutes=10))
+    window = Window(GPU, gpus(3), times, KEYS, values, status, timedelta(minutes=10))
     state = detector.warm(detector.initial(), window)
     mean = state.arrays["sum_y"] / state.arrays["sum_n"]
     np.testing.assert_allclose(mean[:2], 72.0 * GB, rtol=1e-9)
@@ -260,11 +260,11 @@ def test_history_teaches_nothing_of_a_young_process():
     assert state.arrays["before"].tolist() == [72.0 * GB, 72.0 * GB, 30.0 * GB]
 
 
-def test_an_engine_without_cache_metrics_is_reported_without_them():
+def test_a_leak_is_reported_without_cache_metrics():
     in_use = np.full((6, 200), np.nan)
-    used = reserving(cache(6, 200))
+    used = reserved_memory(cache(6, 200))
     used[3, FAULT:] += 0.12 * GB * np.arange(100)
-    _, said = lived(used, in_use)
-    (one,) = found(said[-1])
-    assert one.evidence[0].text == "findings.memory_above_its_engine"
-    assert "percent" not in one.evidence[0].arguments
+    _, results = run_cycles(used, in_use)
+    (finding,) = findings_in(results[-1])
+    assert finding.evidence[0].text == "findings.memory_above_its_engine"
+    assert "percent" not in finding.evidence[0].arguments

@@ -38,35 +38,35 @@ def graph():
 
 
 def test_slow_tokens_of_a_replica_may_come_from_its_gpu_its_node_or_its_service(graph):
-    found = {(one.entity, one.fault): one for one in graph.causes_of("engine_tpot_seconds", replica(0)).found}
-    assert found[gpu(0), "gpu-thermal-throttle"].moves == "up"
-    assert found[gpu(0), "gpu-thermal-throttle"].steps == 2
-    assert (node(0), "noisy-neighbour") in found
-    assert found[CHAT, "kernel-regression"].scope == "below"
-    assert all(entity not in (gpu(1), node(1), CODE) for entity, _ in found)
+    causes = {(one.entity, one.fault): one for one in graph.causes_of("engine_tpot_seconds", replica(0)).found}
+    assert causes[gpu(0), "gpu-thermal-throttle"].moves == "up"
+    assert causes[gpu(0), "gpu-thermal-throttle"].steps == 2
+    assert (node(0), "noisy-neighbour") in causes
+    assert causes[CHAT, "kernel-regression"].scope == "below"
+    assert all(entity not in (gpu(1), node(1), CODE) for entity, _ in causes)
 
 
-def test_a_dead_engine_may_come_from_what_it_rests_on_and_never_from_another_node(graph):
-    found = graph.causes_of("engine-dead", replica(0)).found
+def test_causes_of_a_dead_engine_are_on_its_path_only(graph):
+    causes = graph.causes_of("engine-dead", replica(0)).found
     assert {(gpu(0), "gpu-lost"), (pod(0), "pod-oom"), (node(0), "node-lost")} <= {
-        (one.entity, one.fault) for one in found if one.scope == "path"
+        (one.entity, one.fault) for one in causes if one.scope == "path"
     }
-    assert (node(1), "node-lost") not in {(one.entity, one.fault) for one in found}
-    assert [one.steps for one in found] == sorted(one.steps for one in found)
+    assert (node(1), "node-lost") not in {(one.entity, one.fault) for one in causes}
+    assert [one.steps for one in causes] == sorted(one.steps for one in causes)
 
 
-def test_the_view_is_checked_too_when_an_engine_seems_dead(graph):
-    found = graph.causes_of("engine-dead", replica(0)).found
-    assert "monitor-blind" in {one.fault for one in found if one.scope == "cluster"}
+def test_monitor_blind_is_checked_for_a_dead_engine(graph):
+    causes = graph.causes_of("engine-dead", replica(0)).found
+    assert "monitor-blind" in {one.fault for one in causes if one.scope == "cluster"}
 
 
-def test_what_a_lost_gpu_explains_is_on_its_path_and_on_the_peers(graph):
-    found = {(one.entity, one.fault): one.scope for one in graph.explains(gpu(0), "gpu-lost").found}
-    assert found[replica(0), "engine-dead"] == "path"
-    assert found[CHAT, None] == "path"
-    assert found[replica(1), "kv-pressure"] == "peers"
-    assert (replica(4), "kv-pressure") not in found
-    assert (gpu(0), "gpu-lost") not in found
+def test_a_lost_gpu_explains_faults_on_its_path_and_peers(graph):
+    explained = {(one.entity, one.fault): one.scope for one in graph.explains(gpu(0), "gpu-lost").found}
+    assert explained[replica(0), "engine-dead"] == "path"
+    assert explained[CHAT, None] == "path"
+    assert explained[replica(1), "kv-pressure"] == "peers"
+    assert (replica(4), "kv-pressure") not in explained
+    assert (gpu(0), "gpu-lost") not in explained
 
 
 def test_explains_and_causes_of_are_inverse(graph):
@@ -76,7 +76,7 @@ def test_explains_and_causes_of_are_inverse(graph):
             assert (node(0), "node-lost") in {(cause.entity, cause.fault) for cause in causes}, one
 
 
-def test_answers_report_how_many_more_there_are(graph):
+def test_limited_results_report_the_number_left_out(graph):
     few = graph.causes_of("engine-dead", replica(0), 3)
     assert len(few.found) == 3
     assert few.more == len(graph.causes_of("engine-dead", replica(0), 1000).found) - 3
@@ -93,7 +93,7 @@ def test_a_path_from_a_component_to_an_action_goes_through_its_faults(graph):
     assert [edge.link for edge in chain] == [EdgeKind.MAY_HAVE, EdgeKind.REMEDIED_BY]
 
 
-def test_a_neighbourhood_has_room_for_so_many_and_reports_the_rest(graph):
+def test_a_neighbourhood_is_limited_and_reports_the_rest(graph):
     part = graph.around(fault_node("gpu-lost"), depth=2, most=10)
     assert len(part.nodes) == 10
     assert part.left_out > 0
@@ -112,7 +112,7 @@ def test_a_neighbourhood_has_room_for_so_many_and_reports_the_rest(graph):
         ("c1/gpu//gpu-0", "entity:c1/gpu//gpu-0"),
     ],
 )
-def test_a_thing_is_found_by_the_name_that_people_use(graph, text, node_id):
+def test_an_entity_is_found_by_its_short_name(graph, text, node_id):
     assert graph.find(text).id == node_id
 
 
@@ -127,7 +127,7 @@ def test_an_unknown_name_is_reported_with_close_ones(graph):
         graph.explains(replica(0), "engine_up")
 
 
-def test_a_name_of_two_components_is_refused_with_both_keys():
+def test_an_ambiguous_name_is_rejected_with_both_keys():
     twice = Topology.build([], [ref(EntityKind.SERVICE, "x"), ref(EntityKind.REPLICA, "x")])
     with pytest.raises(UsageError, match="c1/replica/llm/x, c1/service/llm/x"):
         KnowledgeGraph(twice, fault_catalogue.load()).find("x")
@@ -140,7 +140,7 @@ def drawn(wrong, topology=None):
     return incident_graph.of_incident(KnowledgeGraph(desk.topology, desk.knowledge), incident, wrong)
 
 
-def test_the_graph_of_an_incident_joins_cause_symptoms_service_and_what_helps():
+def test_the_incident_graph_joins_cause_symptoms_service_and_actions():
     part = drawn([(gpu(0), "gpu-lost"), (replica(0), "engine-dead"), (CHAT, None)])
     assert part.roles[fault_node("gpu-lost")] == part.roles[entity_node(gpu(0))] == "cause"
     assert part.roles[fault_node("engine-dead")] == "symptom"
@@ -175,7 +175,7 @@ def large():
     return Topology.build(edges)
 
 
-def test_ten_thousand_components_are_drawn_as_far_as_somebody_can_read_it():
+def test_a_graph_of_ten_thousand_components_is_truncated():
     topology = large()
     assert len(topology.entities) > 8000
     wrong = [(CHAT, "traffic-surge"), *((replica(number), "kv-pressure") for number in range(300))]
@@ -190,7 +190,7 @@ def test_ten_thousand_components_are_drawn_as_far_as_somebody_can_read_it():
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_a_drawing_has_every_node_and_edge_and_no_key_without_a_text(language):
+def test_a_drawing_has_all_nodes_edges_and_texts(language):
     part = drawn([(gpu(0), "gpu-lost"), (replica(0), "engine-dead"), (CHAT, None)])
     shown = knowledge_graph_graph_text.part_json(part, language)
     for text in (graph_text.dot(shown), graph_text.mermaid(shown)):
@@ -201,7 +201,7 @@ def test_a_drawing_has_every_node_and_edge_and_no_key_without_a_text(language):
     assert ("依赖" in graph_text.dot(shown)) == (language == "zh")
 
 
-def test_a_name_with_quotes_and_brackets_spoils_no_drawing():
+def test_names_with_quotes_and_brackets_are_escaped():
     odd = {"id": "entity:a", "sort": "entity", "label": 'a"];b<x>&', "role": "cause"}
     shown = {"nodes": [odd], "edges": []}
     assert '[label="a\\"];b<x>&"' in graph_text.dot(shown)

@@ -1,4 +1,4 @@
-"""When detectors of cards ask the topology which class each card is of."""
+"""Cycles in which GPU detectors query the topology for the class of each GPU."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from outrider.model import CellStatus, EntityKind, EntityRef, Window
 from outrider.topology import Topology
 
 START, STEP = 1_800_000_000.0, 15.0
-CARDS = tuple(EntityRef("lab", EntityKind.GPU, None, f"gpu-{number}") for number in range(4))
+GPUS = tuple(EntityRef("lab", EntityKind.GPU, None, f"gpu-{number}") for number in range(4))
 
 
-class Counted:
-    """A topology that counts what it is asked of cards."""
+class CountingTopology:
+    """A topology that counts queries of GPUs."""
 
     def __init__(self) -> None:
-        self._topology, self.asked = Topology.build((), CARDS), 0
+        self._topology, self.queries = Topology.build((), GPUS), 0
 
     def __getattr__(self, name: str) -> object:
-        self.asked += name == "affected_by"
+        self.queries += name == "affected_by"
         return getattr(self._topology, name)
 
 
-def busy_cycles(detector, cycles):
-    """The cycles in which a detector asked for the class of every card."""
-    topology, state, found = Counted(), detector.initial(), []
-    for cycle in range(cycles):
+def class_query_cycles(detector, count):
+    """The cycles in which a detector queried the class of every GPU."""
+    topology, state, cycles = CountingTopology(), detector.initial(), []
+    for cycle in range(count):
         times = START + STEP * np.arange(max(0, cycle - 39), cycle + 1)
-        values = np.ones((len(CARDS), times.size, len(detector.keys)))
+        values = np.ones((len(GPUS), times.size, len(detector.keys)))
         status = np.full(values.shape, CellStatus.PRESENT, dtype=np.uint8)
         step = timedelta(seconds=STEP)
-        window = Window(detector.kind, CARDS, times, detector.keys, values, status, step)
-        asked = topology.asked
+        window = Window(detector.kind, GPUS, times, detector.keys, values, status, step)
+        before = topology.queries
         state, _ = detector.detect(state, window, topology, datetime.fromtimestamp(times[-1], tz=UTC))
-        if topology.asked - asked == len(CARDS):
-            found.append(cycle)
-    return found
+        if topology.queries - before == len(GPUS):
+            cycles.append(cycle)
+    return cycles
 
 
-def test_classes_are_computed_every_five_minutes_and_by_each_detector_in_a_cycle_of_its_own():
-    draw, use = (busy_cycles(detector, 121) for detector in (PowerAnomalyDetector(), GpuMemoryExcessDetector()))
+def test_detectors_compute_classes_every_five_minutes_in_different_cycles():
+    draw, use = (class_query_cycles(detector, 121) for detector in (PowerAnomalyDetector(), GpuMemoryExcessDetector()))
     assert draw == [0, 20, 40, 60, 80, 100, 120]
     assert use == [0, 10, 30, 50, 70, 90, 110]

@@ -1,4 +1,4 @@
-"""What was learnt of entities that are away, and what of it holds when they come back."""
+"""Learned state of entities that left, and its use when they return."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def nodes(*names):
 
 
 def remembering(name, entities, at=START):
-    """A state in which every array of entities says which row it is of."""
+    """A state in which every array holds the row number of its entity."""
     detector = DETECTORS[name]()
     arrays = {}
     for key, fresh in detector.of_entities(len(entities)).items():
@@ -35,7 +35,7 @@ def remembering(name, entities, at=START):
 
 
 def after(state, entities):
-    """As a detector leaves it that followed its window."""
+    """The state of a detector after its window."""
     rows = [state.entities.index(one) for one in entities]
     count = len(state.entities)
     names = DETECTORS[NAME]().of_entities(0)
@@ -43,7 +43,7 @@ def after(state, entities):
     return DetectorState(state.version, entities, arrays)
 
 
-def test_nothing_is_copied_while_everybody_stays_or_is_new():
+def test_nothing_is_copied_if_no_entity_left():
     detector, state = remembering(NAME, nodes("a", "b"))
     held = DormantState(detector, STEP)
     for entities in (nodes("a", "b"), nodes("a", "b", "c")):
@@ -52,7 +52,7 @@ def test_nothing_is_copied_while_everybody_stays_or_is_new():
     assert held.stored(state.version) is None
 
 
-def test_where_a_whole_class_is_silent_everybody_waits():
+def test_a_silent_class_keeps_its_state():
     detector, state = remembering(NAME, nodes("a", "b"))
     held = DormantState(detector, STEP)
     held.swap(state, nodes("a", "b"), START)
@@ -67,7 +67,7 @@ def test_where_a_whole_class_is_silent_everybody_waits():
     np.testing.assert_allclose(back.arrays["offset"][1], 2.0 * np.exp(-1200.0 / 7200.0))
 
 
-def test_what_is_usual_comes_back_and_what_went_on_has_passed():
+def test_a_returning_entity_gets_its_baseline_and_no_ongoing_finding():
     detector, state = remembering(NAME, nodes("a", "b", "c"))
     held = DormantState(detector, STEP)
     state = after(held.swap(state, nodes("a", "c"), START), nodes("a", "c"))
@@ -83,7 +83,7 @@ def test_what_is_usual_comes_back_and_what_went_on_has_passed():
     np.testing.assert_allclose(back.arrays["offset"][2], 2.0 * np.exp(-1200.0 / 7200.0))
 
 
-def test_the_level_of_hours_ago_is_none_of_now_until_all_of_the_day_is_known():
+def test_an_old_level_is_used_only_with_a_full_daily_profile():
     detector, state = remembering(NAME, nodes("a", "b", "c"))
     state.arrays["slot_seconds"][1] = 1e6
     held = DormantState(detector, STEP)
@@ -108,8 +108,8 @@ def test_it_is_bounded_in_time_and_in_number(monkeypatch):
         assert held.stored(1).entities == (nodes("d", "e", "x") if cycle < cycles else nodes("x")[: cycles + 1 - cycle])
 
 
-def test_a_window_that_was_rejected_stores_no_entity_twice():
-    """The detector leaves its state as it was: who is gone stands in it still."""
+def test_a_rejected_window_stores_no_entity_twice():
+    """The detector keeps its state unchanged, so entities that left are still in it."""
     detector, state = remembering(NAME, nodes("a", "b"))
     held = DormantState(detector, STEP)
     for second in (0.0, 15.0):
@@ -119,7 +119,7 @@ def test_a_window_that_was_rejected_stores_no_entity_twice():
 
 
 @pytest.mark.parametrize("wrong", [1e8, -1e8])
-def test_a_clock_that_is_wrong_for_a_cycle_neither_loses_nor_keeps_anybody(wrong):
+def test_a_wrong_clock_for_one_cycle_does_not_change_dormant_state(wrong):
     detector, state = remembering(NAME, nodes("a", "b", "c"))
     held = DormantState(detector, STEP)
     state = after(held.swap(state, nodes("a", "c"), START), nodes("a", "c"))
@@ -130,7 +130,7 @@ def test_a_clock_that_is_wrong_for_a_cycle_neither_loses_nor_keeps_anybody(wrong
     assert back.arrays["updates"][:, 0].tolist() == [1, 2, 3 if wrong > 0 else 0]
 
 
-def test_what_a_gpu_reports_does_not_age_while_it_is_away():
+def test_the_state_of_an_absent_gpu_does_not_age():
     cards = tuple(EntityRef("lab", EntityKind.GPU, None, name) for name in "ab")
     detector, state = remembering("power-draw", cards)
     seen = [name for name in state.arrays if name.startswith("seen_")]
@@ -144,7 +144,7 @@ def test_what_a_gpu_reports_does_not_age_while_it_is_away():
     assert {back.arrays[name][1] for name in seen} == {START + hours - 60.0}
 
 
-def test_a_restart_keeps_it_and_what_does_not_fit_is_left():
+def test_a_restart_keeps_dormant_state_and_drops_incompatible_state():
     detector, state = remembering(NAME, nodes("a", "b"))
     held = DormantState(detector, STEP)
     state = after(held.swap(state, nodes("a"), START), nodes("a"))
@@ -170,7 +170,7 @@ def test_a_restart_keeps_it_and_what_does_not_fit_is_left():
 
 
 @pytest.mark.parametrize("missed", [0, 3, 10_000])
-def test_rings_move_on_by_the_beats_that_were_missed(missed):
+def test_rings_advance_by_the_missed_beats(missed):
     entities = nodes("a", "b")
     detector, state = remembering("drift-node", entities)
     points, blocks = state.arrays["points"].shape[2], state.arrays["blocks"].shape[2]

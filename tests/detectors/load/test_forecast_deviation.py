@@ -1,4 +1,4 @@
-"""Traffic against its forecast, and a drop against it."""
+"""Traffic deviation from its forecast, and traffic drops."""
 
 from __future__ import annotations
 
@@ -39,16 +39,18 @@ KEYS = tuple(
 A, B = (EntityRef("lab", EntityKind.SERVICE, "d", name) for name in "ab")
 
 
-def said(*entities, low=8.0, middle=10.0, high=13.0, made_at=START - 3600.0, signal=expected_traffic.RATE, step=600.0):
+def forecast(
+    *entities, low=8.0, middle=10.0, high=13.0, made_at=START - 3600.0, signal=expected_traffic.RATE, step=600.0
+):
     count = len(entities)
     arrays = (np.full(count, float(one)) for one in (step, made_at, low, middle, high))
     return ForecastView(entities, (signal,) * count, *arrays)
 
 
-def live(rates, foreseen, *, entities=(A,), state=None, start=START, events=(), detector=None, apart=STEP):
-    """One cycle every ``apart`` seconds; ``rates`` is (entities, cycles) or one row. Returns (state, verdicts)."""
+def run_cycles(rates, forecast_view, *, entities=(A,), state=None, start=START, events=(), detector=None, apart=STEP):
+    """Runs one cycle every ``apart`` seconds; ``rates`` is (entities, cycles) or one row. Returns (state, verdicts)."""
     detector = detector or ForecastDeviationDetector()
-    state, told = state or detector.initial(), []
+    state, results = state or detector.initial(), []
     rates = np.atleast_2d(np.asarray(rates, dtype=np.float64))
     for cycle in range(rates.shape[1]):
         first = max(0, cycle + 1 - int(600 / apart))
@@ -58,14 +60,14 @@ def live(rates, foreseen, *, entities=(A,), state=None, start=START, events=(), 
         times = start + apart * np.arange(first, cycle + 1)
         window = Window(
             EntityKind.SERVICE, entities, times, KEYS, values, status, timedelta(seconds=STEP), events,
-            foreseen(times[-1]) if callable(foreseen) else foreseen,
+            forecast_view(times[-1]) if callable(forecast_view) else forecast_view,
         )  # fmt: skip
         state, verdicts = detector.detect(state, window, None, datetime.fromtimestamp(times[-1], tz=UTC))
-        told.append(verdicts)
-    return state, told
+        results.append(verdicts)
+    return state, results
 
 
-def off(verdicts):
+def deviations(verdicts):
     return [one for one in verdicts if isinstance(one, Finding) and one.detector == forecast_deviation.NAME]
 
 
@@ -74,74 +76,74 @@ def minutes(count):
 
 
 def ramp(start, end, count):
-    """A slow change: nothing falls at once, and no drop against the level before is seen."""
+    """A change so slow that no drop against the level before is detected."""
     return np.concatenate([np.full(minutes(10), start), np.linspace(start, end, minutes(count))])
 
 
-def test_more_than_was_forecast_for_long_is_reported_once_and_does_not_page():
-    _, told = live([20.0] * minutes(16), said(A))
-    assert not any(off(verdicts) for verdicts in told[: minutes(9)])
-    (item,) = off(told[-1])
-    assert (item.fault, item.severity, item.entity) == (None, Priority.P3, A)
-    assert item.fingerprint.endswith("|above")
-    assert [one.text for one in item.evidence] == ["findings.traffic_above", "findings.traffic_was_forecast"]
-    assert item.evidence[1].arguments["high"] == "13"
-    assert item.evidence[1].arguments["minutes"] == "76"
+def test_traffic_above_the_forecast_is_reported_once_and_does_not_page():
+    _, results = run_cycles([20.0] * minutes(16), forecast(A))
+    assert not any(deviations(verdicts) for verdicts in results[: minutes(9)])
+    (finding,) = deviations(results[-1])
+    assert (finding.fault, finding.severity, finding.entity) == (None, Priority.P3, A)
+    assert finding.fingerprint.endswith("|above")
+    assert [one.text for one in finding.evidence] == ["findings.traffic_above", "findings.traffic_was_forecast"]
+    assert finding.evidence[1].arguments["high"] == "13"
+    assert finding.evidence[1].arguments["minutes"] == "76"
 
 
-def test_fewer_than_was_forecast_is_reported_though_they_went_away_slowly():
-    _, told = live([*ramp(10.0, 4.0, 60), *[4.0] * minutes(10)], said(A))
-    (item,) = off(told[-1])
-    assert item.fingerprint.endswith("|below")
-    assert (item.observed, item.expected.high) == (pytest.approx(4.0), None)
+def test_a_slow_fall_below_the_forecast_is_reported():
+    _, results = run_cycles([*ramp(10.0, 4.0, 60), *[4.0] * minutes(10)], forecast(A))
+    (finding,) = deviations(results[-1])
+    assert finding.fingerprint.endswith("|below")
+    assert (finding.observed, finding.expected.high) == (pytest.approx(4.0), None)
 
 
 @pytest.mark.parametrize("rate", [7.0, 12.9, 13.5])  # outside the lowest quantile, inside, and outside the highest
-def test_what_is_near_the_median_is_not_reported_however_narrow_the_forecast_is(rate):
-    assert not any(off(verdicts) for verdicts in live([rate] * minutes(20), said(A, middle=10.5))[1])
+def test_rates_near_the_median_are_not_reported_with_a_narrow_forecast(rate):
+    assert not any(deviations(verdicts) for verdicts in run_cycles([rate] * minutes(20), forecast(A, middle=10.5))[1])
 
 
 @pytest.mark.parametrize("apart", [40.0, 90.0, 200.0])
 def test_cycles_slower_than_their_interval_are_judged_as_well(apart):
-    _, told = live([20.0] * int(1500 / apart), said(A), apart=apart)
-    assert off(told[-1])
+    _, results = run_cycles([20.0] * int(1500 / apart), forecast(A), apart=apart)
+    assert deviations(results[-1])
 
 
-def test_some_readings_about_a_long_gap_are_no_level_of_ten_minutes():
+def test_sparse_readings_give_no_ten_minute_level():
     rates = np.full(minutes(30), np.nan)
     rates[::20] = 20.0  # one each five minutes
-    assert not any(off(verdicts) for verdicts in live(rates, said(A))[1])
+    assert not any(deviations(verdicts) for verdicts in run_cycles(rates, forecast(A))[1])
 
 
 def test_a_burst_of_a_minute_is_not_reported():
     rates = [*[10.0] * minutes(12), *[25.0] * minutes(1), *[10.0] * minutes(16)]
-    assert not any(off(verdicts) for verdicts in live(rates, said(A))[1])
+    assert not any(deviations(verdicts) for verdicts in run_cycles(rates, forecast(A))[1])
 
 
-def test_it_ends_only_after_minutes_inside():
-    _, told = live([20.0] * minutes(16) + [10.0] * minutes(16), said(A))
-    stood = [bool(off(verdicts)) for verdicts in told[minutes(16) :]]
+def test_a_deviation_ends_after_minutes_inside_the_forecast():
+    _, results = run_cycles([20.0] * minutes(16) + [10.0] * minutes(16), forecast(A))
+    stood = [bool(deviations(verdicts)) for verdicts in results[minutes(16) :]]
     assert stood[minutes(11)]  # the mean of ten minutes is inside after seven
     assert not stood[-1]
     assert all(first or not second for first, second in pairwise(stood))
 
 
-def test_what_was_outside_before_a_gap_is_not_outside_since_then():
-    state, _ = live([20.0] * minutes(4), said(A))
-    _, told = live([20.0] * minutes(4), said(A), state=state, start=START + 7200.0)
-    assert not any(off(verdicts) for verdicts in told)
+def test_a_deviation_before_a_gap_does_not_continue_after_it():
+    state, _ = run_cycles([20.0] * minutes(4), forecast(A))
+    _, results = run_cycles([20.0] * minutes(4), forecast(A), state=state, start=START + 7200.0)
+    assert not any(deviations(verdicts) for verdicts in results)
 
 
 def test_missing_values_end_nothing():
-    _, told = live([20.0] * minutes(16) + [np.nan] * minutes(8) + [20.0] * minutes(6), said(A))
-    silent = told[minutes(23)]
-    assert not off(silent)
+    _, results = run_cycles([20.0] * minutes(16) + [np.nan] * minutes(8) + [20.0] * minutes(6), forecast(A))
+    silent = results[minutes(23)]
+    assert not deviations(silent)
     assert forecast_deviation.NAME in {one.detector for one in silent if isinstance(one, NoVerdict) and one.entity == A}
-    assert off(told[-1])
+    assert deviations(results[-1])
 
 
-def learnt(level, detector=None, *, slots=3 * 144):
-    """What a detector remembers that has seen three days at one level, or ``slots`` of ten minutes."""
+def learned_state(level, detector=None, *, slots=3 * 144):
+    """Detector state after three days at one level, or after ``slots`` of ten minutes."""
     count = slots
     values = np.full((1, count, len(KEYS)), np.nan)
     values[:, :, 0] = level
@@ -153,61 +155,61 @@ def learnt(level, detector=None, *, slots=3 * 144):
 
 
 REFUSED = {
-    "nobody plans": (None, "usual_no_forecast", {}),
-    "another service": (said(B), "usual_no_forecast", {}),
-    "does not reach": (said(A, low=np.nan, middle=np.nan, high=np.nan), "usual_forecast_past", {"minutes": "72"}),
+    "no forecast": (None, "usual_no_forecast", {}),
+    "another service": (forecast(B), "usual_no_forecast", {}),
+    "does not reach": (forecast(A, low=np.nan, middle=np.nan, high=np.nan), "usual_forecast_past", {"minutes": "72"}),
     "of tokens": (
-        said(A, signal="svc_tokens_per_second"),
+        forecast(A, signal="svc_tokens_per_second"),
         "usual_forecast_of_other",
         {"unit": "tokens_per_second", "wanted_unit": "per_second"},
     ),
-    "of hours": (said(A, step=3600.0), "usual_forecast_other_slot", {"seconds": "3600", "wanted": "600"}),
-    "not made yet": (said(A, made_at=START + 1e6), "usual_forecast_past", {}),
+    "of hours": (forecast(A, step=3600.0), "usual_forecast_other_slot", {"seconds": "3600", "wanted": "600"}),
+    "not made yet": (forecast(A, made_at=START + 1e6), "usual_forecast_past", {}),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_without_a_forecast_that_counts_the_usual_level_stands_in_with_the_reason(case):
-    foreseen, text, arguments = REFUSED[case]
-    _, told = live([30.0] * minutes(12), foreseen, state=learnt(10.0))
-    (item,) = off(told[-1])
-    assert item.evidence[0].arguments["due"] != "nan"
-    assert item.evidence[1].text == f"findings.{text}"
-    assert arguments.items() <= item.evidence[1].arguments.items()
+def test_without_a_usable_forecast_the_usual_level_is_used_with_a_reason(case):
+    forecast_view, text, arguments = REFUSED[case]
+    _, results = run_cycles([30.0] * minutes(12), forecast_view, state=learned_state(10.0))
+    (finding,) = deviations(results[-1])
+    assert finding.evidence[0].arguments["due"] != "nan"
+    assert finding.evidence[1].text == f"findings.{text}"
+    assert arguments.items() <= finding.evidence[1].arguments.items()
 
 
-def test_with_neither_a_forecast_nor_a_usual_level_nothing_is_reported():
-    assert not any(off(verdicts) for verdicts in live([30.0] * minutes(20), None)[1])
+def test_without_forecast_and_usual_level_nothing_is_reported():
+    assert not any(deviations(verdicts) for verdicts in run_cycles([30.0] * minutes(20), None)[1])
 
 
-def why(verdicts):
+def reasons(verdicts):
     return {one.entity: one.reason for one in verdicts if isinstance(one, NoVerdict)}
 
 
-def test_a_service_that_cannot_be_judged_gives_the_reason_before_anything_was_found():
-    _, told = live([10.0] * minutes(12), None)
-    assert why(told[-1]) == {A: NoVerdictReason.WARMING_UP}  # nobody forecasts, and no hour is known
-    _, told = live([10.0] * minutes(12), None, state=learnt(10.0, slots=6 * 20))
-    assert why(told[-1]) == {A: NoVerdictReason.WARMING_UP}
-    known, hour = learnt(10.0), int(START % 86400.0 / SLOT_SECONDS) % SLOTS
+def test_a_service_without_expectation_has_no_verdict_with_a_reason():
+    _, results = run_cycles([10.0] * minutes(12), None)
+    assert reasons(results[-1]) == {A: NoVerdictReason.WARMING_UP}  # no forecast, and no hour is known
+    _, results = run_cycles([10.0] * minutes(12), None, state=learned_state(10.0, slots=6 * 20))
+    assert reasons(results[-1]) == {A: NoVerdictReason.WARMING_UP}
+    known, hour = learned_state(10.0), int(START % 86400.0 / SLOT_SECONDS) % SLOTS
     known.arrays["slot_seconds"][:, :, hour : hour + 3] = 0.0
-    _, told = live([10.0] * minutes(12), None, state=known)
-    assert why(told[-1]) == {A: NoVerdictReason.NO_EXPECTATION}  # days were seen, and never this hour
-    assert why(live([10.0] * minutes(12), said(A), state=known)[1][-1]) == {}
+    _, results = run_cycles([10.0] * minutes(12), None, state=known)
+    assert reasons(results[-1]) == {A: NoVerdictReason.NO_EXPECTATION}  # days were seen, and never this hour
+    assert reasons(run_cycles([10.0] * minutes(12), forecast(A), state=known)[1][-1]) == {}
 
 
-def test_until_enough_of_ten_minutes_is_known_there_is_no_verdict():
-    _, told = live([10.0] * minutes(12), said(A))
-    assert [why(told[minutes(at)]) for at in (1, 8)] == [{A: NoVerdictReason.WARMING_UP}, {}]
-    _, told = live([10.0] * minutes(12) + [np.nan] * minutes(8), said(A))
-    assert why(told[-1]) == {A: NoVerdictReason.NO_VALUES}
+def test_too_few_readings_of_ten_minutes_give_no_verdict():
+    _, results = run_cycles([10.0] * minutes(12), forecast(A))
+    assert [reasons(results[minutes(at)]) for at in (1, 8)] == [{A: NoVerdictReason.WARMING_UP}, {}]
+    _, results = run_cycles([10.0] * minutes(12) + [np.nan] * minutes(8), forecast(A))
+    assert reasons(results[-1]) == {A: NoVerdictReason.NO_VALUES}
 
 
-def test_it_stands_in_the_registry_with_its_stage():
+def test_it_is_registered_with_its_rollout_stage():
     standing = DetectorRollout().judge(
         DetectorRun(
             DETECTORS[forecast_deviation.NAME](),
-            learnt(10.0),
+            learned_state(10.0),
             1,
             (NoVerdict(forecast_deviation.NAME, A, NoVerdictReason.WARMING_UP),),
         ),
@@ -217,40 +219,45 @@ def test_it_stands_in_the_registry_with_its_stage():
     assert standing.silent == {NoVerdictReason.WARMING_UP: 1}
 
 
-def test_each_service_is_held_against_its_own():
+def test_each_service_is_compared_with_its_own_forecast():
     rates = np.array([[20.0] * minutes(16), [200.0] * minutes(16)])
-    foreseen = said(B, A)
-    foreseen.high[0], foreseen.middle[0], foreseen.low[0] = 260.0, 200.0, 150.0
-    _, told = live(rates, foreseen, entities=(A, B))
-    assert [item.entity for item in off(told[-1])] == [A]
+    forecast_view = forecast(B, A)
+    forecast_view.high[0], forecast_view.middle[0], forecast_view.low[0] = 260.0, 200.0, 150.0
+    _, results = run_cycles(rates, forecast_view, entities=(A, B))
+    assert [item.entity for item in deviations(results[-1])] == [A]
 
 
-def fell(foreseen, state=None):
-    _, told = live([*[50.0] * minutes(12), *[5.0] * minutes(3)], foreseen, state=state, detector=GatewayDetector())
-    return [one for one in told[-1] if isinstance(one, Finding)]
+def drop_findings(forecast_view, state=None):
+    _, results = run_cycles(
+        [*[50.0] * minutes(12), *[5.0] * minutes(3)], forecast_view, state=state, detector=GatewayDetector()
+    )
+    return [one for one in results[-1] if isinstance(one, Finding)]
 
 
-def test_a_drop_that_was_forecast_is_none_and_one_that_was_not_reports_what_was_forecast():
-    assert [item.fault for item in fell(said(A, low=2.0, middle=6.0, high=60.0))] == []
-    (item,) = fell(said(A, low=40.0, middle=50.0, high=60.0))
-    assert (item.fault, item.severity) == ("traffic-drop", Priority.P2)
-    assert item.evidence[-1].text == "findings.traffic_was_forecast"
+def test_a_forecast_drop_is_not_reported_and_other_drops_name_the_forecast():
+    assert [finding.fault for finding in drop_findings(forecast(A, low=2.0, middle=6.0, high=60.0))] == []
+    (finding,) = drop_findings(forecast(A, low=40.0, middle=50.0, high=60.0))
+    assert (finding.fault, finding.severity) == ("traffic-drop", Priority.P2)
+    assert finding.evidence[-1].text == "findings.traffic_was_forecast"
 
 
-def test_a_drop_without_a_forecast_reports_it():
-    (item,) = fell(None, state=learnt(50.0, GatewayDetector()))
-    assert item.fault == "traffic-drop"
-    assert item.evidence[-1].text == "findings.usual_no_forecast"
+def test_a_drop_without_a_forecast_names_the_missing_forecast():
+    (finding,) = drop_findings(None, state=learned_state(50.0, GatewayDetector()))
+    assert finding.fault == "traffic-drop"
+    assert finding.evidence[-1].text == "findings.usual_no_forecast"
 
 
-def test_while_a_fault_explains_fewer_requests_no_other_detector_reports():
-    rates, foreseen = [*[50.0] * minutes(12), *[5.0] * minutes(20)], said(A, low=40.0, middle=50.0, high=60.0)
-    found = [live(rates, foreseen, detector=one)[1][-1] for one in (GatewayDetector(), ForecastDeviationDetector())]
-    assert [one.fault for verdicts in found for one in verdicts if isinstance(one, Finding)] == ["traffic-drop"]
+def test_one_detector_reports_a_traffic_drop():
+    rates, forecast_view = [*[50.0] * minutes(12), *[5.0] * minutes(20)], forecast(A, low=40.0, middle=50.0, high=60.0)
+    results = [
+        run_cycles(rates, forecast_view, detector=one)[1][-1]
+        for one in (GatewayDetector(), ForecastDeviationDetector())
+    ]
+    assert [one.fault for verdicts in results for one in verdicts if isinstance(one, Finding)] == ["traffic-drop"]
 
 
-def test_on_a_day_that_the_calendar_names_fewer_are_not_reported():
+def test_less_traffic_on_a_calendar_event_is_not_reported():
     when = datetime.fromtimestamp(START, tz=UTC)
     event = Event("e", EventKind.CHANGE, A, when, "change", "calendar", {}, "e")
-    _, told = live([*ramp(10.0, 4.0, 60), *[4.0] * minutes(10)], said(A), events=(event,))
-    assert not off(told[-1])
+    _, results = run_cycles([*ramp(10.0, 4.0, 60), *[4.0] * minutes(10)], forecast(A), events=(event,))
+    assert not deviations(results[-1])

@@ -7,7 +7,7 @@ import pytest
 
 from detectors.load.gateway import GatewayDetector
 from outrider.model import CellStatus, EntityKind, Event, EventKind, Finding, Window
-from tests.detectors.load.test_forecast_deviation import A, live, said
+from tests.detectors.load.test_forecast_deviation import A, forecast, run_cycles
 
 S = EntityKind.SERVICE
 START = 1_800_000_000.0
@@ -15,7 +15,7 @@ CALM, LATER = 60, 36  # scrapes of 5 s
 
 
 def service(later_rate, *, probe=1.0, status=200.0, queue=0.0, ready=6.0, expiry=1e6, code=None, failed=0.0):
-    """Fifty requests a scrape, then ``later_rate``; probes find ``probe`` in the later part."""
+    """Fifty requests per scrape, then ``later_rate`` with the probe result ``probe``."""
     row = {
         "svc_requests_total": [50.0] * CALM + [later_rate] * LATER,
         "svc_requests_per_second": [10.0] * CALM + [later_rate / 5.0] * LATER,
@@ -33,7 +33,7 @@ def service(later_rate, *, probe=1.0, status=200.0, queue=0.0, ready=6.0, expiry
 
 
 @pytest.fixture
-def found(window_of, findings_of):
+def find(window_of, findings_of):
     def run(row, **more):
         return [item.fault for item in findings_of(GatewayDetector(), window_of(S, {"s": row}, **more))]
 
@@ -41,11 +41,11 @@ def found(window_of, findings_of):
 
 
 @pytest.mark.parametrize(("status", "code"), [(503.0, None), (503.0, 5.0), (0.0, 2.0), (0.0, None)])
-def test_an_entry_that_answers_wrongly_or_not_at_all_before_healthy_engines_is_a_gateway_fault(found, status, code):
-    assert found(service(20.0, probe=0.0, status=status, code=code)) == ["gateway-fault"]
+def test_failed_probes_before_healthy_engines_are_a_gateway_fault(find, status, code):
+    assert find(service(20.0, probe=0.0, status=status, code=code)) == ["gateway-fault"]
 
 
-def test_a_gateway_that_fails_some_requests_is_found(window_of, findings_of):
+def test_a_gateway_that_fails_some_requests_is_reported(window_of, findings_of):
     row = service(25.0)
     row["probe_success"] = [1.0] * CALM + [0.0 if i % 3 == 0 else 1.0 for i in range(LATER)]
     row["probe_http_status_code"] = [200.0] * CALM + [503.0 if i % 3 == 0 else 200.0 for i in range(LATER)]
@@ -66,18 +66,18 @@ def test_a_gateway_that_fails_some_requests_is_found(window_of, findings_of):
         service(20.0, probe=0.0, status=503.0, ready=0.0),  # there are no engines
     ],
 )
-def test_what_is_not_the_gateways(found, row):
-    assert found(row) == []
+def test_failures_elsewhere_are_not_a_gateway_fault(find, row):
+    assert find(row) == []
 
 
-def test_probes_that_failed_while_no_engine_was_ready_blame_no_gateway_when_one_is_back(found):
+def test_probes_that_failed_without_ready_engines_do_not_blame_the_gateway(find):
     row = service(5.0, probe=0.0, status=503.0)
     row["svc_ready_backends"] = [6.0] * CALM + [0.0] * (LATER - 3) + [1.0] * 3
-    assert found(row) == []
+    assert find(row) == []
 
 
-def test_far_fewer_requests_through_an_entry_that_works_are_a_drop(found):
-    assert found(service(3.0)) == ["traffic-drop"]
+def test_far_fewer_requests_through_a_working_gateway_are_a_traffic_drop(find):
+    assert find(service(3.0)) == ["traffic-drop"]
 
 
 @pytest.mark.parametrize(
@@ -89,18 +89,18 @@ def test_far_fewer_requests_through_an_entry_that_works_are_a_drop(found):
         service(3.0, probe=0.0, status=503.0, queue=50.0),
     ],
 )
-def test_what_is_no_drop(found, row):
-    assert found(row) == []
+def test_small_or_explained_changes_are_not_a_traffic_drop(find, row):
+    assert find(row) == []
 
 
-def test_a_day_that_the_calendar_names_is_no_drop(found, ref):
+def test_a_calendar_event_is_not_a_traffic_drop(find, ref):
     when = datetime.fromtimestamp(START + 290, tz=UTC)
     event = Event("e", EventKind.CHANGE, ref(S, "s"), when, "change", "calendar", {}, "e")
-    assert found(service(3.0), events=[event]) == []
+    assert find(service(3.0), events=[event]) == []
 
 
 def learnt(window_of, level):
-    """Three days at steps of ten minutes, at one level."""
+    """Three days of ten-minute means at one level."""
     length = 3 * 144
     window = window_of(S, {"s": {"svc_requests_per_second": [level] * length}})
     times = START - 600.0 * np.arange(length, 0, -1)
@@ -110,17 +110,17 @@ def learnt(window_of, level):
 
 
 @pytest.mark.parametrize(("usual", "faults"), [(10.0, ["traffic-drop"]), (1.5, [])])
-def test_the_end_of_a_burst_is_no_drop_where_the_hour_is_known(window_of, now_of, usual, faults):
+def test_the_end_of_a_burst_is_not_a_drop_if_the_hour_is_known(window_of, now_of, usual, faults):
     detector, state = learnt(window_of, usual)
     window = window_of(S, {"s": service(12.0)})  # from 10/s to 2.4/s
-    said = ()
+    verdicts = ()
     for length in range(1, window.times.size + 1):
         part = Window(
             S, window.entities, window.times[:length], window.keys, window.values[:, :length],
             window.status[:, :length], window.step,
         )  # fmt: skip
-        state, said = detector.detect(state, part, None, now_of(part))
-    assert [item.fault for item in said if item.fault] == faults
+        state, verdicts = detector.detect(state, part, None, now_of(part))
+    assert [item.fault for item in verdicts if item.fault] == faults
 
 
 def test_a_drop_ends_when_the_requests_come_back(window_of, findings_of):
@@ -129,32 +129,32 @@ def test_a_drop_ends_when_the_requests_come_back(window_of, findings_of):
 
 
 @pytest.mark.parametrize("later", [5.0, 15.0])
-def test_what_has_been_low_for_half_a_day_is_the_new_usual(later):
-    """15 of 50 is no drop where the forecast follows it, and no level to learn from until it has lasted."""
+def test_low_traffic_for_half_a_day_is_the_new_baseline(later):
+    """A fall from 50 to 15 is not a drop if it was forecast, and is learned only after it lasted."""
 
     def due(at):
-        return said(A, *((40.0, 50.0, 60.0) if at < START + 7200.0 else (12.0, 15.0, 18.0)))
+        return forecast(A, *((40.0, 50.0, 60.0) if at < START + 7200.0 else (12.0, 15.0, 18.0)))
 
     rates = [50.0] * 60 + [later] * 14 * 60
-    (state, told) = live(rates, due if later == 15.0 else None, detector=GatewayDetector(), apart=60.0)
-    drops = [any(isinstance(one, Finding) and one.fault == "traffic-drop" for one in verdicts) for verdicts in told]
+    (state, results) = run_cycles(rates, due if later == 15.0 else None, detector=GatewayDetector(), apart=60.0)
+    drops = [any(isinstance(one, Finding) and one.fault == "traffic-drop" for one in verdicts) for verdicts in results]
     if later == 5.0:
         assert drops[70]
         assert drops[60 + 11 * 60]
     assert not any(drops[60 + 13 * 60 :])
     assert state.arrays["arriving"][0] == pytest.approx(later * 15.0 / 60.0, rel=0.05)  # of a cycle a minute
     assert np.isnan(state.arrays["low_since"][0])
-    (again, _) = live(
+    (again, _) = run_cycles(
         [later] * 60, None, detector=GatewayDetector(), state=state, start=START + 15 * 3600.0, apart=60.0
     )
     assert again.arrays["updates"][0, 0] > state.arrays["updates"][0, 0], "its hours are learnt again"
 
 
-def test_there_is_no_verdict_without_values(window_of, findings_of):
+def test_missing_values_give_no_verdict(window_of, findings_of):
     row = {"svc_requests_total": [None] * 20}
-    said = []
-    assert findings_of(GatewayDetector(), window_of(S, {"s": row}), verdicts=said) == []
-    assert [item.reason.value for item in said] == ["no_values"]
+    verdicts = []
+    assert findings_of(GatewayDetector(), window_of(S, {"s": row}), verdicts=verdicts) == []
+    assert [item.reason.value for item in verdicts] == ["no_values"]
     assert findings_of(GatewayDetector(), window_of(S, {"s": {"svc_requests_total": [5.0]}})) == []
     stale = {("s", "svc_requests_total", 0): CellStatus.STALE}
     one = window_of(S, {"s": {"svc_requests_total": [5.0]}}, statuses=stale)

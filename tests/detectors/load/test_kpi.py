@@ -19,12 +19,12 @@ def service(later, *, calm=None, answered=40.0):
 
 
 @pytest.fixture
-def found(window_of, findings_of):
+def find(window_of, findings_of):
     return lambda row: findings_of(KpiDetector(), window_of(S, {"s": row}))
 
 
-def test_a_figure_well_below_what_it_was_is_a_kpi_drop(found):
-    (item,) = found(service(0.35))
+def test_a_value_far_below_its_baseline_is_a_kpi_drop(find):
+    (item,) = find(service(0.35))
     assert item.fault == "kpi-drop"
     assert [one.text for one in item.evidence] == ["findings.kpi_fell", "findings.answers_invalid_share"]
 
@@ -35,17 +35,17 @@ def test_a_figure_well_below_what_it_was_is_a_kpi_drop(found):
         service(0.60),  # its own scatter
         service(0.9),  # better
         service([0.35] * 5 + [0.62] * 15),  # for a moment
-        service(0.0, answered=0.0),  # nobody asks: it says nothing
+        service(0.0, answered=0.0),  # no requests: no evidence
         service(0.35, calm=[0.2, 0.9] * 30),  # a figure that jumps about
         service([None] * 20),
     ],
 )
-def test_what_is_no_drop_of_the_kpi(found, row):
-    assert found(row) == []
+def test_small_or_short_changes_are_not_a_kpi_drop(find, row):
+    assert find(row) == []
 
 
-def test_a_figure_that_is_not_pushed_is_silent(window_of, findings_of):
-    said = []
+def test_a_kpi_without_values_has_no_verdict(window_of, findings_of):
+    verdicts = []
     window = window_of(S, {"s": {"svc_requests_total": [40.0] * 30}})
-    assert findings_of(KpiDetector(), window, verdicts=said) == []
-    assert [item.reason.value for item in said] == ["no_values"]
+    assert findings_of(KpiDetector(), window, verdicts=verdicts) == []
+    assert [item.reason.value for item in verdicts] == ["no_values"]

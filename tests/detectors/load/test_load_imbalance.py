@@ -30,7 +30,7 @@ def skewed(ref, window_of, findings_of):
     return run
 
 
-def test_a_replica_that_gets_far_more_than_its_peers_and_holds_more_is_skewed(skewed):
+def test_a_replica_with_far_more_load_than_its_peers_is_skewed(skewed):
     assert skewed(replica(), replica(25.0, 40.0), replica(), replica()) == [("traffic-skew", "r1")]
 
 
@@ -45,16 +45,16 @@ def test_a_replica_that_gets_far_more_than_its_peers_and_holds_more_is_skewed(sk
         [replica(), replica(25.0, 40.0)],  # two have no median
     ],
 )
-def test_what_is_no_skew(skewed, rows):
+def test_small_or_even_differences_are_not_skew(skewed, rows):
     assert skewed(*rows) == []
 
 
-def test_few_requests_prove_nothing(skewed):
+def test_few_requests_give_no_finding(skewed):
     low = [replica(0.5, 8.0, usually=0.5) for _ in range(3)]
     assert skewed(*low, replica(2.0, 40.0, usually=0.5)) == []
 
 
-def test_there_is_no_verdict_of_replicas_without_values(skewed):
+def test_replicas_without_values_have_no_verdict(skewed):
     nothing = {"engine_http_requests_total": [None] * 54, "engine_inflight_requests": [None] * 54}
     assert skewed(nothing, nothing, nothing) == []
     assert skewed() == []

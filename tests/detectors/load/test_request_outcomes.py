@@ -28,18 +28,18 @@ def service(*, refused=0.0, left=0.0, failed=0.0, answered=40.0, ttft=0.1, queue
 
 
 @pytest.fixture
-def found(window_of, findings_of):
+def find(window_of, findings_of):
     return lambda **row: [
         item.fault for item in findings_of(RequestOutcomeDetector(), window_of(S, {"s": service(**row)}))
     ]
 
 
-def test_refused_requests_above_the_share_of_before_are_bad_requests(found):
-    assert found(refused=6.0) == ["bad-requests"]
+def test_a_rising_ratio_of_refused_requests_is_reported(find):
+    assert find(refused=6.0) == ["bad-requests"]
 
 
-def test_clients_that_leave_answers_that_come_in_time_abort(found):
-    assert found(left=12.0) == ["client-aborts"]
+def test_aborts_of_timely_responses_are_client_aborts(find):
+    assert find(left=12.0) == ["client-aborts"]
 
 
 @pytest.mark.parametrize(
@@ -54,15 +54,15 @@ def test_clients_that_leave_answers_that_come_in_time_abort(found):
         {"left": 12.0, "failed": 4.0},  # or because the engines fail
     ],
 )
-def test_what_is_neither(found, row):
-    assert found(**row) == []
+def test_other_changes_are_not_reported(find, row):
+    assert find(**row) == []
 
 
 def test_engines_without_the_metrics_give_no_verdict(window_of, findings_of):
-    said = []
+    verdicts = []
     window = window_of(S, {"s": {"svc_requests_total": [40.0] * 30}})
-    assert findings_of(RequestOutcomeDetector(), window, verdicts=said) == []
-    assert [item.reason.value for item in said] == ["no_values"]
+    assert findings_of(RequestOutcomeDetector(), window, verdicts=verdicts) == []
+    assert [item.reason.value for item in verdicts] == ["no_values"]
 
 
 def test_it_ends_with_its_cause(window_of, findings_of):

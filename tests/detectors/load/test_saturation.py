@@ -16,7 +16,7 @@ BOUNDS = signal("engine_ttft_seconds").bounds
 
 
 def first_tokens(name, length, seconds, count=5.0):
-    """``count`` first tokens a scrape, all of them in the bucket of ``seconds``."""
+    """``count`` first tokens per scrape, all in the bucket of ``seconds``."""
     index = int(np.searchsorted(BOUNDS, seconds))
     return {f"{name}#{i}": [count if i == index else 0.0] * length for i in range(len(BOUNDS) + 1)}
 
@@ -59,41 +59,41 @@ GROWING = [0.0] * 5 + [float(10 + 3 * i) for i in range(15)]
 
 
 def test_a_growing_queue_on_a_full_cache_is_kv_pressure(pressed):
-    (found,) = pressed(r0=replica(GROWING))
-    assert (found.fault, found.observed) == ("kv-pressure", 0.97)
-    texts = [item.text.removeprefix("findings.") for item in found.evidence]
+    (finding,) = pressed(r0=replica(GROWING))
+    assert (finding.fault, finding.observed) == ("kv-pressure", 0.97)
+    texts = [item.text.removeprefix("findings.") for item in finding.evidence]
     assert texts == ["kv_full", "kv_per_request", "queue_grows", "ttft_late"]
 
 
 def test_a_cache_filled_by_more_requests_is_a_symptom(pressed):
     row = replica(GROWING)
     row["engine_requests_running"] = [8.0 if not queued else 24.0 for queued in GROWING]
-    (found,) = pressed(r0=row)
-    assert (found.fault, found.detector, found.severity) == (None, "cache", Priority.P3)
+    (finding,) = pressed(r0=row)
+    assert (finding.fault, finding.detector, finding.severity) == (None, "cache", Priority.P3)
 
 
 def test_a_cache_filled_by_longer_prompts_is_a_symptom(pressed):
     row = replica(GROWING)
     row["engine_prompt_tokens_total"] = [5000.0 if not queued else 20000.0 for queued in GROWING]
-    (found,) = pressed(r0=row)
-    assert found.fault is None
+    (finding,) = pressed(r0=row)
+    assert finding.fault is None
 
 
 def test_a_full_cache_from_the_first_scrape_on_has_no_level_to_compare_with(pressed):
     row = replica([float(10 + 3 * i) for i in range(15)])
-    (found,) = pressed(r0=row)
-    assert found.fault is None
+    (finding,) = pressed(r0=row)
+    assert finding.fault is None
 
 
-def test_a_queue_shorter_than_a_minute_is_what_queues_are_for(pressed):
+def test_a_queue_shorter_than_a_minute_has_no_finding(pressed):
     assert pressed(r0=replica(GROWING[:14])) == []
 
 
-def test_a_full_cache_with_nothing_waiting_is_fine(pressed):
+def test_a_full_cache_without_a_queue_has_no_finding(pressed):
     assert pressed(r0=replica([0.0] * 40, kv=1.0, ttft=0.1)) == []
 
 
-def test_a_full_batch_with_a_short_queue_inside_the_objective_is_fine(pressed):
+def test_a_full_batch_within_the_slo_has_no_finding(pressed):
     assert pressed(r0=replica([3.0] * 100, running=256.0, kv=0.99, ttft=0.5)) == []
 
 
@@ -102,17 +102,17 @@ def test_a_queue_without_memory_pressure_is_not_kv_pressure(pressed):
     assert len(pressed(r0=replica(GROWING, kv=0.9, preempted=0.2))) == 1
 
 
-def test_no_tokens_no_saturation(pressed):
+def test_an_engine_without_tokens_is_not_saturated(pressed):
     assert pressed(r0=replica(GROWING, tokens=0.0)) == []
 
 
-def test_a_draining_backlog_belongs_to_what_caused_it(pressed, surging):
+def test_a_draining_backlog_keeps_its_cause(pressed, surging):
     draining = [0.0] * 5 + [float(max(0, 69 - 4 * i)) for i in range(18)]
     assert pressed(r0=replica(draining)) == []
     assert surging(s=service(draining, [5.0] * len(draining))) == []
 
 
-def test_pressure_lasts_until_users_wait_no_more(pressed):
+def test_pressure_lasts_until_the_queue_is_empty(pressed):
     drained = [*GROWING, *(float(50 - 4 * i) for i in range(12))]
     assert [item.fault for item in pressed(r0=replica(drained))] == ["kv-pressure"]
     assert pressed(r0=replica([*drained, 0.0])) == []
@@ -120,35 +120,35 @@ def test_pressure_lasts_until_users_wait_no_more(pressed):
 
 def test_arrivals_above_their_level_make_a_surge(surging):
     queue = [0.0] * 60 + [float(3 * i) for i in range(1, 31)]
-    (found,) = surging(s=service(queue, [5.0] * len(queue)))
-    assert (found.fault, found.entity.kind, found.score) == ("traffic-surge", S, 0.85)
-    assert found.evidence[-1].text == "findings.arrivals_rose"
+    (finding,) = surging(s=service(queue, [5.0] * len(queue)))
+    assert (finding.fault, finding.entity.kind, finding.score) == ("traffic-surge", S, 0.85)
+    assert finding.evidence[-1].text == "findings.arrivals_rose"
 
 
-def test_a_queue_under_the_usual_arrivals_has_no_name(surging):
+def test_a_queue_at_the_usual_arrival_rate_has_no_fault(surging):
     queue = [0.0] * 60 + [float(3 * i) for i in range(1, 31)]
     answered = [8.0] * 60 + [5.0] * 30  # as many arrive, fewer are served
-    (found,) = surging(s=service(queue, answered))
-    assert (found.fault, found.detector, found.severity) == (None, "queue", Priority.P2)
-    assert found.evidence[-1].text == "findings.arrivals_as_before"
+    (finding,) = surging(s=service(queue, answered))
+    assert (finding.fault, finding.detector, finding.severity) == (None, "queue", Priority.P2)
+    assert finding.evidence[-1].text == "findings.arrivals_as_before"
 
 
 def test_longer_prompts_at_the_same_rate_are_a_burst_of_long_prompts(surging):
     queue = [0.0] * 60 + [float(3 * i) for i in range(1, 31)]
     row = service(queue, [8.0] * 60 + [5.0] * 30)
     row["svc_prompt_tokens_total"] = [4000.0] * 60 + [15000.0] * 30
-    (found,) = surging(s=row)
-    assert found.fault == "long-prompt-burst"
-    assert found.evidence[-1].text == "findings.prompts_longer"
+    (finding,) = surging(s=row)
+    assert finding.fault == "long-prompt-burst"
+    assert finding.evidence[-1].text == "findings.prompts_longer"
 
 
 @pytest.mark.parametrize(("left", "fault"), [(0.0, "traffic-surge"), (3.0, "retry-storm")])
-def test_clients_that_leave_while_more_come_make_a_storm_of_a_surge(surging, left, fault):
+def test_aborts_during_rising_arrivals_make_a_retry_storm(surging, left, fault):
     queue = [0.0] * 60 + [float(3 * i) for i in range(1, 31)]
     row = service(queue, [8.0] * 90)
     row["svc_abandoned_total"] = [0.0] * 60 + [left] * 30
-    (found,) = surging(s=row)
-    assert found.fault == fault
+    (finding,) = surging(s=row)
+    assert finding.fault == fault
 
 
 def flags_changed(ref, at):
@@ -162,34 +162,36 @@ def flags_changed(ref, at):
     (False, [4.0] * 30, None),
     (True, [4.0 + i % 2 for i in range(30)], None),
 ])  # fmt: skip
-def test_a_batch_at_a_ceiling_since_a_change_of_flags(ref, window_of, findings_of, changed, running, fault):
+def test_a_full_batch_after_a_flag_change_is_a_misconfigured_batch(
+    ref, window_of, findings_of, changed, running, fault
+):
     queue = [0.0] * 60 + [float(3 * i) for i in range(1, 31)]
     row = service(queue, [8.0] * 60 + [5.0] * 30)
     row["svc_inflight_requests"] = [8.0] * 60 + [wait + run for wait, run in zip(queue[60:], running, strict=True)]
     events = [flags_changed(ref, START + 300)] if changed else []
-    (found,) = findings_of(QueueingDetector(), window_of(S, {"s": row}, events=events))
-    assert found.fault == fault
+    (finding,) = findings_of(QueueingDetector(), window_of(S, {"s": row}, events=events))
+    assert finding.fault == fault
 
 
 @pytest.mark.parametrize(("running", "fault"), [(4.0, "batch-misconfigured"), (16.0, "traffic-surge")])
-def test_a_backlog_that_a_smaller_batch_serves_is_the_batchs(ref, window_of, findings_of, running, fault):
-    """A surge fills a batch of 16; its arrivals fall again while its backlog stands, and then flags change."""
+def test_a_backlog_under_a_smaller_batch_is_a_misconfigured_batch(ref, window_of, findings_of, running, fault):
+    """A surge fills a batch of 16. Arrivals fall again with a backlog left, and then flags change."""
     queue = [0.0] * 30 + [float(3 * i) for i in range(1, 31)] + [90.0] * 60
     batch = [16.0] * 90 + [running] * 30
     row = service(queue, [5.0] * 30 + [20.0] * 30 + [5.0] * 60)
     row["svc_inflight_requests"] = [wait + run for wait, run in zip(queue, batch, strict=True)]
     at = START + 450
-    (found,) = findings_of(QueueingDetector(), window_of(S, {"s": row}, events=[flags_changed(ref, at)]))
-    assert found.fault == fault
+    (finding,) = findings_of(QueueingDetector(), window_of(S, {"s": row}, events=[flags_changed(ref, at)]))
+    assert finding.fault == fault
     if fault == "batch-misconfigured":
-        assert found.window.start.timestamp() == at, "not the older queue's beginning"
+        assert finding.window.start.timestamp() == at, "not the older queue's beginning"
 
 
-def test_more_traffic_that_is_served_in_time_is_no_surge(surging):
+def test_more_traffic_within_the_slo_is_not_a_surge(surging):
     assert surging(s=service([0.0] * 90, [5.0] * 60 + [20.0] * 30, ttft=0.2)) == []
 
 
-def test_unknown_first_tokens_leave_the_queue_to_decide(window_of, findings_of):
+def test_the_queue_decides_if_ttft_is_unknown(window_of, findings_of):
     row = {name: values for name, values in replica(GROWING).items() if "#" not in name}
-    (found,) = findings_of(SaturationDetector(), window_of(R, {"r0": row}))
-    assert found.score == pytest.approx(0.6)
+    (finding,) = findings_of(SaturationDetector(), window_of(R, {"r0": row}))
+    assert finding.score == pytest.approx(0.6)

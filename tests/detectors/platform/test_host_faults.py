@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from detector_events import logged, said  # type: ignore[import-not-found]
+from detector_events import event_at, log_event  # type: ignore[import-not-found]
 
 from detectors.platform.host_faults import HostFaultDetector
 from detectors.platform.noisy_neighbor import NoisyNeighborDetector
@@ -30,57 +30,57 @@ def _length(columns):
     return max((len(values) for values in columns.values()), default=20)
 
 
-def test_a_host_that_is_well(find):
+def test_a_healthy_host_has_no_finding(find):
     assert find({}) == []
     assert find({"node_filesystem_available_ratio": [0.6] * 20, "node_network_errors_per_second": [0.0] * 20}) == []
 
 
 @pytest.mark.parametrize(("left", "fault"), [(0.01, True), (0.08, False), (None, False)])
-def test_a_disk_without_room(find, left, fault):
+def test_low_free_space_is_a_full_disk(find, left, fault):
     assert find({"node_filesystem_available_ratio": [0.5] * 10 + [left] * 3}) == ["disk-full"] * fault
 
 
 def test_a_kubelet_disk_condition_lasts_until_it_is_cleared(find):
     short = {"node_filesystem_available_ratio": [0.5] * 10 + [0.08] * 10}
-    pressure, eased = said(NODE, "NodeHasDiskPressure", 40), said(NODE, "NodeHasNoDiskPressure", 60)
+    pressure, eased = event_at(NODE, "NodeHasDiskPressure", 40), event_at(NODE, "NodeHasNoDiskPressure", 60)
     assert find(short, [pressure]) == ["disk-full"]
     assert find(short, [pressure, eased]) == []
     assert find({"node_filesystem_available_ratio": [0.5] * 20}, [pressure]) == [], "there is room again"
     assert find({}, [pressure]) == ["disk-full"], "nobody tells the room"
 
 
-def test_a_disk_that_times_out(find):
-    line = logged(NODE, "disk-error", 20, "nvme nvme0: I/O tag 1 timeout, aborting")
+def test_a_disk_io_timeout_is_a_slow_disk(find):
+    line = log_event(NODE, "disk-error", 20, "nvme nvme0: I/O tag 1 timeout, aborting")
     assert find({}, [line]) == ["disk-slow"]
-    assert find({}, [logged(NODE, "machine-check", 20)]) == []
+    assert find({}, [log_event(NODE, "machine-check", 20)]) == []
 
 
-def test_a_disk_that_a_load_keeps_busy_is_no_slow_one(find):
+def test_a_busy_disk_is_slow_only_if_it_lasts(find):
     busy = {"node_disk_busy_ratio": [0.0] * 3 + [1.0] * 60, "node_io_stall_ratio": [0.0] * 3 + [0.5] * 60}
     assert find(busy) == []
     assert find({name: [0.0] * 3 + values[-1:] * 110 for name, values in busy.items()}) == ["disk-slow"]
 
 
 @pytest.mark.parametrize(("offset", "fault"), [(0.3, True), (-2.0, True), (0.01, False)])
-def test_a_clock_that_is_off(find, offset, fault):
+def test_a_lasting_clock_offset_is_clock_skew(find, offset, fault):
     assert find({"node_clock_offset_seconds": [0.0] * 5 + [offset] * 15}) == ["clock-skew"] * fault
     assert find({"node_clock_offset_seconds": [0.0] * 18 + [offset] * 2}) == []
 
 
-def test_packets_that_are_lost_are_a_share_of_all(find):
+def test_network_loss_is_the_ratio_of_errors_to_traffic(find):
     few = {"node_network_bytes_per_second": [1e6] * 20, "node_network_errors_per_second": [0.0] * 5 + [40.0] * 15}
     assert find(few) == ["network-loss"]
     assert find(few | {"node_network_bytes_per_second": [1e9] * 20}) == []
 
 
 def test_a_sensor_alarm_counts_for_half_an_hour(find):
-    line = logged(NODE, "sensor-alarm", 20, "ipmi: Power Supply 2 failure detected")
+    line = log_event(NODE, "sensor-alarm", 20, "ipmi: Power Supply 2 failure detected")
     columns = {"node_clock_offset_seconds": [0.0] * 300}
     assert find(columns, [line]) == ["psu-or-fan-failed"]
     assert find({"node_clock_offset_seconds": [0.0] * 400}, [line]) == []
 
 
-def test_nothing_known_and_a_single_scrape(find):
+def test_no_values_and_a_single_scrape_give_no_finding(find):
     assert find({"node_clock_offset_seconds": [None] * 4}) == []
     assert find({"node_filesystem_available_ratio": [0.0], "node_clock_offset_seconds": [9.0]}) == []
 
@@ -95,22 +95,22 @@ def taken(window_of, findings_of):
             }
             for place, end in enumerate(ends)
         }
-        found = findings_of(NoisyNeighborDetector(), window_of(EntityKind.NODE, rows))
-        return [(item.fault, item.entity.name) for item in found]
+        findings = findings_of(NoisyNeighborDetector(), window_of(EntityKind.NODE, rows))
+        return [(item.fault, item.entity.name) for item in findings]
 
     return run
 
 
-def test_cpu_that_is_taken_on_one_host(taken):
+def test_cpu_rising_on_one_host_is_a_noisy_neighbour(taken):
     assert taken([0.7, 0.1, 0.1]) == [("noisy-neighbour", "n0")]
     assert taken([0.3, 0.1, 0.1]) == []
 
 
-def test_cpu_that_rises_everywhere_or_while_the_disk_is_busy(taken):
+def test_cpu_rising_on_all_hosts_or_with_disk_load_is_not_a_noisy_neighbour(taken):
     assert taken([0.7, 0.7, 0.7]) == []
     assert taken([0.7, 0.1, 0.1], disk=0.8) == []
 
 
-def test_an_unknown_host(window_of, findings_of):
+def test_high_cpu_without_a_baseline_has_no_finding(window_of, findings_of):
     rows = {name: {"node_cpu_utilization_ratio": [level] * 30} for name, level in (("a", 0.9), ("b", 0.1), ("c", 0.1))}
     assert findings_of(NoisyNeighborDetector(), window_of(EntityKind.NODE, rows)) == []

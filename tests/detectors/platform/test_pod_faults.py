@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from detector_events import logged, said  # type: ignore[import-not-found]
+from detector_events import event_at, log_event  # type: ignore[import-not-found]
 
 from detectors.platform.pod_faults import PodFaultDetector
 from outrider.model import EntityKind, EntityRef, NoVerdict
@@ -18,8 +18,8 @@ POD = EntityRef("lab", EntityKind.POD, "default", "p0")
 def find(window_of, findings_of):
     def run(columns, events=(), verdicts=None):
         window = window_of(EntityKind.POD, {"p0": columns}, events=events)
-        found = findings_of(PodFaultDetector(), window, verdicts=verdicts)
-        return [(item.fault, str(item.entity)) for item in found]
+        findings = findings_of(PodFaultDetector(), window, verdicts=verdicts)
+        return [(item.fault, str(item.entity)) for item in findings]
 
     return run
 
@@ -33,42 +33,46 @@ def pod(ready=1.0, restarts=(), oom=0.0, waiting=0.0, length=12):
     }
 
 
-def test_a_pod_that_is_well(find):
+def test_a_healthy_pod_has_no_finding(find):
     assert find(pod()) == []
     assert find({name: values[:1] for name, values in pod().items()}) == []
 
 
-def test_a_kill_for_memory_by_the_kernels_word(find):
-    line = logged(POD, "oom-kill", 10, "Memory cgroup out of memory: Killed process 41 (python3)")
+def test_an_oom_kill_in_the_kernel_log_is_reported(find):
+    line = log_event(POD, "oom-kill", 10, "Memory cgroup out of memory: Killed process 41 (python3)")
     assert find(pod(), [line]) == [("pod-oom", "pod/default/p0")]
 
 
-def test_a_kill_for_memory_by_the_kubelets_word_needs_a_restart_of_the_window(find):
+def test_an_oom_termination_reason_needs_a_restart_within_the_window(find):
     assert find(pod(oom=1.0, restarts=(4,))) == [("pod-oom", "pod/default/p0")]
     assert find(pod(oom=1.0)) == []
     assert find(pod(oom=0.0, restarts=(4,))) == []
 
 
-def test_a_process_that_starts_and_ends_again_and_again(find):
-    events = [said(POD, code, at) for code, at in (("Started", 5), ("BackOff", 12), ("Started", 20), ("BackOff", 30))]
+def test_repeated_starts_and_backoffs_are_a_crash_loop(find):
+    events = [
+        event_at(POD, code, at) for code, at in (("Started", 5), ("BackOff", 12), ("Started", 20), ("BackOff", 30))
+    ]
     assert find(pod(ready=0.0), events) == [("crash-loop", "pod/default/p0")]
     assert find(pod(ready=0.0, waiting=3.0), events[:3]) == [("crash-loop", "pod/default/p0")]
     assert find(pod(ready=0.0), events[:3]) == [], "the second process may be well"
 
 
-def test_a_container_that_only_waits_has_ended_once(find):
-    events = [said(POD, "BackOff", at) for at in (5, 20, 40)]
+def test_backoffs_without_starts_are_not_a_crash_loop(find):
+    events = [event_at(POD, "BackOff", at) for at in (5, 20, 40)]
     assert find(pod(ready=0.0, waiting=3.0, restarts=(2, 5, 8)), events) == []
 
 
-def test_pods_that_are_made_anew_start_for_the_first_time(find):
+def test_starts_of_recreated_pods_are_not_a_crash_loop(find):
     codes = ("Started", "Killing", "Scheduled", "Started", "Killing", "Scheduled", "Started")
-    assert find(pod(), [said(POD, code, 5 + 5 * place) for place, code in enumerate(codes)]) == []
+    assert find(pod(), [event_at(POD, code, 5 + 5 * place) for place, code in enumerate(codes)]) == []
 
 
-def test_a_loop_of_memory_kills_is_one_of_memory(find):
-    events = [said(POD, code, at) for code, at in (("Started", 5), ("Started", 20), ("Started", 40), ("BackOff", 50))]
-    assert find(pod(), [*events, logged(POD, "oom-kill", 19)]) == [("pod-oom", "pod/default/p0")]
+def test_a_loop_of_oom_kills_is_reported_as_pod_oom(find):
+    events = [
+        event_at(POD, code, at) for code, at in (("Started", 5), ("Started", 20), ("Started", 40), ("BackOff", 50))
+    ]
+    assert find(pod(), [*events, log_event(POD, "oom-kill", 19)]) == [("pod-oom", "pod/default/p0")]
 
 
 def test_without_events_restarts_are_counted(find):
@@ -76,11 +80,11 @@ def test_without_events_restarts_are_counted(find):
     assert find(pod(waiting=3.0, restarts=(2,))) == []
 
 
-def test_events_of_long_ago_are_over(find):
-    assert find(pod(length=240), [logged(POD, "oom-kill", 10)]) == []
+def test_old_events_are_ignored(find):
+    assert find(pod(length=240), [log_event(POD, "oom-kill", 10)]) == []
 
 
-def test_nothing_known_is_no_verdict(find):
+def test_no_values_give_no_verdict(find):
     verdicts: list[NoVerdict] = []
     assert find({"pod_ready": [None] * 4}, verdicts=verdicts) == []
     assert verdicts

@@ -23,13 +23,13 @@ def labels(node, *, engine=False):
 
 def fleet(nodes, engines=1):
     """Per node a node exporter, a dcgm exporter and some engines."""
-    found = {}
+    targets = {}
     for node in nodes:
-        found[target(f"{node}-node")] = labels(node)
-        found[target(f"{node}-dcgm")] = labels(node)
+        targets[target(f"{node}-node")] = labels(node)
+        targets[target(f"{node}-dcgm")] = labels(node)
         for number in range(engines):
-            found[target(f"{node}-engine-{number}")] = labels(node, engine=True)
-    return Topology.build((), found, found)
+            targets[target(f"{node}-engine-{number}")] = labels(node, engine=True)
+    return Topology.build((), targets, targets)
 
 
 @pytest.fixture
@@ -43,22 +43,22 @@ def find(window_of, findings_of):
                 "target_failure_code": [0.0] * 3 + [last[1]] * scrapes,
                 "target_trust_code": [0.0] * 3 + [last[2] if len(last) > 2 else float(last[0] == 0)] * scrapes,
             }
-        found = findings_of(ScrapeTargetDetector(), window_of(W, rows, namespace="targets"), topology)
-        return [(item.fault, str(item.entity)) for item in found]
+        findings = findings_of(ScrapeTargetDetector(), window_of(W, rows, namespace="targets"), topology)
+        return [(item.fault, str(item.entity)) for item in findings]
 
     return run
 
 
-def test_all_answer(find):
+def test_reachable_targets_have_no_finding(find):
     assert find(fleet(["n0", "n1"]), {}) == []
 
 
-def test_one_exporter_gone_is_about_its_node(find):
+def test_an_unreachable_exporter_is_reported_on_its_node(find):
     assert find(fleet(["n0", "n1"]), {"n0-dcgm": REFUSED}) == [("exporter-down", "node/n0")]
     assert find(fleet(["n0", "n1"]), {"n0-dcgm": REFUSED}, scrapes=1) == []
 
 
-def test_pages_that_stand_still_are_about_where_they_are_read(find):
+def test_frozen_exposition_pages_are_reported_on_their_node(find):
     frozen = (1.0, 0.0, TrustVerdict.FROZEN.code)
     engines = {"n0-engine-0": frozen, "n0-engine-1": frozen}
     assert find(fleet(["n0", "n1"]), engines) == [("stale-metrics", "node/n0")]
@@ -67,28 +67,28 @@ def test_pages_that_stand_still_are_about_where_they_are_read(find):
     assert sorted(both) == [("exporter-down", "node/n0"), ("stale-metrics", "node/n1")]
 
 
-def test_lines_about_another_time_are_found_once_they_last(find):
+def test_stale_samples_are_reported_only_if_they_last(find):
     stale = {"n0-engine-0": (1.0, 0.0, TrustVerdict.STALE.code)}
     assert find(fleet(["n0", "n1"]), stale) == []
     assert find(fleet(["n0", "n1"]), stale, scrapes=30) == [("stale-metrics", "node/n0")]
 
 
-def test_an_engine_that_does_not_answer_is_not_an_exporter(find):
+def test_an_unreachable_engine_is_not_an_exporter_fault(find):
     assert find(fleet(["n0", "n1"]), {"n0-engine-0": REFUSED}) == []
 
 
-def test_every_target_of_a_node_gone_is_a_lost_node(find):
+def test_a_node_with_all_targets_unreachable_is_lost(find):
     bad = dict.fromkeys(("n0-node", "n0-dcgm", "n0-engine-0"), TIMEOUT)
     assert find(fleet(["n0", "n1"]), bad) == [("node-lost", "node/n0")]
 
 
-def test_a_node_seen_by_one_target_only_loses_an_exporter(find):
+def test_a_node_with_a_single_target_is_not_reported_as_lost(find):
     alone = Topology.build((), (), {target("n0-node"): labels("n0"), target("n1-node"): labels("n1")})
     topology = Topology.build((), alone.labels, alone.labels)
     assert find(topology, {"n0-node": TIMEOUT}) == [("exporter-down", "node/n0")]
 
 
-def test_an_exporter_without_a_node_is_named_by_what_it_stands_for(find):
+def test_an_exporter_without_a_node_is_reported_on_the_entity_that_it_describes(find):
     entities = {
         target("kube-state"): {"stands_for": EntityRef("lab", EntityKind.CLUSTER, None, "lab").key},
         target("n0-node"): labels("n0"),
@@ -96,28 +96,28 @@ def test_an_exporter_without_a_node_is_named_by_what_it_stands_for(find):
     assert find(Topology.build((), entities, entities), {"kube-state": DNS}) == [("exporter-down", "cluster/lab")]
 
 
-def test_many_unreachable_targets_on_several_nodes_blind_us(find):
+def test_many_unreachable_targets_on_several_nodes_are_monitor_blind(find):
     bad = {f"n{node}-{what}": TIMEOUT for node in (0, 1) for what in ("node", "dcgm", "engine-0")}
     assert find(fleet(["n0", "n1", "n2"]), bad) == [("monitor-blind", "cluster/lab")]
 
 
-def test_refusals_are_no_blindness(find):
+def test_refused_connections_are_not_monitor_blind(find):
     bad = {f"n{node}-engine-{number}": REFUSED for node in range(3) for number in range(4)}
     assert find(fleet(["n0", "n1", "n2"], engines=4), bad) == []
 
 
-def test_a_fleet_of_engines_that_all_refuse_is_a_fleet_of_dead_engines(find):
+def test_engines_that_all_refuse_connections_are_not_monitor_blind(find):
     entities = {target(f"n{i}-engine"): labels(f"n{i}", engine=True) for i in range(2)}
     bad = {entity.name: REFUSED for entity in entities}
     assert find(Topology.build((), entities, entities), bad) == []
 
 
-def test_everything_gone_on_several_nodes_blinds_us_however_few_they_are(find):
+def test_all_targets_unreachable_is_monitor_blind_in_a_small_fleet(find):
     bad = dict.fromkeys(("n0-node", "n0-dcgm", "n1-node", "n1-dcgm"), TIMEOUT)
     assert find(fleet(["n0", "n1"], engines=0), bad) == [("monitor-blind", "cluster/lab")]
 
 
-def test_a_target_never_seen_up_cannot_have_been_lost_with_its_node(window_of, findings_of):
+def test_a_target_that_was_never_up_does_not_make_its_node_lost(window_of, findings_of):
     topology = fleet(["n0", "n1"], engines=0)
     rows = {
         entity.name: {
@@ -126,15 +126,15 @@ def test_a_target_never_seen_up_cannot_have_been_lost_with_its_node(window_of, f
         }
         for entity in topology.of_kind(W)
     }
-    found = findings_of(ScrapeTargetDetector(), window_of(W, rows, namespace="targets"), topology)
-    assert [item.fault for item in found] == ["exporter-down"]
-    assert found[0].evidence[0].arguments["targets"] == "n0-dcgm, n0-node"
+    findings = findings_of(ScrapeTargetDetector(), window_of(W, rows, namespace="targets"), topology)
+    assert [item.fault for item in findings] == ["exporter-down"]
+    assert findings[0].evidence[0].arguments["targets"] == "n0-dcgm, n0-node"
 
 
-def test_nodes_that_die_one_after_the_other_are_lost_nodes(window_of, findings_of):
+def test_nodes_that_fail_one_after_the_other_are_lost_nodes(window_of, findings_of):
     topology = fleet(["n0", "n1", "n2"], engines=2)
 
-    def found(first, then):
+    def faults(first, then):
         scrapes = {"n0": first, "n1": then}
         rows = {}
         for entity in topology.of_kind(W):
@@ -143,14 +143,14 @@ def test_nodes_that_die_one_after_the_other_are_lost_nodes(window_of, findings_o
                 "target_up": [1.0] * (20 - down) + [0.0] * down,
                 "target_failure_code": [0.0] * (20 - down) + [TIMEOUT[1]] * down,
             }
-        said = findings_of(ScrapeTargetDetector(), window_of(W, rows, namespace="targets"), topology)
-        return sorted((item.fault, str(item.entity)) for item in said)
+        findings = findings_of(ScrapeTargetDetector(), window_of(W, rows, namespace="targets"), topology)
+        return sorted((item.fault, str(item.entity)) for item in findings)
 
-    assert found(16, 2) == [("node-lost", "node/n0"), ("node-lost", "node/n1")]
-    assert found(3, 2) == [("monitor-blind", "cluster/lab")]
+    assert faults(16, 2) == [("node-lost", "node/n0"), ("node-lost", "node/n1")]
+    assert faults(3, 2) == [("monitor-blind", "cluster/lab")]
 
 
-def test_a_cluster_out_of_sight_hides_no_lost_node_of_another(window_of, findings_of):
+def test_a_blind_cluster_does_not_hide_a_lost_node_of_another_cluster(window_of, findings_of):
     def post(cluster, node, what):
         return EntityRef(cluster, W, "targets", f"{cluster}-{node}-{what}")
 
@@ -171,7 +171,10 @@ def test_a_cluster_out_of_sight_hides_no_lost_node_of_another(window_of, finding
             "target_failure_code": [0.0] * 3 + [TIMEOUT[1] if bad else 0.0] * 3,
         }
     window = replace(window_of(W, rows, namespace="targets"), entities=tuple(labelled))
-    unsaid = []
-    said = findings_of(ScrapeTargetDetector(), window, Topology.build((), labelled, labelled), verdicts=unsaid)
-    assert sorted((one.fault, one.entity.name) for one in said) == [("monitor-blind", "lab"), ("node-lost", "spare-n1")]
-    assert {one.entity.name for one in unsaid if one.entity} == {"lab-n0", "lab-n1", "lab-n2"}
+    no_verdicts = []
+    findings = findings_of(ScrapeTargetDetector(), window, Topology.build((), labelled, labelled), verdicts=no_verdicts)
+    assert sorted((one.fault, one.entity.name) for one in findings) == [
+        ("monitor-blind", "lab"),
+        ("node-lost", "spare-n1"),
+    ]
+    assert {one.entity.name for one in no_verdicts if one.entity} == {"lab-n0", "lab-n1", "lab-n2"}

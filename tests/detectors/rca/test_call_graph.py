@@ -17,7 +17,7 @@ LATENCY = np.array([0.20, 0.12, 0.08, 0.03, 0.025, 0.04, 0.3])
 
 
 def quiet(steps=200, seed=1, noise=0.03):
-    """A window without any fault: a little noise on counts and latency, one request in a thousand fails."""
+    """A window without a fault: noise on counts and latency, and 0.1 % failed requests."""
     random = np.random.default_rng(seed)
     requests = random.poisson(REQUESTS[:, None], (REQUESTS.size, steps)).astype(float)
     latency = LATENCY[:, None] * np.exp(random.normal(0, noise, requests.shape))
@@ -26,7 +26,7 @@ def quiet(steps=200, seed=1, noise=0.03):
 
 
 def slower(calls, **extra):
-    """The window with seconds added to services by name, as far as their callers wait for them."""
+    """The window with seconds added to the latency of services, by name."""
     latency = calls.latency_seconds.copy()
     for name, seconds in extra.items():
         latency[globals()[name]] += seconds
@@ -45,7 +45,7 @@ def order(ranking):
     return [suspect.entity for suspect in ranking.suspects]
 
 
-def test_a_slow_service_is_named_and_not_those_who_wait_for_it():
+def test_a_slow_service_is_named_before_its_callers():
     # db +0.1 s: 26 s a step, of which web's requests wait 20 s
     incident = slower(quiet(4, seed=2), DB=0.1, PROXY=0.1, CART=0.1, SEARCH=0.1, WEB=0.1, BATCH=0.1)
     ranking = rank(SHOP, quiet(), incident, WEB, Symptom.LATENCY)
@@ -53,18 +53,18 @@ def test_a_slow_service_is_named_and_not_those_who_wait_for_it():
     assert ranking.suspects[0].confidence > 0.5
     assert ranking.observed == pytest.approx(80, rel=0.2)
     assert ranking.observed > 5 * ranking.usual
-    assert BATCH not in order(ranking)  # it waits for db too, and nobody waits for it
+    assert BATCH not in order(ranking)  # it waits for db too, but has no callers
 
 
 def test_the_confidences_are_shares_of_one():
     incident = slower(quiet(4, seed=3), SEARCH=0.2, WEB=0.14)
-    found = rank(SHOP, quiet(), incident, WEB, Symptom.LATENCY).suspects
-    assert [one.entity for one in found][:2] == [SEARCH, WEB]
-    assert sum(one.confidence for one in found) == pytest.approx(1.0, abs=1e-4)
-    assert [one.confidence for one in found] == sorted((one.confidence for one in found), reverse=True)
+    suspects = rank(SHOP, quiet(), incident, WEB, Symptom.LATENCY).suspects
+    assert [one.entity for one in suspects][:2] == [SEARCH, WEB]
+    assert sum(one.confidence for one in suspects) == pytest.approx(1.0, abs=1e-4)
+    assert [one.confidence for one in suspects] == sorted((one.confidence for one in suspects), reverse=True)
 
 
-def test_what_the_target_does_itself_stays_with_it():
+def test_latency_of_the_target_itself_names_the_target():
     ranking = rank(SHOP, quiet(), slower(quiet(4, seed=4), WEB=0.3), WEB, Symptom.LATENCY)
     assert order(ranking)[0] == WEB
     assert ranking.suspects[0].confidence > 0.8
@@ -88,7 +88,7 @@ def test_a_proxy_that_sees_few_of_the_calls_does_not_outrank_the_service_behind_
 
 
 def behind_a_balancer(graph, share_behind):
-    """0 calls through the balancer 1 what 2 serves, 2 calls 3; only a share of 2's calls is traced."""
+    """0 calls 2 through the load balancer 1, and 2 calls 3. Only a share of 2's calls is traced."""
     requests = np.array([[300.0], [270.0], [300.0 * share_behind], [300.0 * share_behind]]).repeat(50, axis=1)
     latency = np.array([[0.2], [0.051], [0.05], [0.01]]).repeat(50, axis=1)
     normal = Calls(requests, latency, np.ones_like(requests))
@@ -102,7 +102,7 @@ def test_a_leaf_that_mirrors_a_traced_service_beside_it_is_taken_for_its_proxy()
     assert order(behind_a_balancer(graph, share_behind=0.1))[:2] == [2, 1]
 
 
-def test_a_service_that_waits_for_a_slow_leaf_is_not_what_is_behind_it():
+def test_a_caller_of_a_slow_leaf_is_not_taken_for_its_backend():
     graph = CallGraph.of(4, [(0, 1), (0, 2), (2, 3), (3, 1)])
     assert order(behind_a_balancer(graph, share_behind=0.1))[0] == 1
 
@@ -119,7 +119,7 @@ def test_slow_callees_explain_failures_of_their_caller():
     assert order(rank(SHOP, quiet(), incident, WEB, Symptom.FAILURES))[0] == SEARCH
 
 
-def test_failing_callees_explain_that_their_caller_waits():
+def test_failing_callees_explain_latency_of_their_caller():
     incident = slower(failing(quiet(4, seed=8), MAIL=0.9), CART=0.3)
     assert order(rank(SHOP, quiet(), incident, CART, Symptom.LATENCY))[0] == MAIL
 
@@ -140,7 +140,7 @@ def test_a_service_that_stops_calling_is_named_by_its_failures():
     assert order(rank(SHOP, quiet(), incident, MAIL, Symptom.REQUESTS))[0] == CART
 
 
-def test_a_dependency_that_was_never_called_before_is_its_callers_doing():
+def test_failures_of_a_newly_called_dependency_name_the_caller():
     normal = quiet()
     for values in (normal.latency_seconds, normal.success_ratio):
         values[MAIL] = np.nan
@@ -164,7 +164,7 @@ def test_a_missing_link_leaves_the_cause_second():
     assert order(rank(without, quiet(), incident, WEB, Symptom.LATENCY))[:2] == [PROXY, DB]
 
 
-def test_callers_beside_the_way_are_not_taken_for_unlinked_causes():
+def test_callers_off_the_path_are_not_unlinked_causes():
     incident = slower(quiet(4, seed=13), SEARCH=0.5, WEB=0.35)
     caller_of_search = CallGraph.of(7, [(WEB, SEARCH), (BATCH, SEARCH)])
     slow_batch = slower(incident, BATCH=0.5)
@@ -187,8 +187,8 @@ def test_a_level_that_had_moved_before_is_not_part_of_the_incident():
     before = slower(quiet(2, seed=16), MAIL=2.0)
     with_before = rank(SHOP, quiet(), incident, WEB, Symptom.LATENCY, before)
     without = rank(SHOP, quiet(), incident, WEB, Symptom.LATENCY)
-    share = {name: {one.entity: one.confidence for one in said.suspects}.get(MAIL, 0.0)
-             for name, said in (("with", with_before), ("without", without))}  # fmt: skip
+    share = {name: {one.entity: one.confidence for one in ranking.suspects}.get(MAIL, 0.0)
+             for name, ranking in (("with", with_before), ("without", without))}  # fmt: skip
     assert share["without"] > 0.05 > share["with"]
 
 
@@ -197,7 +197,7 @@ def test_an_incident_that_had_begun_before_is_not_subtracted():
     assert order(rank(SHOP, quiet(), incident, WEB, Symptom.LATENCY, before=incident))[0] == SEARCH
 
 
-def test_better_than_usual_is_no_fault():
+def test_lower_latency_than_the_baseline_is_not_a_fault():
     ranking = rank(SHOP, quiet(), slower(quiet(4, seed=18), WEB=-0.1), WEB, Symptom.LATENCY)
     assert ranking == Ranking((), 0.0, ranking.usual)
 
@@ -213,7 +213,7 @@ def test_constant_series_and_one_entity():
     assert ranking.suspects[0].confidence == pytest.approx(1.0)
 
 
-def test_without_values_or_without_a_normal_there_is_no_verdict():
+def test_missing_values_or_baseline_give_no_verdict():
     normal, incident = quiet(), quiet(3, seed=19)
     blind = Calls(incident.requests, np.full_like(incident.requests, np.nan), incident.success_ratio)
     never = Calls(np.zeros_like(normal.requests), normal.latency_seconds, normal.success_ratio)
@@ -221,8 +221,8 @@ def test_without_values_or_without_a_normal_there_is_no_verdict():
     assert rank(SHOP, normal, blind, WEB, Symptom.LATENCY) == NoVerdict("callgraph", None, NoVerdictReason.NO_VALUES)
     assert rank(SHOP, normal, none, WEB, Symptom.LATENCY) == NoVerdict("callgraph", None, NoVerdictReason.NO_VALUES)
     for without in (never, none):
-        said = rank(SHOP, without, incident, WEB, Symptom.LATENCY)
-        assert said == NoVerdict("callgraph", None, NoVerdictReason.NO_EXPECTATION)
+        verdict = rank(SHOP, without, incident, WEB, Symptom.LATENCY)
+        assert verdict == NoVerdict("callgraph", None, NoVerdictReason.NO_EXPECTATION)
 
 
 @pytest.mark.parametrize("unit", [1e-3, 1e3])
@@ -238,7 +238,7 @@ def test_counts_in_another_unit_change_no_confidence(unit):
         assert one.confidence == pytest.approx(same.confidence)
 
 
-def test_windows_of_other_entities_and_calls_of_unknown_ones_are_refused():
+def test_mismatched_windows_and_unknown_entities_are_rejected():
     with pytest.raises(ValueError, match="7 entities"):
         rank(SHOP, quiet(), Calls(*(np.ones((3, 4)) for _ in range(3))), WEB, Symptom.LATENCY)
     with pytest.raises(ValueError, match="7 entities"):
@@ -249,7 +249,7 @@ def test_windows_of_other_entities_and_calls_of_unknown_ones_are_refused():
         Calls(np.ones((3, 4)), np.ones((3, 5)), np.ones((3, 4)))
 
 
-def test_calls_of_oneself_and_repetitions_are_dropped():
+def test_self_calls_and_duplicates_are_dropped():
     graph = CallGraph.of(3, [(0, 0), (0, 1), (0, 1), (1, 2)])
     assert list(zip(graph.caller.tolist(), graph.callee.tolist(), strict=True)) == [(0, 1), (1, 2)]
 

@@ -17,14 +17,14 @@ from simulator.scoring.calibration import RankedAnswer
 GOOD = "temperature: 0.2\nunknown_score: 0.5\n"
 
 
-def test_the_frozen_figures_come_from_tuning_seeds_only():
-    found = yaml.safe_load(fit_confidence.FILE.read_text())
-    assert found["fitted"]["answers"] >= 50
-    assert not set(found["fitted"]["seeds"]) & set(SCORING_SEEDS)
-    assert confidence.packaged() == Scale(found["temperature"], found["unknown_score"])
+def test_the_stored_calibration_uses_tuning_seeds_only():
+    stored = yaml.safe_load(fit_confidence.FILE.read_text())
+    assert stored["fitted"]["answers"] >= 50
+    assert not set(stored["fitted"]["seeds"]) & set(SCORING_SEEDS)
+    assert confidence.packaged() == Scale(stored["temperature"], stored["unknown_score"])
 
 
-def test_shares_keep_the_order_of_scores_and_leave_room_for_the_unknown():
+def test_confidences_keep_the_order_of_scores_and_sum_below_one():
     scale = Scale(0.2, 0.5)
     shares = scale.shares([scale.weight(score) for score in (0.9, 0.7, 0.3)])
     assert shares == sorted(shares, reverse=True)
@@ -34,7 +34,7 @@ def test_shares_keep_the_order_of_scores_and_leave_room_for_the_unknown():
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "said"),
+    ("text", "line", "message"),
     [
         ("", 0, ""),
         ("[1]", 1, "a mapping of keys, not a list"),
@@ -45,15 +45,15 @@ def test_shares_keep_the_order_of_scores_and_leave_room_for_the_unknown():
         ("temperature: 0.2\n", 1, "is missing"),
     ],
 )
-def test_a_damaged_file_is_reported_with_line_and_key(text, line, said):
+def test_a_damaged_file_is_reported_with_line_and_key(text, line, message):
     with pytest.raises(ConfigError) as caught:
         confidence.read(text, "confidence.yaml")
     assert {problem.file for problem in caught.value.problems} == {"confidence.yaml"}
     assert line in {problem.line for problem in caught.value.problems}
-    assert said in " ".join(one.message for one in caught.value.problems)
+    assert message in " ".join(one.message for one in caught.value.problems)
 
 
-def test_answers_that_are_mostly_right_make_the_scale_surer_and_wrong_ones_less_sure():
+def test_mostly_correct_rankings_lower_the_temperature_and_wrong_ones_raise_it():
     old = Scale(0.2, 0.5)
     right = [RankedAnswer((0.85,), 0)] * 40
     assert fit_confidence.fit([*right, RankedAnswer((0.85,), None)], old).temperature < old.temperature
@@ -68,7 +68,7 @@ def test_the_same_scale_gives_the_same_confidences():
     assert fit_confidence.rescaled(RankedAnswer((0.6, 0.2), 0), scale, scale) == pytest.approx([0.6, 0.2], abs=0.002)
 
 
-def test_what_is_frozen_can_be_read_again():
+def test_a_stored_calibration_can_be_read_back():
     answers = [RankedAnswer((0.85,), 0), RankedAnswer((0.6,), None)]
     text = fit_confidence.text(Scale(0.15, 0.5), (1, 2), answers, 0.1, 0.05)
     assert confidence.read(text, "x") == Scale(0.15, 0.5)

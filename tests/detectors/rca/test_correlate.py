@@ -35,7 +35,7 @@ STORE = ref(EntityKind.STORAGE, "models")
 
 
 def with_storage() -> Topology:
-    """The fleet, whose pods all read their weights from one place."""
+    """The fleet, with one storage for the weights of all pods."""
     return Topology.build([*fleet().edges, *((STORE, pod(number)) for number in range(6))], at=at(0))
 
 
@@ -112,13 +112,13 @@ def test_load_on_the_peers_of_a_dead_replica_is_its_symptom():
     assert len(desk.only.alerts) == 4
 
 
-def test_load_on_another_service_is_no_symptom_of_it():
+def test_load_on_another_service_is_not_its_symptom():
     desk = Desk()
     desk.step(90, [alert(replica(0), "engine-dead"), alert(CODE, "traffic-surge", since=60)])
     assert desk.causes() == {(replica(0), "engine-dead"), (CODE, "traffic-surge")}
 
 
-def test_a_surge_long_before_the_death_is_a_fault_of_its_own():
+def test_a_surge_long_before_an_engine_death_is_a_separate_incident():
     desk = Desk()
     surge = alert(CHAT, "traffic-surge")
     desk.step(60, [surge])
@@ -149,7 +149,7 @@ def test_independent_faults_on_separate_paths_stay_apart(first):
     assert len(desk.open) == 3
 
 
-def test_a_late_cause_takes_the_same_incident_over():
+def test_a_late_cause_takes_over_its_incident():
     desk = Desk()
     dead = alert(replica(0), "engine-dead")
     desk.step(30, [dead])
@@ -164,7 +164,7 @@ def test_a_late_cause_takes_the_same_incident_over():
     assert [one.fault for one in incident.hypotheses[:2]] == ["gpu-lost", "engine-dead"]
 
 
-def test_a_cause_takes_over_what_a_symptom_opened():
+def test_a_cause_takes_over_the_incident_of_its_symptom():
     desk = Desk()
     symptom = alert(CHAT, None, rule="ttft-p99")
     desk.step(15, [symptom])
@@ -181,7 +181,7 @@ def test_symptoms_of_one_service_are_one_incident():
     assert sorted(len(one.alerts) for one in desk.open) == [1, 2]
 
 
-def test_a_second_fault_takes_no_symptom_away_from_the_first():
+def test_a_second_fault_leaves_the_symptoms_of_the_first():
     desk = Desk()
     first = [alert(replica(0), "engine-dead"), alert(CHAT, None, since=10)]
     desk.step(30, first)
@@ -212,7 +212,7 @@ def test_a_lost_node_absorbs_everything_on_it():
     assert desk.only.hypotheses[0].confidence >= 0.6
 
 
-def test_a_lost_node_found_late_merges_what_was_opened_apart():
+def test_a_lost_node_detected_late_merges_open_incidents():
     desk = Desk()
     dead = [alert(replica(0), "engine-dead"), alert(replica(1), "engine-dead")]
     desk.step(15, dead)
@@ -226,14 +226,14 @@ def test_a_lost_node_found_late_merges_what_was_opened_apart():
     assert gone.alerts == ()
 
 
-def test_a_finding_that_waits_for_its_alert_already_joins_its_symptoms():
+def test_a_finding_without_an_alert_yet_joins_its_symptoms():
     desk = Desk()
     dead = [alert(replica(0), "engine-dead"), alert(replica(1), "engine-dead")]
     desk.step(15, dead, [finding(node(0), "node-lost")])
     assert desk.cause() == (node(0), "node-lost")
 
 
-def test_a_blind_monitor_absorbs_what_went_dark_with_it():
+def test_monitor_blind_absorbs_faults_that_began_with_it():
     desk = Desk()
     dark = [
         alert(node(0), "exporter-down"),
@@ -249,7 +249,7 @@ def test_a_blind_monitor_absorbs_what_went_dark_with_it():
     assert desk.only.layer is Layer.MONITORING
 
 
-def test_what_is_still_dead_after_the_view_came_back_stands_for_itself():
+def test_an_engine_still_dead_after_monitor_blind_is_a_separate_incident():
     desk = Desk()
     blind, dead = alert(CLUSTER, "monitor-blind"), alert(replica(0), "engine-dead", since=5)
     other = alert(replica(4), "engine-dead", since=5)
@@ -264,7 +264,7 @@ def test_what_is_still_dead_after_the_view_came_back_stands_for_itself():
     assert dead.fingerprint not in gone.alerts
 
 
-def test_an_engine_that_died_long_before_the_view_went_dark_stays_apart():
+def test_an_engine_that_died_before_monitor_blind_is_a_separate_incident():
     desk = Desk()
     dead = alert(replica(0), "engine-dead")
     desk.step(15, [dead])
@@ -283,17 +283,17 @@ def test_a_symptom_belongs_to_the_earlier_cause_and_not_to_a_deeper_later_one():
     assert slow.fingerprint not in desk.by_cause(node(1)).alerts
 
 
-def test_of_causes_that_came_before_a_symptom_the_deeper_one_has_it():
+def test_the_deeper_of_two_earlier_causes_gets_the_symptom():
     desk = Desk()
     card, host = alert(gpu(0), "gpu-lost"), alert(node(1), "node-lost", since=20)
     desk.step(35, [card, host])
-    slow = alert(CHAT, None)  # seen within two scrapes of both: nobody can say which came first
+    slow = alert(CHAT, None)  # seen within two scrapes of both: the order is unknown
     desk.step(330, [card, host, slow])
     assert slow.fingerprint in desk.by_cause(node(1)).alerts
 
 
 @pytest.mark.parametrize(("seconds", "place"), [(15, gpu(0)), (60, node(1))])
-def test_what_is_seen_a_scrape_later_may_have_begun_before_however_far_scrapes_lie_apart(seconds, place):
+def test_onset_order_tolerates_one_scrape_at_any_interval(seconds, place):
     desk = Desk(interval=timedelta(seconds=seconds))
     card, host = alert(gpu(0), "gpu-lost"), alert(node(1), "node-lost", since=60)
     desk.step(75, [card, host])
@@ -303,7 +303,7 @@ def test_what_is_seen_a_scrape_later_may_have_begun_before_however_far_scrapes_l
 
 
 @pytest.mark.parametrize(("since", "holder"), [(85, 0), (150, 1)])
-def test_a_mere_symptom_is_kept_with_the_cause_that_came_before_it(since, holder):
+def test_a_symptom_stays_with_the_cause_before_it(since, holder):
     desk = Desk()
     causes = [alert(gpu(0), "gpu-lost"), alert(node(1), "node-lost", since=120)]
     desk.step(135, causes)
@@ -313,7 +313,7 @@ def test_a_mere_symptom_is_kept_with_the_cause_that_came_before_it(since, holder
     assert held == [holder == 0, holder == 1]
 
 
-def test_a_cause_whose_alert_comes_again_has_been_at_work_since_its_incident_opened():
+def test_a_refiring_alert_keeps_the_onset_of_its_incident():
     desk = Desk(with_storage())
     slow, waits = alert(STORE, "storage-slow"), alert(CHAT, None, since=10)
     starts = alert(replica(0), "slow-start", since=5)
@@ -327,7 +327,7 @@ def test_a_cause_whose_alert_comes_again_has_been_at_work_since_its_incident_ope
     assert late.fingerprint in desk.only.alerts
 
 
-def test_a_prefix_cache_that_finds_less_while_transfers_fail_is_no_incident_of_its_own():
+def test_a_prefix_cache_drop_during_failed_transfers_joins_their_incident():
     desk = Desk()
     failing = alert(replica(0), "kv-transfer-fail")
     desk.step(15, [failing])
@@ -343,7 +343,7 @@ def test_a_lost_exporter_does_not_blame_the_gpu():
     assert all(hypothesis.fault != "gpu-lost" for hypothesis in desk.only.hypotheses)
 
 
-def test_look_alikes_that_nothing_rules_out_stay_as_weak_hypotheses():
+def test_look_alikes_not_ruled_out_stay_as_weak_hypotheses():
     desk = Desk()
     desk.step(
         30,
@@ -371,7 +371,7 @@ def test_an_incident_resolves_with_its_last_alert_and_stays_so():
     assert len(desk.incidents) == 2
 
 
-def test_an_alert_that_is_no_longer_handed_in_counts_as_resolved():
+def test_a_missing_alert_counts_as_resolved():
     desk = Desk()
     desk.step(15, [alert(replica(0), "engine-dead")])
     desk.step(30, [])
@@ -390,7 +390,7 @@ def test_a_higher_priority_raises_the_incident():
     assert desk.only.priority is Priority.P0, "it is never lowered"
 
 
-def test_pending_and_statistical_alerts_open_nothing():
+def test_pending_and_statistical_alerts_open_no_incident():
     desk = Desk()
     pending = alert(replica(0), "engine-dead", state=AlertState.PENDING)
     desk.step(15, [pending, alert(CHAT, None, priority=Priority.P3)])
@@ -415,7 +415,7 @@ def test_a_change_becomes_the_cause_once_two_components_fail_after_it():
     assert desk.cause() == (CHAT, "bad-rollout")
 
 
-def test_a_change_alone_is_a_guess_that_a_real_fault_replaces():
+def test_a_change_alone_yields_to_a_detected_fault():
     desk = Desk()
     events = [change(CHAT, -1200)]
     symptom = alert(CHAT, None)
@@ -434,7 +434,7 @@ def test_an_old_change_explains_nothing():
 
 
 @pytest.mark.parametrize("entity", [replica(0), CHAT, CLUSTER])
-def test_a_fault_that_the_vocabulary_no_longer_knows_ends_nothing(entity):
+def test_a_fault_missing_from_the_vocabulary_keeps_its_incident(entity):
     gone = "fault-of-an-older-release"
     desk = Desk()
     symptom = alert(CHAT, None)
@@ -450,7 +450,7 @@ def test_a_fault_that_the_vocabulary_no_longer_knows_ends_nothing(entity):
     assert desk.open == []
 
 
-def test_two_answers_for_one_engine_are_one_incident():
+def test_two_faults_of_one_engine_are_one_incident():
     desk = Desk()
     hung = alert(replica(0), "engine-hung")
     desk.step(15, [hung], [finding(replica(0), "engine-hung", score=0.8)])
@@ -460,14 +460,14 @@ def test_two_answers_for_one_engine_are_one_incident():
     assert [one.fault for one in desk.only.hypotheses][:2] == ["engine-core-dead", "engine-hung"]
 
 
-def test_cycles_in_the_topology_end():
+def test_cycles_in_the_topology_terminate():
     edges = edges_of(0, node(0), CHAT)
     desk = Desk(Topology.build([*edges, (CHAT, node(0)), (replica(0), pod(0))]))
     desk.step(15, [alert(replica(0), "engine-dead"), alert(gpu(0), "gpu-lost"), alert(CHAT, None)])
     assert desk.cause() == (gpu(0), "gpu-lost")
 
 
-def test_missing_links_keep_things_apart_and_nothing_fails():
+def test_missing_topology_links_give_separate_incidents():
     desk = Desk(Topology.build([]))
     desk.step(15, [alert(replica(0), "engine-dead"), alert(gpu(0), "gpu-lost"), alert(CHAT, None)])
     assert len(desk.open) == 3
@@ -481,7 +481,7 @@ def test_a_gpu_with_an_unknown_pod_reaches_its_node():
     assert desk.cause() == (gpu(0), "gpu-lost")
 
 
-def test_an_acknowledgement_and_pages_survive():
+def test_an_acknowledgement_and_its_notifications_survive():
     desk = Desk()
     dead = alert(replica(0), "engine-dead")
     desk.step(15, [dead])
@@ -493,7 +493,7 @@ def test_an_acknowledgement_and_pages_survive():
     assert desk.only.updated_at == at(30)
 
 
-def test_a_symptom_is_on_record_with_its_incident_and_has_no_other_part_in_it():
+def test_a_symptom_is_only_recorded_in_its_incident():
     desk = Desk()
     mere = alert(pod(0), None, since=40, rule="pod-not-ready", priority=Priority.P3)
     other = alert(pod(4), None, since=40, rule="pod-not-ready", priority=Priority.P3)
@@ -508,7 +508,7 @@ def test_a_symptom_is_on_record_with_its_incident_and_has_no_other_part_in_it():
 
 
 @pytest.mark.parametrize("fault", ["ib-link-down", "node-lost"])
-def test_a_port_without_link_is_on_record_with_what_took_it_down(fault):
+def test_a_port_link_loss_is_recorded_with_its_cause(fault):
     port = ref(EntityKind.PORT, "node-0/mlx5_0/1")
     edges = [(node(0), port), *edges_of(0, node(0), CHAT)]
     desk = Desk(Topology.build(edges, at=at(0)))
@@ -527,14 +527,14 @@ def test_the_load_that_follows_a_surge_is_an_incident_of_its_own():
     assert desk.causes() == {(CHAT, "traffic-surge"), (CHAT, "long-prompt-burst")}
 
 
-def test_a_queue_that_got_another_name_is_the_same_one():
+def test_a_queue_with_a_new_fault_keeps_its_incident():
     desk = Desk()
     desk.step(90, [alert(CHAT, "traffic-surge")])
     desk.step(120, [alert(CHAT, "long-prompt-burst", since=60)])
     assert desk.cause() == (CHAT, "long-prompt-burst")
 
 
-def test_the_gpus_of_a_slow_group_are_named_beside_it():
+def test_the_gpus_of_a_slow_group_are_hypotheses_too():
     edges = [(node(0), gpu(number)) for number in range(2)]
     edges += [(gpu(number), pod(0)) for number in range(2)] + [(pod(0), replica(0)), (replica(0), CHAT)]
     desk = Desk(Topology.build(edges))
@@ -544,7 +544,7 @@ def test_the_gpus_of_a_slow_group_are_named_beside_it():
     assert desk.only.hypotheses[0].confidence >= 0.6
 
 
-def test_a_hung_group_may_stand_in_a_collective():
+def test_a_hung_group_may_be_a_collective_timeout():
     edges = [(gpu(number), pod(0)) for number in range(2)] + [(pod(0), replica(0)), (replica(0), CHAT)]
     desk = Desk(Topology.build(edges))
     desk.step(60, [alert(replica(0), "engine-hung")])
@@ -556,7 +556,7 @@ def clearing(one, last):
     return replace(one, reason=AlertReason.CONDITION_GONE, seen_at=at(last))
 
 
-def test_what_is_over_breaks_nothing_new():
+def test_a_resolved_cause_explains_no_new_symptom():
     desk = Desk()
     link = alert(node(0), "ib-link-down")
     desk.step(30, [link])
@@ -569,7 +569,7 @@ def test_what_is_over_breaks_nothing_new():
 
 
 @pytest.mark.parametrize("last", [600, 500])
-def test_what_lasts_or_is_hardly_over_explains_what_comes_after_it(last):
+def test_an_ongoing_or_just_resolved_cause_explains_later_symptoms(last):
     desk = Desk()
     link = alert(node(0), "ib-link-down")
     desk.step(30, [link])
@@ -577,7 +577,7 @@ def test_what_lasts_or_is_hardly_over_explains_what_comes_after_it(last):
     assert desk.cause() == (node(0), "ib-link-down")
 
 
-def test_a_queue_outlasts_what_it_came_from():
+def test_a_queue_outlasts_its_cause():
     desk = Desk()
     slow = alert(replica(0), "engine-hung")
     desk.step(30, [slow])
@@ -585,7 +585,7 @@ def test_a_queue_outlasts_what_it_came_from():
     assert desk.cause() == (replica(0), "engine-hung")
 
 
-def test_the_load_that_a_surge_leaves_outlasts_it():
+def test_load_after_a_surge_outlasts_the_surge():
     desk = Desk()
     surge = alert(CHAT, "traffic-surge")
     desk.step(30, [surge])
@@ -593,7 +593,7 @@ def test_the_load_that_a_surge_leaves_outlasts_it():
     assert desk.cause() == (CHAT, "traffic-surge")
 
 
-def test_a_component_takes_over_the_fault_of_the_whole():
+def test_a_replica_takes_over_the_fault_of_its_service():
     desk = Desk()
     whole = alert(CHAT, "garbled-output")
     desk.step(60, [whole], [finding(CHAT, "garbled-output", score=0.9)])
@@ -609,33 +609,33 @@ def test_a_component_takes_over_the_fault_of_the_whole():
 
 
 @pytest.mark.parametrize(("score", "named"), [(0.9, "garbled-output"), (0.5, "kpi-drop")])
-def test_a_business_figure_stands_for_itself_where_no_engine_spoils_the_answers(score, named):
+def test_a_kpi_drop_is_separate_if_output_is_valid(score, named):
     desk = Desk()
-    said = [finding(CHAT, "garbled-output", score=score), finding(CHAT, "kpi-drop", score=0.8, since=60)]
-    desk.step(120, [alert(CHAT, "garbled-output"), alert(CHAT, "kpi-drop", since=60)], said)
+    findings = [finding(CHAT, "garbled-output", score=score), finding(CHAT, "kpi-drop", score=0.8, since=60)]
+    desk.step(120, [alert(CHAT, "garbled-output"), alert(CHAT, "kpi-drop", since=60)], findings)
     assert desk.cause() == (CHAT, named)
 
 
-def test_an_alert_that_clears_takes_no_incident_over():
+def test_a_clearing_alert_takes_over_no_incident():
     desk = Desk()
-    said = [finding(CHAT, "garbled-output", score=0.5), finding(CHAT, "kpi-drop", score=0.8, since=60)]
+    findings = [finding(CHAT, "garbled-output", score=0.5), finding(CHAT, "kpi-drop", score=0.8, since=60)]
     answers, figure = alert(CHAT, "garbled-output"), alert(CHAT, "kpi-drop", since=60)
-    desk.step(120, [answers, figure], said)
-    desk.step(400, [clearing(answers, 390), figure], said[1:])
+    desk.step(120, [answers, figure], findings)
+    desk.step(400, [clearing(answers, 390), figure], findings[1:])
     assert desk.cause() == (CHAT, "kpi-drop")
-    desk.step(415, [answers, figure], [finding(CHAT, "garbled-output", score=0.9), said[1]])
+    desk.step(415, [answers, figure], [finding(CHAT, "garbled-output", score=0.9), findings[1]])
     assert desk.cause() == (CHAT, "garbled-output")
 
 
 @pytest.mark.parametrize("clears_first", [True, False])
-def test_a_cause_of_which_one_alert_holds_takes_the_incident_over(clears_first):
+def test_a_cause_with_one_firing_alert_takes_over_the_incident(clears_first):
     desk = Desk()
-    said = [finding(CHAT, "garbled-output", score=0.5), finding(CHAT, "kpi-drop", score=0.8, since=60)]
+    findings = [finding(CHAT, "garbled-output", score=0.5), finding(CHAT, "kpi-drop", score=0.8, since=60)]
     rules = [alert(CHAT, "garbled-output", rule=name) for name in ("a", "b")]
     figure = alert(CHAT, "kpi-drop", since=60)
-    desk.step(120, [*rules, figure], said)
+    desk.step(120, [*rules, figure], findings)
     assert desk.cause() == (CHAT, "kpi-drop")
-    surer = [finding(CHAT, "garbled-output", score=0.9), said[1]]
+    surer = [finding(CHAT, "garbled-output", score=0.9), findings[1]]
     if clears_first:
         desk.step(400, [clearing(rules[0], 390), rules[1], figure], surer)
     else:
@@ -643,7 +643,7 @@ def test_a_cause_of_which_one_alert_holds_takes_the_incident_over(clears_first):
     assert desk.cause() == (CHAT, "garbled-output")
 
 
-def test_a_cause_that_is_over_takes_no_symptom_that_begins_long_after_it():
+def test_a_resolved_cause_takes_no_late_symptom():
     desk = Desk()
     lost, felt = alert(node(0), "node-lost"), alert(CHAT, None, since=20)
     desk.step(30, [lost, felt])
@@ -657,7 +657,7 @@ def test_a_cause_that_is_over_takes_no_symptom_that_begins_long_after_it():
     assert desk.only.updated_at == at(1860)
 
 
-def test_an_incident_that_a_symptom_joins_was_updated_then():
+def test_a_joining_symptom_updates_its_incident():
     desk = Desk()
     lost = alert(node(0), "node-lost")
     desk.step(30, [lost])

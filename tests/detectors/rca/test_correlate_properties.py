@@ -1,4 +1,4 @@
-"""What holds whatever fires: every alert has one home, and nothing resolved is touched again."""
+"""Invariants of correlation: every alert has one incident, and resolved incidents do not change."""
 
 from __future__ import annotations
 
@@ -112,10 +112,10 @@ def test_a_storm_over_ten_thousand_entities_becomes_a_handful_of_incidents():
             alerts.append(alert(replica(number * 8 + place), "engine-dead", since=number + 5))
             alerts.append(alert(pod(number * 8 + place), "crash-loop", since=number + 60))
     assert len(alerts) == 500
-    found = correlate.correlate([], alerts, [], [], topology, fault_catalogue.load(), at_end())
-    assert len(found) == 20
-    assert {cause_of(incident) for incident in found} == {(one.entity, "node-lost") for one in lost}
-    assert all(len(incident.alerts) == 25 for incident in found)
+    incidents = correlate.correlate([], alerts, [], [], topology, fault_catalogue.load(), at_end())
+    assert len(incidents) == 20
+    assert {cause_of(incident) for incident in incidents} == {(one.entity, "node-lost") for one in lost}
+    assert all(len(incident.alerts) == 25 for incident in incidents)
 
 
 def at_end():

@@ -18,77 +18,79 @@ from outrider.vocabulary.faults import faults
 
 
 def hot():
-    """A hot card under a slow service, seen by its temperature alone."""
+    """A hot GPU under a slow service, detected by its temperature only."""
     desk = Desk()
     seen = finding(gpu(0), "gpu-thermal-throttle", signal="hw_accel_temperature_celsius", observed=91.0)
     desk.step(30, [alert(gpu(0), "gpu-thermal-throttle"), alert(CHAT, None)], [seen])
     return explanation.explain(desk.only, desk.knowledge)
 
 
-def lines(found, name, language="en"):
-    return next((one.lines for one in explanation_text.sections(found, language) if one.name == name), ())
+def lines(result, name, language="en"):
+    return next((one.lines for one in explanation_text.sections(result, language) if one.name == name), ())
 
 
-def test_what_is_known_of_the_fault_is_in_its_explanation():
-    found = hot()
-    assert found.team is OwnerTeam.HARDWARE
-    assert found.runbook == "docs/runbooks/gpu-slow.md"
-    assert "hw_accel_core_clock_hertz" in found.checks
-    assert [sign.signal for sign in found.quiet] == [
+def test_the_explanation_contains_the_catalogue_entry_of_the_fault():
+    result = hot()
+    assert result.team is OwnerTeam.HARDWARE
+    assert result.runbook == "docs/runbooks/gpu-slow.md"
+    assert "hw_accel_core_clock_hertz" in result.checks
+    assert [sign.signal for sign in result.quiet] == [
         "hw_accel_throttle_thermal_ratio",
         "hw_accel_core_clock_hertz",
         "engine_tpot_seconds",
         "hw_accel_power_watts",
     ]
-    assert found.known
+    assert result.known
 
 
-def test_each_look_alike_reports_how_it_would_show():
+def test_each_look_alike_lists_its_signs():
     ruled_out = {one.fault: one for one in hot().alternatives}
     power = ruled_out["gpu-power-throttle"]
     assert power.confidence is None
     assert {sign.signal for sign in power.telling} == {"hw_accel_throttle_power_ratio", "hw_accel_power_limit_watts"}
-    told = lines(hot(), "others")
-    assert any("ruled out because the throttling is thermal" in line and "power limit falls" in line for line in told)
+    ruled_out = lines(hot(), "others")
+    assert any(
+        "ruled out because the throttling is thermal" in line and "power limit falls" in line for line in ruled_out
+    )
 
 
 def test_an_explanation_by_another_cause_is_contradicting_evidence():
     desk = Desk()
     desk.step(30, [alert(gpu(0), "gpu-lost"), alert(replica(0), "engine-dead")])
     turned = replace(desk.only, hypotheses=desk.only.hypotheses[::-1])
-    found = explanation.explain(turned, desk.knowledge)
-    assert found.cause is not None
-    assert found.cause.fault == "engine-dead"
-    assert any("GPU lost" in line for line in lines(found, "against"))
-    assert not any("GPU lost" in line for line in lines(found, "for"))
+    result = explanation.explain(turned, desk.knowledge)
+    assert result.cause is not None
+    assert result.cause.fault == "engine-dead"
+    assert any("GPU lost" in line for line in lines(result, "against"))
+    assert not any("GPU lost" in line for line in lines(result, "for"))
 
 
 def test_no_cause_is_reported_as_unknown():
     desk = Desk()
     desk.step(30, [alert(CHAT, None)])
-    found = explanation.explain(desk.only, desk.knowledge)
-    assert (found.known, found.unknown) == (False, 1.0)
-    assert "Inconclusive" in explanation_text.text(found, "en")
-    assert explanation_text.as_json(found, "en")["unknown_confidence"] == 1.0
+    result = explanation.explain(desk.only, desk.knowledge)
+    assert (result.known, result.unknown) == (False, 1.0)
+    assert "Inconclusive" in explanation_text.text(result, "en")
+    assert explanation_text.as_json(result, "en")["unknown_confidence"] == 1.0
 
 
 def test_a_cause_less_likely_than_the_unknown_is_reported_as_unknown():
     desk = Desk()
     desk.step(30, [alert(CHAT, None), alert(gpu(0), "gpu-slow-peer")], [finding(gpu(0), "gpu-slow-peer", score=0.9)])
     weak = tuple(replace(one, confidence=one.confidence * 0.3) for one in desk.only.hypotheses)
-    found = explanation.explain(replace(desk.only, hypotheses=weak), desk.knowledge)
-    assert not found.known
-    assert found.unknown > weak[0].confidence
-    assert "Inconclusive" in " ".join(explanation_text.page_lines(found, "en"))
+    result = explanation.explain(replace(desk.only, hypotheses=weak), desk.knowledge)
+    assert not result.known
+    assert result.unknown > weak[0].confidence
+    assert "Inconclusive" in " ".join(explanation_text.page_lines(result, "en"))
 
 
-def test_a_fault_that_is_no_longer_known_is_explained_as_far_as_it_goes():
+def test_a_fault_missing_from_the_catalogue_is_explained_partially():
     desk = Desk()
     desk.step(30, [alert(CHAT, None)])
     gone = replace(desk.only, hypotheses=(Hypothesis(CHAT, "gone", 0.9),))
-    found = explanation.explain(gone, desk.knowledge)
-    assert (found.checks, found.remedy, found.runbook) == ((), (), "")
-    assert "gone" in explanation_text.text(found, "en")
+    result = explanation.explain(gone, desk.knowledge)
+    assert (result.checks, result.remedy, result.runbook) == ((), (), "")
+    assert "gone" in explanation_text.text(result, "en")
 
 
 def test_every_layer_has_an_owner():
@@ -103,12 +105,12 @@ def test_every_fault_is_explained_in_words_of_one_language(fault, language):
     desk = Desk()
     desk.step(30, [alert(CHAT, None)])
     incident = replace(desk.only, hypotheses=(Hypothesis(replica(0), fault, 0.8),), layer=known.fault.layer)
-    told = explanation_text.text(explanation.explain(incident, fault_catalogue.load()), language)
-    assert "{" not in told
-    assert not re.search(r"\b(knowledge|incidents|words|faults)\.[a-z]", told)
-    assert known.runbook in told
-    assert texts(language)[f"faults.{fault}.remedy"] in told
-    assert bool(re.search(r"[\u4e00-\u9fff]", told)) == (language == "zh")
+    text = explanation_text.text(explanation.explain(incident, fault_catalogue.load()), language)
+    assert "{" not in text
+    assert not re.search(r"\b(knowledge|incidents|words|faults)\.[a-z]", text)
+    assert known.runbook in text
+    assert texts(language)[f"faults.{fault}.remedy"] in text
+    assert bool(re.search(r"[\u4e00-\u9fff]", text)) == (language == "zh")
 
 
 def test_texts_of_the_area_have_the_same_placeholders_in_both_languages():

@@ -28,19 +28,19 @@ def test_every_fault_of_the_vocabulary_has_an_entry_and_no_other():
     assert set(fault_catalogue.load()) == set(faults())
 
 
-def test_every_confusable_of_the_vocabulary_is_separated():
+def test_every_look_alike_of_the_vocabulary_has_a_distinction():
     for fault_id, known in fault_catalogue.load().items():
         assert set(known.fault.confusable) <= {other.name for other in known.look_alikes}, fault_id
 
 
-def test_every_entry_has_signs_and_checks_and_explains_not_itself_on_its_path():
+def test_every_entry_has_signs_and_checks_and_does_not_explain_itself():
     for fault_id, known in fault_catalogue.load().items():
         assert known.signs, fault_id
         assert known.checks, fault_id
         assert fault_id not in known.consequences("path"), fault_id
 
 
-def test_every_why_and_every_fault_has_its_texts_in_both_languages():
+def test_every_reason_and_fault_has_texts_in_both_languages():
     wanted = {f"incidents.why.{other.why}" for known in fault_catalogue.load().values() for other in known.look_alikes}
     wanted |= {f"faults.{fault_id}.{part}" for fault_id in faults() for part in ("name", "what", "remedy")}
     wanted |= {f"faults.{state}.name" for state in fault_catalogue.harmless_states()}
@@ -79,7 +79,7 @@ ALIKE = "{exporter-down: {why: exporter_page_came, when: [{absent: exporter-down
 WHEN = "[{absent: exporter-down, within: node}]"
 OTHER = "gpu-lost.look_alikes.exporter-down"
 SHAPES = [
-    # old, new, line, key, what is said
+    # old, new, line, key, expected message
     ("signs: [{signal: hw_accel_present, moves: down}]", "signs: null", 3, "gpu-lost.signs", "a list, not nothing"),
     ("signs: [{signal: hw_accel_present, moves: down}]", "signs: down", 3, "gpu-lost.signs", "a list, not 'down'"),
     ("[{signal: hw_accel_present, moves: down}]", "[down]", 3, "gpu-lost.signs[0]", "a mapping of keys, not 'down'"),
@@ -113,18 +113,18 @@ SHAPES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("old", "new", "line", "key", "said"), SHAPES)
-def test_a_value_of_another_shape_is_reported_with_file_line_key_and_what_was_expected(old, new, line, key, said):
+@pytest.mark.parametrize(("old", "new", "line", "key", "message"), SHAPES)
+def test_a_value_of_the_wrong_type_is_reported_with_location_and_expectation(old, new, line, key, message):
     assert old in ENTRY
     with pytest.raises(ConfigError) as caught:
         fault_catalogue.read({"x.yaml": ENTRY.replace(old, new)})
     (problem,) = caught.value.problems
     assert (problem.file, problem.line, problem.key) == ("x.yaml", line, key)
-    assert said in problem.message
+    assert message in problem.message
 
 
 @pytest.mark.parametrize(
-    ("text", "key", "said"),
+    ("text", "key", "message"),
     [
         ("[gpu-lost]", "(file)", "a mapping of keys, not a list"),
         ("gpu-lost", "(file)", "a mapping of keys, not 'gpu-lost'"),
@@ -139,12 +139,12 @@ def test_a_value_of_another_shape_is_reported_with_file_line_key_and_what_was_ex
         ("79: {}", "(file)", "keys that are text, not 79"),
     ],
 )
-def test_a_file_of_another_shape_is_reported(text, key, said):
+def test_a_file_of_the_wrong_type_is_reported(text, key, message):
     with pytest.raises(ConfigError) as caught:
         fault_catalogue.read({"x.yaml": text})
     (problem,) = caught.value.problems
     assert (problem.file, problem.line, problem.key) == ("x.yaml", 1, key)
-    assert said in problem.message
+    assert message in problem.message
 
 
 def test_every_mistake_of_every_file_is_reported_at_once():
@@ -152,22 +152,22 @@ def test_every_mistake_of_every_file_is_reported_at_once():
     second = ENTRY.replace("gpu-lost:", "gpu-xid-hardware:").replace("signs: [{", "signs: [7, {")
     with pytest.raises(ConfigError) as caught:
         fault_catalogue.read({"y.yaml": second, "x.yaml": first})
-    told = [(problem.file, problem.line) for problem in caught.value.problems]
-    assert told == [("x.yaml", 4), ("x.yaml", 8), ("y.yaml", 3)]
+    locations = [(problem.file, problem.line) for problem in caught.value.problems]
+    assert locations == [("x.yaml", 4), ("x.yaml", 8), ("y.yaml", 3)]
 
 
-def test_an_empty_file_holds_nothing_and_spoils_nothing():
+def test_an_empty_file_adds_nothing():
     assert set(fault_catalogue.read({"x.yaml": ENTRY, "y.yaml": "# nothing yet\n"})) == {"gpu-lost"}
 
 
-def test_every_runbook_of_the_packaged_knowledge_is_a_page():
+def test_every_runbook_of_the_packaged_catalogue_exists():
     root = Path(__file__).resolve().parents[3]
     for fault_id, known in fault_catalogue.load().items():
         assert (root / known.runbook).is_file(), fault_id
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "line", "said"),
+    ("old", "new", "line", "message"),
     [
         ("gpu-lost:", "gpu-lots:", 2, 'unknown fault "gpu-lots"; did you mean "gpu-lost"?'),
         ("signal: hw_accel_present", "signal: hw_accel_presence", 3, 'unknown signal "hw_accel_presence"'),
@@ -184,16 +184,16 @@ def test_every_runbook_of_the_packaged_knowledge_is_a_page():
         ("why: exporter_page_came, ", "", 6, "needs"),
     ],
 )
-def test_what_is_wrong_is_reported_with_file_and_line(old, new, line, said):
+def test_mistakes_are_reported_with_file_and_line(old, new, line, message):
     assert old in ENTRY
     with pytest.raises(ConfigError) as caught:
         fault_catalogue.read({"x.yaml": ENTRY.replace(old, new)})
     (problem, *_) = caught.value.problems
     assert (problem.file, problem.line) == ("x.yaml", line)
-    assert said in problem.message
+    assert message in problem.message
 
 
-def test_a_fault_in_two_files_is_refused():
+def test_a_fault_in_two_files_is_rejected():
     with pytest.raises(ConfigError, match="is also defined in another file"):
         fault_catalogue.read({"x.yaml": ENTRY, "y.yaml": ENTRY})
 
@@ -206,7 +206,7 @@ gpu-lost:
 """
 
 
-def test_own_files_change_the_keys_that_they_give():
+def test_user_files_override_their_keys_only():
     packaged, known = fault_catalogue.load(), fault_catalogue.load_with({"own/gpus.yaml": OWN})
     assert known["gpu-lost"].runbook == "https://wiki.example.org/gpu-lost"
     assert known["gpu-lost"].consequences("peers") == {"gateway-fault", "traffic-surge"}
@@ -218,13 +218,13 @@ def test_own_files_change_the_keys_that_they_give():
     assert fault_catalogue.load_with({}) is packaged
 
 
-def test_an_own_group_of_a_packaged_name_changes_no_packaged_entry():
+def test_a_user_group_with_a_packaged_name_changes_no_packaged_entry():
     known = fault_catalogue.load_with({"own.yaml": "groups: {engine-stops: [gpu-oom]}\n"})
     assert known == fault_catalogue.load()
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "key", "said"),
+    ("text", "line", "key", "message"),
     [
         ("gpu-lots: {runbook: ''}", 1, "gpu-lots", 'unknown fault "gpu-lots"; did you mean "gpu-lost"?'),
         ("\ngpu-lost: {steps: []}", 2, "gpu-lost.steps", "unknown key"),
@@ -233,15 +233,15 @@ def test_an_own_group_of_a_packaged_name_changes_no_packaged_entry():
         ("- 1", 1, "(file)", "expected"),
     ],
 )
-def test_a_mistake_of_an_own_file_is_named(text, line, key, said):
+def test_a_mistake_in_a_user_file_is_reported(text, line, key, message):
     with pytest.raises(ConfigError) as refused:
         fault_catalogue.load_with({"own.yaml": text})
     (problem,) = refused.value.problems
     assert (problem.file, problem.line) == ("own.yaml", line)
     assert problem.key == key
-    assert said in problem.message
+    assert message in problem.message
 
 
-def test_one_fault_in_two_own_files_is_refused():
+def test_a_fault_in_two_user_files_is_rejected():
     with pytest.raises(ConfigError, match="is also defined in another file"):
         fault_catalogue.load_with({"a.yaml": "gpu-lost: {remedy: []}", "b.yaml": "gpu-lost: {checks: []}"})

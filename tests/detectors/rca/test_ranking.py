@@ -30,12 +30,12 @@ def rank(alerts, findings=(), events=(), candidates=(), topology=None):
     return ranking.rank(candidates, alerts, findings, events, topology or fleet(), fault_catalogue.load(), at(120))
 
 
-def test_nothing_known_gives_no_hypothesis():
+def test_no_alerts_give_no_hypothesis():
     assert rank([]) == ((), ())
     assert rank([alert(CHAT, None)]) == ((), ())
 
 
-def test_confidences_are_ordered_and_leave_room_for_the_unknown():
+def test_confidences_are_ordered_and_sum_below_one():
     hypotheses, _ = rank([alert(replica(0), "engine-dead"), alert(gpu(0), "gpu-lost"), alert(CHAT, None)])
     values = [one.confidence for one in hypotheses]
     assert values == sorted(values, reverse=True)
@@ -55,22 +55,22 @@ def test_a_stronger_finding_gives_more_confidence():
     assert sure[0].confidence > unsure[0].confidence + 0.2
 
 
-def test_a_signal_that_moves_as_the_signs_do_supports_and_one_the_other_way_does_not():
+def test_a_signal_supports_only_in_the_direction_of_the_sign():
     alerts = [alert(gpu(0), "gpu-thermal-throttle")]
-    said = finding(gpu(0), "gpu-thermal-throttle", score=0.7)
+    throttled = finding(gpu(0), "gpu-thermal-throttle", score=0.7)
     usual = Interval(30.0, 60.0)
 
     def with_temperature(value):
         hot = finding(gpu(0), None, signal="hw_accel_temperature_celsius", observed=value, expected=usual)
-        return rank(alerts, [said, hot])[0][0]
+        return rank(alerts, [throttled, hot])[0][0]
 
-    plain = rank(alerts, [said])[0][0]
+    plain = rank(alerts, [throttled])[0][0]
     assert with_temperature(95.0).confidence > plain.confidence
     assert with_temperature(10.0).confidence == plain.confidence
     assert any(item.text == "incidents.evidence.supports" for item in with_temperature(95.0).evidence)
 
 
-def test_evidence_names_what_is_explained_and_by_what():
+def test_evidence_names_explained_alerts_and_their_cause():
     hypotheses, _ = rank([alert(gpu(0), "gpu-lost"), alert(replica(0), "engine-dead"), alert(CHAT, None)])
     spoken = {one.fault: {item.text: item.arguments for item in one.evidence} for one in hypotheses}
     assert spoken["gpu-lost"]["incidents.evidence.explains"] == {"count": "2", "total": "2"}
@@ -83,7 +83,7 @@ def test_an_xid_event_is_evidence_for_its_gpu():
     assert any(item.observed == 79.0 for item in hypotheses[0].evidence)
 
 
-def test_a_cause_much_later_than_what_it_explains_scores_less():
+def test_a_cause_much_later_than_its_symptom_scores_less():
     symptom = alert(replica(0), "engine-dead")
     early, _ = rank([symptom, alert(gpu(0), "gpu-lost", since=60)])
     late, _ = rank([symptom, alert(gpu(0), "gpu-lost", since=780)])
@@ -91,13 +91,13 @@ def test_a_cause_much_later_than_what_it_explains_scores_less():
     assert early[0].confidence > late[0].confidence
 
 
-def test_candidates_without_alerts_take_part():
+def test_candidates_without_alerts_are_ranked():
     guess = FaultHypothesis(gpu(0), "gpu-thermal-throttle", at(0), 0.9, firing=False)
     hypotheses, _ = rank([alert(CHAT, None)], candidates=[guess])
     assert (hypotheses[0].entity, hypotheses[0].fault) == (gpu(0), "gpu-thermal-throttle")
 
 
-def test_slower_tokens_after_a_change_are_a_regression_rather_than_a_bad_rollout():
+def test_slower_tokens_after_a_change_are_a_regression_not_a_bad_rollout():
     desk = Desk()
     slow = finding(CHAT, None, signal="svc_tpot_seconds", observed=0.2, expected=Interval(None, 0.05))
     desk.step(15, [alert(CHAT, None)], [slow], [change(CHAT, -300)])
@@ -106,13 +106,13 @@ def test_slower_tokens_after_a_change_are_a_regression_rather_than_a_bad_rollout
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 @pytest.mark.parametrize("alerts", [[alert(CHAT, None)], [alert(replica(0), "engine-dead")]])
-def test_what_happened_names_entity_and_service(language, alerts):
+def test_the_summary_names_entity_and_service(language, alerts):
     desk = Desk()
     desk.step(15, alerts)
-    told = explanation_text.sections(explanation.explain(desk.only, desk.knowledge), language)[0].lines[0]
-    assert alerts[0].entity.name in told
-    assert "chat" in told
-    assert "{" not in told
+    summary = explanation_text.sections(explanation.explain(desk.only, desk.knowledge), language)[0].lines[0]
+    assert alerts[0].entity.name in summary
+    assert "chat" in summary
+    assert "{" not in summary
 
 
 def test_no_look_alike_is_ruled_out_by_an_unknown_node():
@@ -143,7 +143,7 @@ engine-hung:
     assert rejected(None) == ()
 
 
-def test_a_cause_that_is_over_goes_on_explaining_replicas_that_are_also_each_others_peers():
+def test_a_resolved_cause_explains_load_on_peers():
     full = [alert(replica(number), "kv-pressure", since=60 + number) for number in (0, 1, 2)]
     over = FaultHypothesis(replica(3), "engine-dead", at(0), 0.75, firing=False)
     hypotheses, _ = rank(full, candidates=(over,))
@@ -161,7 +161,7 @@ def test_a_pod_and_the_replica_in_it_are_one_component_that_fails_after_a_change
     assert hypotheses[0].fault == "model-load-failed"
 
 
-def test_a_cause_that_took_long_to_prove_begins_with_its_finding():
+def test_a_slowly_confirmed_cause_starts_with_its_finding():
     desk, surge = Desk(), alert(CHAT, "traffic-surge", since=60)
     desk.step(60, [surge])
     late = alert(replica(0), "slow-start", since=600)
@@ -174,30 +174,30 @@ def test_a_cause_that_took_long_to_prove_begins_with_its_finding():
 
 
 @pytest.mark.parametrize("holds_first", [True, False])
-def test_a_fault_of_which_one_alert_holds_is_not_over_in_whichever_order_they_come(holds_first):
+def test_a_fault_with_one_firing_alert_is_not_over_in_any_order(holds_first):
     holds = FaultHypothesis(node(0), "ib-link-down", at(0), alerts=("one",))
     clears = FaultHypothesis(node(0), "ib-link-down", at(0), alerts=("other",), over=at(420))
     later = FaultHypothesis(node(0), "network-loss", at(600), alerts=("lossy",))
-    said = (holds, clears) if holds_first else (clears, holds)
-    hypotheses, _ = rank([], candidates=(*said, later))
+    candidates = (holds, clears) if holds_first else (clears, holds)
+    hypotheses, _ = rank([], candidates=(*candidates, later))
     assert [one.fault for one in hypotheses[:2]] == ["ib-link-down", "network-loss"]
     assert "incidents.evidence.explains" in [item.text for item in hypotheses[0].evidence]
     assert "incidents.evidence.explained_by" in [item.text for item in hypotheses[1].evidence]
 
 
-def test_a_fault_of_which_all_alerts_clear_is_over_with_the_last_of_them():
+def test_a_fault_is_over_with_its_last_alert():
     later = FaultHypothesis(node(0), "network-loss", at(600), alerts=("lossy",))
     for ends, explained in (((420, 300), False), ((300, 500), True)):
-        said = [FaultHypothesis(node(0), "ib-link-down", at(0), alerts=(str(end),), over=at(end)) for end in ends]
-        texts = [item.text for one in rank([], candidates=(*said, later))[0] for item in one.evidence]
+        candidates = [FaultHypothesis(node(0), "ib-link-down", at(0), alerts=(str(end),), over=at(end)) for end in ends]
+        texts = [item.text for one in rank([], candidates=(*candidates, later))[0] for item in one.evidence]
         assert ("incidents.evidence.explained_by" in texts) is explained
 
 
 @pytest.mark.parametrize(
     ("surge_since", "cause"), [(200.0, "traffic-surge"), (700.0, "traffic-surge"), (960.0, "pods-pending")]
 )
-def test_replicas_that_a_surge_ordered_and_that_find_no_place_do_not_explain_the_surge(surge_since, cause):
-    """Each may follow from the other: well before, the earlier one is the cause; told together, the deeper one is."""
+def test_pending_replicas_ordered_by_a_surge_do_not_explain_it(surge_since, cause):
+    """Each may cause the other: the earlier one is the cause, or the deeper one if both start together."""
     pool = EntityRef(CHAT.cluster, EntityKind.POOL, None, "h100")
     placed = Topology.build([*fleet().edges, (pool, node(0)), (pool, node(1))], at=fleet().at)
     alerts = [

@@ -32,24 +32,24 @@ def find(window_of, findings_of):
     return run
 
 
-def names(found):
-    return [item.entity.name for item in found]
+def names(findings):
+    return [item.entity.name for item in findings]
 
 
-def test_a_comparison_names_what_it_saw_and_expected(find):
+def test_a_comparison_reports_observed_and_expected_values(find):
     rows = {"a": {"engine_requests_waiting": [1.0, 12.0]}, "b": {"engine_requests_waiting": [1.0, 9.0]}}
-    (found,) = find("last(engine_requests_waiting) > 10", rows)
-    assert (found.entity.name, found.detector, found.observed) == ("a", "rule:a-rule", 12.0)
-    assert (found.expected.low, found.expected.high) == (None, 10.0)
-    assert (found.fault, found.severity) == (None, Priority.P2)
+    (finding,) = find("last(engine_requests_waiting) > 10", rows)
+    assert (finding.entity.name, finding.detector, finding.observed) == ("a", "rule:a-rule", 12.0)
+    assert (finding.expected.low, finding.expected.high) == (None, 10.0)
+    assert (finding.fault, finding.severity) == (None, Priority.P2)
 
 
-def test_a_rule_hands_its_fault_and_priority_on(find):
+def test_a_finding_has_fault_and_priority_of_its_rule(find):
     rows = {"a": {"engine_requests_waiting": [12.0]}}
-    (found,) = find("engine_requests_waiting > 10", rows, fault="kv-pressure")
-    assert (found.fault, found.severity) == ("kv-pressure", Priority.P2)
-    (found,) = find("engine_requests_waiting > 10", rows, fault="kv-pressure", priority=Priority.P0)
-    assert found.severity is Priority.P0
+    (finding,) = find("engine_requests_waiting > 10", rows, fault="kv-pressure")
+    assert (finding.fault, finding.severity) == ("kv-pressure", Priority.P2)
+    (finding,) = find("engine_requests_waiting > 10", rows, fault="kv-pressure", priority=Priority.P0)
+    assert finding.severity is Priority.P0
 
 
 def test_rules_without_an_expression_are_left_out():
@@ -72,7 +72,7 @@ def test_rules_without_an_expression_are_left_out():
         ("engine_requests_waiting != 20", False),
     ],
 )
-def test_the_language(find, expr, holds):
+def test_expressions_are_evaluated(find, expr, holds):
     rows = {
         "a": {
             "engine_requests_waiting": [1.0, 2.0, 10.0, 20.0],
@@ -86,24 +86,24 @@ def test_a_quantile_is_merged_from_buckets(find):
     bounds = signal("svc_ttft_seconds").bounds
     row = {f"svc_ttft_seconds#{i}": [0.0] * 3 for i in range(len(bounds) + 1)}
     row[f"svc_ttft_seconds#{bounds.index(5.0)}"] = [5.0] * 3
-    (found,) = find('quantile(0.99, svc_ttft_seconds, "5m") > 2', {"s": row}, S)
-    assert 2.5 < found.observed <= 5.0
+    (finding,) = find('quantile(0.99, svc_ttft_seconds, "5m") > 2', {"s": row}, S)
+    assert 2.5 < finding.observed <= 5.0
     quiet = {name: [0.0] * 3 for name in row}
     verdicts = []
     assert find('quantile(0.99, svc_ttft_seconds, "5m") > 2', {"s": quiet}, S, verdicts=verdicts) == []
     assert verdicts == []
 
 
-def test_the_first_comparison_is_what_the_rule_is_about(find):
+def test_the_first_comparison_is_the_subject_of_the_rule(find):
     rows = {"s": {"svc_failed_total": [10.0] * 3, "svc_requests_total": [100.0] * 3}}
     expr = """1 - sum(svc_failed_total, "5m") / sum(svc_requests_total, "5m") < 0.99
               and sum(svc_requests_total, "5m") >= 20"""
-    (found,) = find(expr, rows, S)
-    assert found.observed == pytest.approx(0.9)
-    assert (found.expected.low, found.expected.high) == (0.99, None)
+    (finding,) = find(expr, rows, S)
+    assert finding.observed == pytest.approx(0.9)
+    assert (finding.expected.low, finding.expected.high) == (0.99, None)
 
 
-def test_nothing_happened_holds_nothing_and_is_no_gap(find):
+def test_no_events_are_false_and_not_a_gap(find):
     rows = {"s": {"svc_failed_total": [0.0] * 3, "svc_requests_total": [0.0] * 3}}
     verdicts = []
     ratio = 'sum(svc_failed_total, "5m") / sum(svc_requests_total, "5m")'
@@ -113,7 +113,7 @@ def test_nothing_happened_holds_nothing_and_is_no_gap(find):
 
 
 @pytest.mark.parametrize(
-    ("told", "reason"),
+    ("status", "reason"),
     [
         (CellStatus.ABSENT, NoVerdictReason.NO_VALUES),
         (CellStatus.STALE, NoVerdictReason.UNTRUSTED_VALUES),
@@ -122,23 +122,23 @@ def test_nothing_happened_holds_nothing_and_is_no_gap(find):
     ],
 )
 @pytest.mark.parametrize("expr", ["{} < 10", "not {} >= 10", "{} < 10 or {} > 20", "{} < 10 and 1 < 2"])
-def test_missing_values_decide_nothing(find, told, reason, expr):
+def test_missing_values_give_no_verdict(find, status, reason, expr):
     rows = {"a": {"engine_requests_waiting": [1.0] * 3}, "b": {"engine_requests_waiting": [1.0] * 3}}
-    statuses = {("a", "engine_requests_waiting", column): told for column in range(3)}
+    statuses = {("a", "engine_requests_waiting", column): status for column in range(3)}
     verdicts = []
     text = expr.replace("{}", "last(engine_requests_waiting)")
     assert names(find(text, rows, statuses=statuses, verdicts=verdicts)) == ["b"]
     assert [(item.entity.name, item.reason) for item in verdicts] == [("a", reason)]
 
 
-def test_a_false_guard_decides_whatever_is_missing(find):
+def test_a_false_condition_decides_despite_missing_values(find):
     verdicts = []
     rows = {"a": {"engine_requests_running": [1.0]}}
     assert find("engine_requests_waiting > 3 and engine_requests_running > 5", rows, verdicts=verdicts) == []
     assert verdicts == []
 
 
-def test_old_values_do_not_describe_now(find):
+def test_old_values_give_no_verdict(find):
     verdicts = []
     rows = {"a": {"engine_requests_waiting": [50.0] + [None] * 20}, "b": {"engine_requests_waiting": [1.0] * 21}}
     assert find('max(engine_requests_waiting, "5m") > 10', rows, verdicts=verdicts) == []
@@ -176,14 +176,14 @@ def test_one_no_verdict_covers_all_entities(find):
         ("engine_requests_waiting ** 2 > 1", 1, "expected a number"),
     ],
 )
-def test_errors_name_rule_place_and_expectation(expr, position, says):
+def test_errors_name_rule_position_and_expectation(expr, position, says):
     with pytest.raises(UsageError) as raised:
         compile_rules([rule(expr)])
     assert raised.value.message.startswith(f"rule a-rule: position {position}: ")
     assert says in raised.value.message
 
 
-def test_a_misspelt_signal_is_answered_with_near_ones():
+def test_a_misspelt_signal_gets_suggestions():
     with pytest.raises(UsageError) as raised:
         compile_rules([rule("engine_request_waiting > 1")])
     assert "engine_requests_waiting" in raised.value.hint
@@ -211,23 +211,23 @@ def test_a_rule_and_its_opposite_never_both_hold(values, limit):
     times = 1e9 + 5.0 * np.arange(len(values))
     window = Window(R, (entity,), times, above.keys, matrix, status, timedelta(seconds=5))
     now = datetime.fromtimestamp(times[-1], tz=UTC)
-    said = [d.detect(d.initial(), window, Topology.build(()), now)[1] for d in (above, below)]
-    found = [any(isinstance(item, Finding) for item in items) for items in said]
+    verdicts = [d.detect(d.initial(), window, Topology.build(()), now)[1] for d in (above, below)]
+    findings = [any(isinstance(item, Finding) for item in items) for items in verdicts]
     known = any(v is not None for v in values)
-    assert sum(found) == (1 if known else 0)
+    assert sum(findings) == (1 if known else 0)
 
 
-def test_a_target_that_does_not_answer_is_a_symptom_and_other_workloads_are_not_checked(window_of, findings_of):
+def test_only_unreachable_scrape_targets_are_a_symptom(window_of, findings_of):
     (target_down,) = [one for one in compile_rules(load_rules()) if one.name == "rule:target-down"]
     rows = {"a": {"target_up": [1.0, 0.0]}, "b": {"target_up": [0.0, 1.0]}, "deployment": {"target_up": [None, None]}}
-    unsaid = []
-    found = findings_of(target_down, window_of(EntityKind.WORKLOAD, rows), verdicts=unsaid)
-    assert [one.entity.name for one in found] == ["a"]
-    assert unsaid == []
+    no_verdicts = []
+    findings = findings_of(target_down, window_of(EntityKind.WORKLOAD, rows), verdicts=no_verdicts)
+    assert [one.entity.name for one in findings] == ["a"]
+    assert no_verdicts == []
 
 
-def test_a_port_that_lost_its_link_is_a_symptom_and_one_without_a_cable_is_none(window_of, findings_of):
+def test_only_a_lost_port_link_is_a_symptom(window_of, findings_of):
     (link_down,) = [one for one in compile_rules(load_rules()) if one.name == "rule:link-down"]
     rows = {"lost": {"hw_link_up": [1.0, 1.0, 0.0]}, "bare": {"hw_link_up": [0.0] * 3}, "up": {"hw_link_up": [1.0] * 3}}
-    found = findings_of(link_down, window_of(EntityKind.PORT, rows))
-    assert [(one.entity.name, one.fault) for one in found] == [("lost", None)]
+    findings = findings_of(link_down, window_of(EntityKind.PORT, rows))
+    assert [(one.entity.name, one.fault) for one in findings] == [("lost", None)]

@@ -1,4 +1,4 @@
-"""A rule's threshold and waiting time from verdicts: the replay is the live loop, the choice keeps useful pages."""
+"""Threshold and waiting time from feedback: the backtest equals the cycle, and proposals keep useful pages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MINUTE = timedelta(minutes=1)
 
 
 class Stored:
-    """Values on a grid, read as a store gives them."""
+    """Values on a grid, read like those of a store."""
 
     def __init__(self, cache: np.ndarray, waiting: np.ndarray | None = None) -> None:
         queue = np.ones_like(cache) if waiting is None else waiting
@@ -53,16 +53,16 @@ class Stored:
         return Window(EntityKind.REPLICA, self.entities, self.times[inside], (CACHE, WAITING), values, status, STEP)
 
 
-def lived(stored: Stored, rule: Rule) -> dict[EntityRef, list[datetime]]:
-    """When alerts fire in the cycle itself: its detector and its state machine, every step."""
+def run_cycles(stored: Stored, rule: Rule) -> dict[EntityRef, list[datetime]]:
+    """Times at which alerts fire in the cycle, with its detector and state machine."""
     detector, active, fired = RuleDetector(rule), (), {entity: [] for entity in stored.entities}
     context = alert_state.service_context((), {}, {}, lambda _: ())
     for at in stored.times:
         now = datetime.fromtimestamp(at, tz=UTC)
         window = stored.read(now - detector.window + STEP / 2, now + STEP / 2)
-        _, found = detector.detect(detector.initial(), window, Topology.build(()), now)
+        _, verdicts = detector.detect(detector.initial(), window, Topology.build(()), now)
         before = {alert.fingerprint for alert in active if alert.state is AlertState.FIRING}
-        after = alert_state.advance(active, found, None, [rule], context, now)
+        after = alert_state.advance(active, verdicts, None, [rule], context, now)
         for alert in after:
             if alert.state is AlertState.FIRING and alert.fingerprint not in before:
                 fired[alert.entity].append(now)
@@ -81,7 +81,7 @@ def lived(stored: Stored, rule: Rule) -> dict[EntityRef, list[datetime]]:
         "not last(engine_kv_cache_usage_ratio) > 0.2",
     ],
 )
-def test_the_replay_fires_what_the_cycle_fires(expr: str, seed: int) -> None:
+def test_the_backtest_fires_like_the_cycle(expr: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     steps = 160
     cache = np.clip(0.8 + np.cumsum(rng.normal(0, 0.07, (3, steps)), axis=1) % 0.4 - 0.2, 0, 1)
@@ -107,11 +107,11 @@ def test_the_replay_fires_what_the_cycle_fires(expr: str, seed: int) -> None:
         replayed.feed(stored.read(begin - window_of(dial), begin + 50 * STEP), begin)
     for place, (threshold, longer) in enumerate(zip(thresholds, waits, strict=True)):
         turned = expr if threshold is None else dial.turned(threshold)
-        live = lived(stored, replace(rule, expr=turned, wait=longer))
+        live = run_cycles(stored, replace(rule, expr=turned, wait=longer))
         assert replayed.alarms[place] == sum(len(times) for times in live.values()), (turned, longer)
 
 
-def test_the_number_of_the_first_comparison_is_the_dial() -> None:
+def test_the_threshold_of_the_first_comparison_is_tunable() -> None:
     dial = tunable_threshold_of("r", EXPR)
     assert (dial.threshold, dial.symbol) == (0.9, ">")
     assert dial.turned(0.955) == EXPR.replace("0.9", "0.955")
@@ -135,7 +135,7 @@ def test_the_number_of_the_first_comparison_is_the_dial() -> None:
     [(">", 0.9, 0.901), (">", 0.95512, 0.956), (">", 12345.0, 12400.0), ("<", 0.3, 0.299), (">", -2.0, -1.99),
      (">", 0.0, 0.001), ("<", 0.0, -0.001)],
 )  # fmt: skip
-def test_the_next_threshold_lies_just_beyond_a_level(symbol: str, level: float, beyond: float) -> None:
+def test_the_next_threshold_is_just_beyond_a_level(symbol: str, level: float, beyond: float) -> None:
     dial = tunable_threshold_of("r", f"last(engine_kv_cache_usage_ratio) {symbol} 0.5")
     assert dial.beyond(level) == pytest.approx(beyond, rel=1e-12)
 
@@ -155,7 +155,7 @@ def fleet(
     priority: Priority = Priority.P2,
     wait: timedelta = MINUTE,
 ) -> tuple[Rule, list[JudgedAlert], Stored]:
-    """One replica that is calm but for its spells: each a plateau, useful ones higher, 40 min apart."""
+    """One quiet replica with plateaus 40 min apart; useful ones are higher."""
     count = useful + useless
     cache = np.full((2, 160 * (count + 1)), 0.5)
     judged = []
@@ -173,50 +173,51 @@ def proposed(rule: Rule, judged: list[JudgedAlert], stored: Stored, **more: obje
     return propose(rule, judged, stored.read, stored.entities, stored.span, **more)  # type: ignore[arg-type]
 
 
-def test_a_threshold_is_proposed_that_drops_the_useless_and_keeps_the_useful() -> None:
-    found = proposed(*fleet())
-    assert found.reason is ProposalReason.BETTER
-    assert found.now is not None
-    assert found.best is not None
-    assert (found.now.kept_useful, found.now.kept_useless, found.now.dropped_useless) == (6, 8, 0)
-    assert (found.best.kept_useful, found.best.dropped_useful, found.best.dropped_useless) == (6, 0, 8)
-    assert found.best.delay_most_seconds == 0.0
-    assert found.best.setting == Setting(0.93, MINUTE), "the nearest that drops them all"
-    assert found.expression == EXPR.replace("0.9", "0.93")
-    assert found.now.alerts_per_day == pytest.approx(14 / found.days)
-    assert found.best.alerts_per_day == pytest.approx(6 / found.days)
-    assert found.best.dropped_useless_interval[0] == pytest.approx(0.6756, abs=1e-3)
-    assert len(found.candidates) >= 5
-    assert found.unchecked == ()
+def test_a_proposed_threshold_drops_useless_and_keeps_useful_alerts() -> None:
+    proposal = proposed(*fleet())
+    assert proposal.reason is ProposalReason.BETTER
+    assert proposal.now is not None
+    assert proposal.best is not None
+    assert (proposal.now.kept_useful, proposal.now.kept_useless, proposal.now.dropped_useless) == (6, 8, 0)
+    assert (proposal.best.kept_useful, proposal.best.dropped_useful, proposal.best.dropped_useless) == (6, 0, 8)
+    assert proposal.best.delay_most_seconds == 0.0
+    assert proposal.best.setting == Setting(0.93, MINUTE), "the nearest that drops them all"
+    assert proposal.expression == EXPR.replace("0.9", "0.93")
+    assert proposal.now.alerts_per_day == pytest.approx(14 / proposal.days)
+    assert proposal.best.alerts_per_day == pytest.approx(6 / proposal.days)
+    assert proposal.best.dropped_useless_interval[0] == pytest.approx(0.6756, abs=1e-3)
+    assert len(proposal.candidates) >= 5
+    assert proposal.unchecked == ()
 
 
-def test_a_waiting_time_is_proposed_where_useless_alerts_are_as_high_and_shorter() -> None:
-    found = proposed(*fleet(level=USEFUL_AT, lasts=10))
-    assert found.best is not None
-    assert found.best.setting.threshold == 0.9
-    assert found.best.setting.wait == 5 * MINUTE
-    assert (found.best.kept_useful, found.best.dropped_useless) == (6, 8)
-    assert found.best.delay_median_seconds == 240.0
-    assert found.expression == EXPR
+def test_a_waiting_time_is_proposed_if_useless_alerts_are_only_shorter() -> None:
+    proposal = proposed(*fleet(level=USEFUL_AT, lasts=10))
+    assert proposal.best is not None
+    assert proposal.best.setting.threshold == 0.9
+    assert proposal.best.setting.wait == 5 * MINUTE
+    assert (proposal.best.kept_useful, proposal.best.dropped_useless) == (6, 8)
+    assert proposal.best.delay_median_seconds == 240.0
+    assert proposal.expression == EXPR
 
 
 def test_a_useful_page_is_never_dropped() -> None:
     rule, judged, stored = fleet(useful=9, useless=9, lasts=40, priority=Priority.P1)
     stored.values[0, 60:100, 0] = 0.91  # one useful page that went less far than what was useless
-    found = proposed(rule, judged, stored)
-    assert found.reason is ProposalReason.DROPS_A_PAGE
-    assert found.best is None
-    assert any(one.dropped_pages for one in found.candidates)
+    proposal = proposed(rule, judged, stored)
+    assert proposal.reason is ProposalReason.DROPS_A_PAGE
+    assert proposal.best is None
+    assert any(one.dropped_pages for one in proposal.candidates)
     softer = [replace(one, priority=Priority.P2) for one in judged]
-    found = proposed(replace(rule, priority=Priority.P2), softer, stored)
-    assert found.best is not None
-    assert (found.best.dropped_useful, found.best.dropped_useless) == (1, 9), "of P2 one may go for five useless ones"
+    proposal = proposed(replace(rule, priority=Priority.P2), softer, stored)
+    assert proposal.best is not None
+    dropped = (proposal.best.dropped_useful, proposal.best.dropped_useless)
+    assert dropped == (1, 9), "for P2, one useful alert may go for five useless ones"
 
 
-def test_a_useful_page_is_reported_two_minutes_later_at_most() -> None:
-    found = proposed(*fleet(level=USEFUL_AT, lasts=10, priority=Priority.P0))
-    assert found.reason is ProposalReason.DROPS_A_PAGE
-    assert max(one.late_pages for one in found.candidates) == 6
+def test_a_useful_page_is_delayed_by_two_minutes_at_most() -> None:
+    proposal = proposed(*fleet(level=USEFUL_AT, lasts=10, priority=Priority.P0))
+    assert proposal.reason is ProposalReason.DROPS_A_PAGE
+    assert max(one.late_pages for one in proposal.candidates) == 6
 
 
 @pytest.mark.parametrize(
@@ -227,9 +228,9 @@ def test_a_useful_page_is_reported_two_minutes_later_at_most() -> None:
         (0, 11, ProposalReason.NOTHING_USEFUL),
     ],
 )
-def test_too_few_verdicts_propose_nothing(useful: int, useless: int, reason: ProposalReason) -> None:
-    found = proposed(*fleet(useful, useless))
-    assert (found.reason, found.best, found.judged) == (reason, None, useful + useless)
+def test_too_little_feedback_gives_no_proposal(useful: int, useless: int, reason: ProposalReason) -> None:
+    proposal = proposed(*fleet(useful, useless))
+    assert (proposal.reason, proposal.best, proposal.judged) == (reason, None, useful + useless)
 
 
 def test_one_incident_counts_once() -> None:
@@ -238,34 +239,35 @@ def test_one_incident_counts_once() -> None:
     assert proposed(rule, storm, stored).reason is ProposalReason.TOO_FEW_VERDICTS
 
 
-def test_effects_without_stored_values_are_not_guessed() -> None:
+def test_effects_without_stored_values_are_unknown() -> None:
     rule, judged, stored = fleet()
     pages = [replace(one, priority=Priority.P1) if number == 0 else one for number, one in enumerate(judged)]
     late = TimeRange(pages[0].ends_at, stored.span.end)
-    found = propose(rule, pages, stored.read, stored.entities, late)
-    assert (found.reason, found.unchecked) == (ProposalReason.PAGE_NOT_CHECKED, (pages[0],))
+    proposal = propose(rule, pages, stored.read, stored.entities, late)
+    assert (proposal.reason, proposal.unchecked) == (ProposalReason.PAGE_NOT_CHECKED, (pages[0],))
     stored.values[0, 60:100, 0] = 0.5  # the values tell of no alert there
-    found = proposed(rule, pages, stored)
-    assert (found.reason, found.unchecked) == (ProposalReason.PAGE_NOT_CHECKED, (pages[0],))
+    proposal = proposed(rule, pages, stored)
+    assert (proposal.reason, proposal.unchecked) == (ProposalReason.PAGE_NOT_CHECKED, (pages[0],))
     stored.values[:, :, 0] = 0.5
     assert proposed(rule, judged, stored).reason is ProposalReason.NOT_REPRODUCED
 
 
-def test_values_kept_with_a_verdict_outlive_those_of_the_store() -> None:
+def test_values_stored_with_feedback_outlive_the_store() -> None:
     rule, judged, stored = fleet(priority=Priority.P1)
     named = [replace(one, id=one.fingerprint) for one in judged]
     past = timedelta(minutes=6)
     kept = {one.id: stored.read(one.starts_at - past, one.ends_at) for one in named}
     late = TimeRange(stored.span.end - timedelta(hours=1), stored.span.end)
-    found = propose(rule, named, stored.read, stored.entities, late, kept=kept)
-    assert (found.reason, found.unchecked) == (ProposalReason.BETTER, ())
-    assert found.best is not None
-    assert (found.best.setting, found.best.kept_useful, found.best.dropped_useless) == (Setting(0.93, MINUTE), 6, 8)
+    proposal = propose(rule, named, stored.read, stored.entities, late, kept=kept)
+    assert (proposal.reason, proposal.unchecked) == (ProposalReason.BETTER, ())
+    assert proposal.best is not None
+    best = proposal.best
+    assert (best.setting, best.kept_useful, best.dropped_useless) == (Setting(0.93, MINUTE), 6, 8)
     without = propose(rule, named, stored.read, stored.entities, late)
     assert without.reason is ProposalReason.PAGE_NOT_CHECKED
 
 
-def test_a_setting_of_ones_own_is_measured() -> None:
+def test_a_user_setting_is_backtested() -> None:
     rule, judged, stored = fleet()
     good = proposed(rule, judged, stored, tried=[Setting(0.95, MINUTE)])
     assert (good.reason, good.best and good.best.setting.threshold) == (ProposalReason.BETTER, 0.95)
@@ -279,14 +281,14 @@ def test_a_rule_without_an_expression_has_nothing_to_replay() -> None:
     assert proposed(by_fault, judged, stored).reason is ProposalReason.NOT_OVER_VALUES
 
 
-def test_silence_is_no_verdict_in_both() -> None:
-    """The comparison of replay and cycle above rests on gaps being there."""
+def test_a_no_verdict_is_equal_in_cycle_and_backtest() -> None:
+    """The comparison of backtest and cycle above needs gaps."""
     stored = Stored(np.full((1, 40), np.nan))
     rule = Rule("r", EntityKind.REPLICA, EXPR)
-    _, found = RuleDetector(rule).detect(
+    _, verdicts = RuleDetector(rule).detect(
         RuleDetector(rule).initial(), stored.read(T0, T0 + 40 * STEP), Topology.build(()), T0 + 39 * STEP
     )
-    assert isinstance(found[0], NoVerdict)
+    assert isinstance(verdicts[0], NoVerdict)
     replayed = RuleBacktest(
         tunable_threshold_of("r", EXPR), np.array([0.9]), np.array([0.0]), MINUTE, stored.entities, ()
     )

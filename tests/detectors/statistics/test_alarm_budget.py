@@ -10,7 +10,7 @@ DAY = int(86400 / STEP)
 
 
 def lived(budget, alarms_at, days, entities, seed=0):
-    """Realised alarms per entity-day over the second half, of scores that alarm with a rate by the factor."""
+    """Alarms per entity-day in the second half, if the factor sets the alarm rate of scores."""
     rng = np.random.default_rng(seed)
     made, memory, pool = Calibrator(budget), Calibrator.of_entities(entities), Calibrator.of_class()
     judged, begun = np.ones(entities, dtype=bool), 0
@@ -35,7 +35,7 @@ def test_the_factor_is_bounded():
     assert lived(0.25, lambda factor: 0.0, days=20, entities=5)[1].factor == pytest.approx(LOWEST, rel=0.01)
 
 
-def test_an_alarm_that_lasts_is_one_alarm():
+def test_a_lasting_alarm_counts_once():
     made, memory, pool = Calibrator(0.25), Calibrator.of_entities(2), Calibrator.of_class()
     both = np.ones(2, dtype=bool)
     for _ in range(DAY):
@@ -43,7 +43,7 @@ def test_an_alarm_that_lasts_is_one_alarm():
     assert made.rate(pool).realised == pytest.approx(0.5, rel=0.1)
 
 
-def test_who_is_not_judged_neither_alarms_nor_lets_time_pass():
+def test_unjudged_entities_add_neither_alarms_nor_time():
     made, memory, pool = Calibrator(0.25), Calibrator.of_entities(2), Calibrator.of_class()
     nobody = np.zeros(2, dtype=bool)
     for _ in range(DAY):

@@ -29,7 +29,7 @@ def learnt(values, step=300.0, signals=(SIGNAL,), end=NOW):
     return baseline, memory
 
 
-def test_nothing_is_known_at_first_and_the_level_is_known_after_enough_updates():
+def test_the_level_is_known_after_enough_updates():
     rng = np.random.default_rng(1)
     baseline, memory = learnt(100 + rng.normal(size=(1, MATURE_UPDATES - 1, 1)), step=15.0)
     assert not baseline.usual(memory, NOW).known.any()
@@ -39,7 +39,7 @@ def test_nothing_is_known_at_first_and_the_level_is_known_after_enough_updates()
     assert usual.level[0, 0] == pytest.approx(100, abs=1)
 
 
-def test_the_time_of_day_is_known_after_two_days_not_after_one():
+def test_the_daily_profile_is_known_after_two_days():
     step = 300.0
     for days, known in ((1, False), (2, True), (3, True)):
         times = np.arange(NOW - days * DAY, NOW, step)
@@ -90,7 +90,7 @@ def test_missing_values_and_frozen_ones_teach_nothing():
     baseline.learn(memory, np.full((2, 1), np.nan), NOW, 15.0)
     baseline.learn(memory, np.full((2, 1), 50.0), NOW, 15.0, np.ones((2, 1), dtype=bool))
     for name, array in memory.items():
-        if not name.startswith("week_"):  # the week learns what is odd, too: it believes nothing seen once
+        if not name.startswith("week_"):  # the weekly profile also learns from anomalies, but ignores single events
             np.testing.assert_array_equal(array, before[name])
 
 
@@ -99,7 +99,7 @@ def test_missing_values_and_frozen_ones_teach_nothing():
     hnp.arrays(np.float64, (2, 30, 1), elements=st.one_of(st.just(np.nan), st.floats(-1e6, 1e6))),
     st.floats(0.0, 4e9),
 )
-def test_whatever_comes_the_memory_stays_finite_and_scales_positive(values, end):
+def test_state_stays_finite_and_scales_positive_for_any_input(values, end):
     baseline, memory = learnt(values, step=60.0, end=end)
     unseen = ("week_recent", "week_older")  # NaN: a part of the week that was not seen
     assert all(np.isfinite(array).all() for name, array in memory.items() if name not in unseen)
@@ -118,7 +118,7 @@ def test_memory_follows_its_entities():
     assert damaged["updates"][0, 0] == 0
 
 
-def test_readings_are_levels_rates_and_means():
+def test_readings_are_levels_rates_or_means():
     signals = ("engine_requests_waiting", "engine_generation_tokens_total", "engine_ttft_seconds")
     keys = sampling.keys_of(signals)
     times = NOW + 15.0 * np.arange(40)
@@ -144,7 +144,7 @@ def test_readings_are_the_same_at_any_spacing():
         np.testing.assert_allclose(sampling.read(part, signals, slice(0, 50)), 20.0)
 
 
-def test_cells_that_are_not_trusted_are_not_read():
+def test_untrusted_cells_are_not_read():
     signals = ("engine_requests_waiting",)
     part = window(EntityKind.REPLICA, signals, NOW + 15.0 * np.arange(3), np.ones((1, 3, 1)), 15.0)
     part.status[0, 1] = CellStatus.UNTRUSTED

@@ -30,11 +30,11 @@ def days(count, length, metrics=6, seed=1):
     return times, rhythm[None, :, None] + 0.3 * noise
 
 
-def look(values, times, *, budget=0.25, block=48, begin=None):
+def evaluate(values, times, *, budget=0.25, block=48, begin=None):
     ensemble = Ensemble(values.shape[2], budget)
     memory, pool = begin or (ensemble.empty(values.shape[0]), ensemble.empty_pool())
     parts = [
-        ensemble.look(memory, pool, values[:, at : at + block], times[at : at + block], STEP)
+        ensemble.evaluate(memory, pool, values[:, at : at + block], times[at : at + block], STEP)
         for at in range(0, times.size, block)
     ]
     joined = [
@@ -43,10 +43,10 @@ def look(values, times, *, budget=0.25, block=48, begin=None):
     return (*joined, (memory, pool))
 
 
-def test_a_fault_on_many_metrics_is_found_at_once_and_the_days_before_are_quiet():
+def test_a_fault_on_many_metrics_alarms_at_once_after_quiet_days():
     times, values = days(3, 18)
     values[2, 4900:4920] += 2.0
-    _, _, alarms, _ = look(values, times)
+    _, _, alarms, _ = evaluate(values, times)
     assert alarms[2, 4900:4904].any()
     mature = alarms[:2, 13 * 288 :].reshape(2, -1, int(BLOCK_SECONDS / STEP)).any(axis=2).sum() / (2 * 5)
     assert mature < 4 * HEADROOM * 0.25, "blocks a day; noise alone has no true faults to make room for"
@@ -55,11 +55,11 @@ def test_a_fault_on_many_metrics_is_found_at_once_and_the_days_before_are_quiet(
 def test_one_metric_alone_is_not_enough():
     times, values = days(2, 8, metrics=20)
     values[0, 2000, 3] += 3.0
-    _, _, alarms, _ = look(values, times)
+    _, _, alarms, _ = evaluate(values, times)
     assert not alarms[0, 2000]
 
 
-def test_a_metric_that_stands_still_is_active_in_the_other_direction():
+def test_a_frozen_metric_lowers_the_activity_residual():
     times, values = days(1, 6, metrics=2)
     values[0, 1500:] = values[0, 1500]
     rows = residual_rows(values, times)
@@ -91,11 +91,11 @@ def test_residuals_are_bounded_and_a_constant_metric_has_none():
     assert np.abs(still[:, [0, 1]]).max() == 0.0
 
 
-def test_what_is_missing_teaches_nothing_and_an_entity_without_any_reading_has_no_score():
+def test_missing_readings_teach_nothing_and_have_no_score():
     times, values = days(3, 5, metrics=3)
     values[1, 900:1000] = np.nan
     values[2, :, 0] = np.nan
-    scores, _, alarms, _ = look(values, times)
+    scores, _, alarms, _ = evaluate(values, times)
     assert np.isnan(scores[1, 900:1000]).all()
     assert not alarms[1, 900:1000].any()
     assert np.isfinite(scores[1, 1000:]).all()
@@ -111,7 +111,7 @@ def test_what_is_missing_teaches_nothing_and_an_entity_without_any_reading_has_n
 
 @pytest.mark.parametrize("values", [np.full((2, 600, 3), np.nan), np.full((2, 600, 3), 5.0), np.zeros((1, 600, 1))])
 def test_nothing_and_constants_raise_no_alarm(values):
-    _, _, alarms, _ = look(values, START + STEP * np.arange(600))
+    _, _, alarms, _ = evaluate(values, START + STEP * np.arange(600))
     assert not alarms.any()
 
 
@@ -119,45 +119,45 @@ def test_a_single_reading_a_single_entity_and_no_entity_have_no_score():
     for count, length in ((1, 1), (0, 5), (3, 0)):
         times, values = START + STEP * np.arange(length), np.ones((count, length, 2))
         ensemble = Ensemble(2, 0.25)
-        said = ensemble.look(ensemble.empty(count), ensemble.empty_pool(), values, times, STEP)
-        assert said.scores.shape == (count, length)
-        assert np.isnan(said.scores).all()
-        assert not said.alarms.any()
+        score = ensemble.evaluate(ensemble.empty(count), ensemble.empty_pool(), values, times, STEP)
+        assert score.scores.shape == (count, length)
+        assert np.isnan(score.scores).all()
+        assert not score.alarms.any()
 
 
-def test_ten_thousand_entities_remember_a_bounded_amount():
+def test_the_state_of_ten_thousand_entities_is_bounded():
     ensemble = Ensemble(10, 0.25)
     memory, pool = ensemble.empty(10_000), ensemble.empty_pool()
     times, values = START + STEP * np.arange(3), np.random.default_rng(2).random((10_000, 3, 10))
-    ensemble.look(memory, pool, values, times, STEP)
-    said = ensemble.look(memory, pool, values, times + 3 * STEP, STEP)
-    assert np.isfinite(said.scores).all()
+    ensemble.evaluate(memory, pool, values, times, STEP)
+    score = ensemble.evaluate(memory, pool, values, times + 3 * STEP, STEP)
+    assert np.isfinite(score.scores).all()
     assert pool["reservoir"].shape[0] == 4096
     assert sum(array.nbytes for array in memory.values()) < 10_000 * 10 * 1400
 
 
-def test_the_same_readings_give_the_same_scores_in_blocks_of_any_size_while_the_voters_stand():
+def test_scores_do_not_depend_on_the_block_size():
     times, values = days(2, 3, metrics=3)
-    _, _, _, state = look(values, times)
+    _, _, _, state = evaluate(values, times)
     copies = [tuple({name: array.copy() for name, array in part.items()} for part in state) for _ in range(2)]
     more = times[-1] + STEP * np.arange(1, 25)
     fresh = days(2, 1, metrics=3, seed=9)[1][:, :24]
-    whole = look(fresh, more, begin=copies[0], block=24)
+    whole = evaluate(fresh, more, begin=copies[0], block=24)
     module._voters.cache_clear()
-    single = look(fresh, more, begin=copies[1], block=1)
+    single = evaluate(fresh, more, begin=copies[1], block=1)
     np.testing.assert_allclose(whole[0], single[0], rtol=1e-5)
 
 
 def test_a_score_fades_instead_of_falling():
     times, values = days(1, 6)
     values[0, 1500:1503] += 5.0
-    scores, _, _, _ = look(values, times)
+    scores, _, _, _ = evaluate(values, times)
     peak = scores[0, 1500:1503].max()
     assert peak * 0.8 > scores[0, 1515] > peak * 0.4
     assert scores[0, 1600] < peak / 3
 
 
-def test_a_tail_continues_beyond_what_was_seen():
+def test_a_tail_extrapolates_beyond_the_data():
     tail = Tail.of(np.random.default_rng(3).exponential(size=10_000))
     seen = tail.surprise(np.array([-1.0, 0.693, 4.6, 9.2, 1e6, np.inf]))
     assert seen[0] == 0.0
@@ -166,7 +166,7 @@ def test_a_tail_continues_beyond_what_was_seen():
     assert np.isfinite(Tail.of(np.zeros(200)).surprise(np.array([0.0, 1.0]))).all()
 
 
-def test_members_depend_on_their_rows_alone_and_agree_on_what_is_anomalous():
+def test_members_depend_on_their_rows_only_and_agree_on_anomalies():
     rows = np.random.default_rng(4).normal(size=(600, len(KINDS) * 4)).astype(np.float32)
     odd = np.full((1, 20), 6.0, dtype=np.float32)
     one, other = EnsembleMembers(rows), EnsembleMembers(rows)
@@ -186,7 +186,7 @@ def test_no_limit_before_there_are_enough_peaks():
 
 
 @pytest.mark.parametrize("per_day", [0.25, 1.0])
-def test_realised_alarms_are_near_what_the_budget_lets_through(per_day):
+def test_the_alarm_rate_is_near_the_budget(per_day):
     rng, budget, entities = np.random.default_rng(5), AlarmThreshold(per_day), 200
     memory, exceeded = budget.empty(entities), 0
     for block in range(360):
@@ -209,7 +209,7 @@ def test_hourly_readings_have_blocks_of_a_day_and_the_same_budget():
     assert exceeded / entities / 120 == pytest.approx(HEADROOM * 0.1, rel=0.35)
 
 
-def test_an_incident_does_not_raise_its_own_limit_for_a_day_and_then_is_usual():
+def test_an_incident_raises_its_own_limit_only_after_a_day():
     rng, budget = np.random.default_rng(6), AlarmThreshold(0.25)
     memory, above = budget.empty(1), []
     for block in range(120 + 12 * LEFT_OUT_BLOCKS):
@@ -229,7 +229,7 @@ def test_a_new_entity_has_the_limit_of_its_class():
     assert memory["limit"][19] == pytest.approx(np.median(memory["limit"][:19]), rel=0.3)
 
 
-def test_without_enough_rows_there_are_no_voters():
+def test_too_few_rows_give_no_members():
     times, values = days(1, 1, metrics=2)
-    scores, _, _, _ = look(values[:, :FEWEST_ROWS], times[:FEWEST_ROWS])
+    scores, _, _, _ = evaluate(values[:, :FEWEST_ROWS], times[:FEWEST_ROWS])
     assert np.isnan(scores).all()

@@ -7,13 +7,13 @@ from sklearn.ensemble import IsolationForest
 from detectors.statistics.forest import FEW_ROWS, Forest, usual_path
 
 
-@pytest.mark.parametrize(("rows", "width", "taught"), [(1, 6, 300), (60, 18, 900), (FEW_ROWS + 1, 4, 100)])
-def test_scores_are_those_of_the_library_to_the_last_bit(rows: int, width: int, taught: int) -> None:
+@pytest.mark.parametrize(("rows", "width", "trained"), [(1, 6, 300), (60, 18, 900), (FEW_ROWS + 1, 4, 100)])
+def test_scores_equal_those_of_scikit_learn(rows: int, width: int, trained: int) -> None:
     random = np.random.default_rng(rows)
-    known = np.round(random.normal(size=(taught, width)), 1).astype(np.float32)  # equal values make trees uneven
-    forest = IsolationForest(n_estimators=30, max_samples=min(256, taught), random_state=1).fit(known)
-    asked = (2 * random.normal(size=(rows, width))).astype(np.float32)
-    assert np.array_equal(Forest(forest).score(asked), -forest.score_samples(asked))
+    known = np.round(random.normal(size=(trained, width)), 1).astype(np.float32)  # equal values make trees uneven
+    forest = IsolationForest(n_estimators=30, max_samples=min(256, trained), random_state=1).fit(known)
+    queries = (2 * random.normal(size=(rows, width))).astype(np.float32)
+    assert np.array_equal(Forest(forest).score(queries), -forest.score_samples(queries))
 
 
 def test_paths_of_tiny_trees() -> None:

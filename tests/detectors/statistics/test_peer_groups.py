@@ -24,7 +24,7 @@ def test_peers_share_services_model_and_gpu():
     assert peer_groups.groups(entities, labelled).tolist() == [-1] * 6
 
 
-def test_gpus_of_one_service_are_peers_and_nodes_go_by_their_gpus():
+def test_gpus_of_a_service_are_peers_and_nodes_group_by_gpu():
     topology = fleet()
     assert len(set(peer_groups.groups([gpu(number) for number in range(4)], topology))) == 1
     assert len(set(peer_groups.groups([node(number) for number in range(3)], topology))) == 1
@@ -46,7 +46,7 @@ def test_distance_is_in_robust_scales_of_the_group():
     assert np.isnan(apart[5, 0])
 
 
-def test_equal_peers_are_not_apart_thanks_to_the_floor():
+def test_equal_peers_have_no_distance_with_a_floor():
     apart = peer_groups.apart(np.array([[5.0], [5.0], [5.0], [5.05]]), np.zeros(4, dtype=np.intp), np.array([0.1]))
     assert np.abs(apart).max() <= 0.5
 
@@ -58,7 +58,7 @@ def test_fewer_than_three_values_have_no_median():
     assert np.isnan(apart[:, 1]).all()
 
 
-def test_engines_that_read_prompts_are_no_peers_of_those_that_make_tokens():
+def test_prefill_and_decode_replicas_are_not_peers():
     topology = fleet()
     chat = [replica(number) for number in range(4)]
     roles = {one: {"role": "prefill" if place < 2 else "decode"} for place, one in enumerate(chat)}

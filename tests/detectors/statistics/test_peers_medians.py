@@ -9,20 +9,20 @@ from outrider.model import Floats
 
 
 def one_by_one(values: Floats, group: np.ndarray, floor: Floats) -> Floats:
-    found = np.full_like(values, np.nan)
+    expected = np.full_like(values, np.nan)
     for number in set(group.tolist()) - {-1}:
         for column in range(values.shape[1]):
             rows = np.flatnonzero((group == number) & np.isfinite(values[:, column]))
             if rows.size >= FEWEST:
                 part = values[rows, column]
                 away = part - np.median(part)
-                found[rows, column] = away / np.maximum(SIGMA_OF_MAD * np.median(np.abs(away)), floor[rows, column])
-    return found
+                expected[rows, column] = away / np.maximum(SIGMA_OF_MAD * np.median(np.abs(away)), floor[rows, column])
+    return expected
 
 
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10_000), entities=st.integers(1, 40), groups=st.integers(1, 6), missing=st.floats(0.0, 0.8))
-def test_all_groups_at_once_are_the_groups_one_by_one(seed: int, entities: int, groups: int, missing: float) -> None:
+def test_grouped_medians_equal_medians_of_each_group(seed: int, entities: int, groups: int, missing: float) -> None:
     random = np.random.default_rng(seed)
     values = np.round(random.normal(size=(entities, 3)), 1)
     values[random.random(values.shape) < missing] = np.nan

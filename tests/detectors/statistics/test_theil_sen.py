@@ -8,7 +8,7 @@ from detectors.statistics.theil_sen import all_pairs, means, medians, pairs_apar
 TIMES = 60.0 * np.arange(20)
 
 
-def test_a_line_has_its_slope_and_all_pairs_rise():
+def test_the_slope_of_a_line_is_exact():
     trend = theil_sen(np.stack((3.0 + 0.5 * TIMES, -0.25 * TIMES)), TIMES, all_pairs(20))
     assert trend.slope == pytest.approx([0.5, -0.25])
     assert trend.rising.tolist() == [1.0, 0.0]
@@ -16,7 +16,7 @@ def test_a_line_has_its_slope_and_all_pairs_rise():
     assert trend.pairs.tolist() == [190, 190]
 
 
-def test_a_fifth_of_wild_readings_moves_the_slope_little():
+def test_a_fifth_of_outliers_moves_the_slope_little():
     values = 0.5 * TIMES[None] + np.random.default_rng(1).normal(0, 1.0, (1, 20))
     values[0, [3, 8, 11, 17]] = (1e6, -1e6, 1e6, 1e6)
     trend = theil_sen(values, TIMES, all_pairs(20))
@@ -24,7 +24,7 @@ def test_a_fifth_of_wild_readings_moves_the_slope_little():
     assert trend.low[0] < trend.slope[0] < trend.high[0]
 
 
-def test_pairs_a_day_apart_do_not_see_the_rhythm_of_the_day():
+def test_pairs_a_day_apart_ignore_the_daily_rhythm():
     times = 1800.0 * np.arange(144)
     rhythm = 10.0 * np.sin(2 * np.pi * times / 86400.0)
     first, second = pairs_apart(144, 48)
@@ -48,13 +48,13 @@ def test_missing_readings_are_left_out():
     assert np.isnan(theil_sen(values, TIMES, pairs_apart(20, 30)).slope).all()
 
 
-def test_steps_that_are_small_are_none():
+def test_small_steps_are_ignored():
     values = np.array([[0.0, 1.0, 1.05, np.nan, 3.0, 2.0]])
     taken = steps(values, 0.1)
     assert (taken.known.tolist(), taken.up.tolist(), taken.down.tolist()) == ([3], [1], [1])
 
 
-def test_medians_and_means_are_those_of_numpy():
+def test_medians_and_means_equal_those_of_numpy():
     values = np.random.default_rng(2).normal(size=(5, 4, 9))
     values[np.random.default_rng(3).random(values.shape) < 0.3] = np.nan
     np.testing.assert_allclose(medians(values), np.nanmedian(values, axis=2))

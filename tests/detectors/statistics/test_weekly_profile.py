@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from fleet_history import DAY, found, live, window  # type: ignore[import-not-found]
+from fleet_history import DAY, findings_in, run_cycles, window  # type: ignore[import-not-found]
 
 from detectors.anomaly.seasonal import SeasonalDetector
 from detectors.base.state_arrays import Arrays
@@ -26,7 +26,7 @@ WEEKEND = 0.5
 
 
 def demand(times, weekend=WEEKEND, ahead=0.0, seed=0, count=1):
-    """A rhythm of the day around 100 that falls on Saturdays and Sundays; ``ahead`` seconds east of UTC."""
+    """A daily rhythm around 100 with lower weekends, ``ahead`` seconds east of UTC."""
     local = times + ahead
     day = 1.0 + 0.5 * np.sin(2 * np.pi * times / DAY)
     rest = (np.floor(local / DAY) + 3) % 7 >= 5
@@ -46,7 +46,7 @@ def taught(values, times, *, week=True, zone=UTC, memory=None, pool=None):
 
 
 def judged(baseline, memory: Arrays, pool, values, times):
-    """|z| and the share by which the level is off, each (entities, times), before each instant is learnt."""
+    """|z| and relative error of the level, each (entities, times), before each time is learned."""
     z, off = [], []
     for place, at in enumerate(times):
         baseline.turn(memory, float(at), pool)
@@ -62,7 +62,7 @@ def span(start_days, days):
 
 
 @pytest.mark.parametrize(("week", "weeks", "known"), [(True, 2, True), (True, 1, False), (False, 3, False)])
-def test_a_weekend_is_usual_once_two_were_seen_and_not_before(week, weeks, known):
+def test_a_weekend_is_usual_after_two_weekends(week, weeks, known):
     before, weekend = span(0, 7 * weeks + 5), span(7 * weeks + 5, 2)
     baseline, memory, pool = taught(demand(before), before, week=week)
     z, off = judged(baseline, memory, pool, demand(weekend, seed=1), weekend)
@@ -71,7 +71,7 @@ def test_a_weekend_is_usual_once_two_were_seen_and_not_before(week, weeks, known
     assert known or off.max() > 0.8, "twice what comes is expected when Saturday begins"
 
 
-def test_the_days_after_a_weekend_are_known_better_than_without_the_week():
+def test_the_weekly_profile_improves_the_days_after_a_weekend():
     before, monday = span(0, 28), span(28, 1)
     off, scale = {}, {}
     for week in (True, False):
@@ -84,7 +84,7 @@ def test_the_days_after_a_weekend_are_known_better_than_without_the_week():
     assert scale[True] < 0.3 * scale[False], "and doubt of which they learnt"
 
 
-def test_one_anomalous_wednesday_adds_nothing_to_the_next():
+def test_one_anomalous_wednesday_does_not_affect_the_next():
     before = span(0, 16)
     values = demand(before)
     odd = (before >= MONDAY + 9 * DAY) & (before < MONDAY + 10 * DAY)
@@ -95,7 +95,7 @@ def test_one_anomalous_wednesday_adds_nothing_to_the_next():
     assert abs(float(baseline._week.adds(memory, noon).offset[0, 0])) < 3.0
 
 
-def test_growth_is_no_weekday():
+def test_growth_is_not_a_weekday_effect():
     before = span(0, 20)
     values = demand(before, weekend=1.0) * (1.0 + (before - MONDAY) / (20 * DAY))[None, :, None]
     baseline, memory, pool = taught(values, before)
@@ -105,7 +105,7 @@ def test_growth_is_no_weekday():
         assert abs(float(baseline._week.adds(memory, at).offset[0, 0])) < 8.0, "of 200"
 
 
-def test_a_fault_on_a_saturday_is_still_far_off():
+def test_a_fault_on_a_saturday_still_deviates():
     before, saturday = span(0, 19), span(19, 1)
     baseline, memory, pool = taught(demand(before), before)
     values = demand(saturday, seed=1)
@@ -117,7 +117,7 @@ def test_a_fault_on_a_saturday_is_still_far_off():
 
 
 @pytest.mark.parametrize(("zone", "known"), [("Asia/Shanghai", True), ("UTC", False)])
-def test_the_week_is_that_of_the_time_zone(zone, known):
+def test_weekdays_follow_the_time_zone(zone, known):
     ahead = 8 * 3600.0
     before = span(0, 19) - ahead  # up to midnight in Shanghai, when it is Friday afternoon in UTC
     baseline, memory, pool = taught(demand(before, ahead=ahead), before, zone=ZoneInfo(zone))
@@ -127,8 +127,8 @@ def test_the_week_is_that_of_the_time_zone(zone, known):
 
 
 @pytest.mark.parametrize("peers_known", [True, False])
-def test_the_first_weekend_of_new_entities_is_that_of_their_peers_or_their_class(peers_known):
-    """Ten replaced by ten on a Tuesday: with peers that stay beside them, and with none."""
+def test_new_entities_take_the_weekend_of_their_peers_or_class(peers_known):
+    """Ten entities replaced by ten others on a Tuesday, with and without peers."""
     old = tuple(EntityRef("lab", EntityKind.SERVICE, None, f"old-{number}") for number in range(10))
     new = tuple(EntityRef("lab", EntityKind.SERVICE, None, f"new-{number}") for number in range(10))
     before, rest, weekend = span(0, 22), span(22, 4), span(26, 2)
@@ -147,7 +147,7 @@ def test_the_first_weekend_of_new_entities_is_that_of_their_peers_or_their_class
     assert (z.max(axis=1) > 5.0).all(), "without either, all of them at once"
 
 
-def test_services_that_disagree_lend_a_new_one_little():
+def test_disagreeing_services_lend_little_to_a_new_one():
     before = span(0, 21)
     steady, falling = demand(before, weekend=1.0, count=5), demand(before, weekend=0.3, count=4, seed=1)
     _, _, pool = taught(np.concatenate((steady, falling)), before)
@@ -175,14 +175,14 @@ def test_the_memory_of_ten_thousand_entities_stays_small():
     assert 10 * (size - day) < 60e6, "bytes for 10,000 entities of 14 signals"
 
 
-def test_the_zone_reaches_every_detector_with_a_week():
+def test_every_detector_with_a_weekly_profile_gets_the_time_zone():
     zone = ZoneInfo("Asia/Shanghai")
     with_week = [one for one in make_all(zone=zone) if getattr(one, "_baseline", None) is not None]
     assert {one.name for one in with_week} >= {"entry", "seasonal-service", "isolation-gpu"}
     assert all(one._baseline._week._zone is zone for one in with_week)
 
 
-def test_the_seasonal_detector_is_calm_on_the_third_saturday_and_finds_a_fault_on_it():
+def test_the_seasonal_detector_reports_only_the_fault_on_the_third_saturday():
     detector = SeasonalDetector(EntityKind.SERVICE, (SIGNAL,))
     past = np.arange(MONDAY, MONDAY + 19.5 * DAY, 300.0)
     state = detector.warm(
@@ -191,12 +191,12 @@ def test_the_seasonal_detector_is_calm_on_the_third_saturday_and_finds_a_fault_o
     times = MONDAY + 19.5 * DAY + 15.0 * np.arange(200)
     values = demand(times, count=3, seed=4)
     values[1, 120:] *= 0.4
-    _, said = live(detector, state, values, start=float(times[0]), topology=Topology.build(()))
-    assert not any(found(one) for one in said[:120])
-    assert [one.entity.name for one in found(said[-1])] == ["service-01"]
+    _, results = run_cycles(detector, state, values, start=float(times[0]), topology=Topology.build(()))
+    assert not any(findings_in(one) for one in results[:120])
+    assert [one.entity.name for one in findings_in(results[-1])] == ["service-01"]
 
 
-def test_an_entity_that_appears_within_a_part_is_made_ready_alone_and_alike():
+def test_a_new_entity_within_a_part_is_initialized_separately():
     times = np.arange(MONDAY, MONDAY + 19.5 * DAY, STEP)
     baseline = Baseline((SIGNAL,))
     memory, pool = baseline.empty(5), baseline.of_class()
