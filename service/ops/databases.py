@@ -32,7 +32,7 @@ def check(settings: Settings, *, deep: bool, progress: Progress) -> dict[str, An
     spool = CycleFiles(spool_of(settings), settings.store.spool.limit_bytes)
 
     def spooled() -> checks.BufferedCycles:
-        return checks.BufferedCycles(spool.instants(), spool.given_up(), spool.trouble())
+        return checks.BufferedCycles(spool.instants(), spool.lost(), spool.record_error())
 
     kept_here = settings.store.metrics is None
     reports = checks.check(settings.store.url, deep=deep, progress=progress, spooled=spooled if kept_here else None)
@@ -101,12 +101,12 @@ def _pruned(settings: Settings, now: datetime, *, vacuum: bool, progress: Progre
     return {
         "revision": revisions.text(migrate.revision(settings.store.url)),
         "done": {work.value: count for work, count in sorted(done.done.items())},
-        "removed": {**retention.summary(done.forgotten.rows), **dict(sorted(decisions.items()))},
+        "removed": {**retention.summary(done.deletions.rows), **dict(sorted(decisions.items()))},
         "refused": done.refused,
-        "put_off": done.put_off,
+        "put_off": done.postponed,
         "databases": [
-            {"name": name, "place": place, "bytes_before": before[name][1], "bytes_after": size}
-            for name, (place, size) in after.items()
+            {"name": name, "place": display_name, "bytes_before": before[name][1], "bytes_after": size}
+            for name, (display_name, size) in after.items()
         ],
     }
 
@@ -117,7 +117,7 @@ def _sizes(settings: Settings) -> dict[str, tuple[str, int]]:
         try:
             if database.exists():
                 with database.reading() as connection:
-                    found[str(name)] = database.place, introspection.size(connection, name)
+                    found[str(name)] = database.display_name, introspection.size(connection, name)
         finally:
             database.close()
     return found

@@ -40,7 +40,7 @@ def test_a_cycle_that_comes_in_between_is_not_lost(
     monkeypatch.setattr(atomic_replace, "stage", interrupted)
     found = metrics.maintain(NEXT_DAYS, KEEPS)
     assert len(came) == 4
-    assert found.put_off == 1, "three attempts were written into; the next run does it"
+    assert found.postponed == 1, "three attempts were written into; the next run does it"
     same_answers(metrics, truth, (10 * MINUTE, HOUR))
     metrics.maintain(NEXT_DAYS, KEEPS)
     same_answers(metrics, truth, (10 * MINUTE, HOUR))
@@ -152,7 +152,7 @@ def test_a_cohort_deleted_by_another_process_is_recreated(metrics: SqlMetricStor
     for minute, names in enumerate([(0, 1), (1, 2), (0, 2), (2, 3)]):
         at = START + minute * MINUTE
         metrics.write(at, batch(at, 1.0, names))
-    assert other.prune(START + 2 * HOUR, KEEPS).forgotten.rows["cohort", DeletionReason.UNUSED] > 0
+    assert other.prune(START + 2 * HOUR, KEEPS).deletions.rows["cohort", DeletionReason.UNUSED] > 0
     other.close()
     at = START + 2 * HOUR
     assert metrics.write(at, batch(at, 5.0, (0, 1))) == 2
@@ -166,7 +166,7 @@ def test_maintenance_continues_after_another_process_deleted_entities(metrics: S
     other = open_metrics(urls_of(store_url)[1])
     other.prune(later + MINUTE, KEEPS)  # the newest row stays, hidden
     metrics.write(later + MINUTE, batch(later + MINUTE, 2.0, (2,)))
-    assert other.prune(later + 2 * MINUTE, KEEPS).forgotten.rows["entity", DeletionReason.UNUSED] == 1
+    assert other.prune(later + 2 * MINUTE, KEEPS).deletions.rows["entity", DeletionReason.UNUSED] == 1
     other.close()
     found = metrics.maintain(later + 2 * HOUR, KEEPS)
     assert found.done[Work.COMPACT] == 1

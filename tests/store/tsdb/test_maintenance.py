@@ -51,8 +51,8 @@ def test_old_raw_values_go_and_roll_ups_answer(
 ) -> None:
     fill(metrics)
     found = metrics.maintain(NEXT_DAYS, Retention(raw=NEXT_DAYS - START - 3 * HOUR))
-    assert found.forgotten.rows.pop(("cohort", DeletionReason.UNUSED)) > 0
-    assert found.forgotten.rows == {("raw", DeletionReason.AGE): 3 * 9, ("latest", DeletionReason.AGE): 2}
+    assert found.deletions.rows.pop(("cohort", DeletionReason.UNUSED)) > 0
+    assert found.deletions.rows == {("raw", DeletionReason.AGE): 3 * 9, ("latest", DeletionReason.AGE): 2}
     same_answers(metrics, truth, (10 * MINUTE, 30 * MINUTE, HOUR))
     ecc = metrics.read_windows(EntityKind.GPU, [GPU_KEYS[1]], START, START + HOUR, 5 * MINUTE, GPUS)
     assert np.flatnonzero((ecc.status[:, :, 0] != CellStatus.ABSENT).any(axis=0)).tolist() == [0, 2, 4, 6, 8, 10]

@@ -42,12 +42,12 @@ class Store(MemoryMetricStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.trouble: StoreError | None = None
+        self.error: StoreError | None = None
         self.order: list[datetime] = []
 
     def write(self, at: datetime, batches, events=()) -> int:  # type: ignore[no-untyped-def]
-        if self.trouble is not None:
-            raise self.trouble
+        if self.error is not None:
+            raise self.error
         self.order.append(at)
         return super().write(at, batches, events)
 
@@ -84,12 +84,12 @@ def test_a_cycle_comes_out_of_its_file_as_it_went_in(tmp_path: Path) -> None:
 def test_cycles_wait_and_are_written_in_order(store: Store, tmp_path: Path) -> None:
     spooled = BufferedMetricStore(store, tmp_path / "spool", PLENTY)
     assert spooled.write(T0, [batch(0.0)]) == 2
-    store.trouble = AWAY
+    store.error = AWAY
     for number in (1, 2, 3):
         assert spooled.write(T0 + number * STEP, [batch(float(number))], [CRASH]) == 2
     assert (spooled.status().cycles, spooled.status().oldest_at) == (3, T0 + STEP)
     assert spooled.status().bytes > 0
-    store.trouble = None
+    store.error = None
     spooled.write(T0 + 4 * STEP, [batch(4.0)])
     assert store.order == [T0 + number * STEP for number in range(5)]
     assert column(store, 5) == [0.0, 1.0, 2.0, 3.0, 4.0]
@@ -98,16 +98,16 @@ def test_cycles_wait_and_are_written_in_order(store: Store, tmp_path: Path) -> N
 
 
 def test_what_waits_survives_a_restart(store: Store, tmp_path: Path) -> None:
-    store.trouble = AWAY
+    store.error = AWAY
     BufferedMetricStore(store, tmp_path, PLENTY).write(T0, [batch(1.0)])
     (tmp_path / "000000000002-9.part").write_bytes(b"half a cycle of one that was killed")
-    store.trouble = None
+    store.error = None
     BufferedMetricStore(store, tmp_path, PLENTY).write(T0 + STEP, [batch(2.0)])
     assert store.order == [T0, T0 + STEP]
 
 
 def test_the_oldest_go_when_there_is_no_room_and_are_counted(store: Store, tmp_path: Path) -> None:
-    store.trouble = AWAY
+    store.error = AWAY
     BufferedMetricStore(store, tmp_path, PLENTY).write(T0, [batch(0.0)])
     limit = BufferedMetricStore(store, tmp_path, PLENTY).status().bytes * 3
     spooled = BufferedMetricStore(store, tmp_path, limit)
@@ -133,21 +133,21 @@ def full_spool(folder: Path, cycles: int, room: int = 3) -> tuple[CycleFiles, in
 
 def test_which_cycles_were_given_up_is_known(tmp_path: Path) -> None:
     files, limit = full_spool(tmp_path, 10)
-    assert files.given_up() == (Span(micros(T0), micros(T0 + 6 * STEP), 7),)
+    assert files.lost() == (Span(micros(T0), micros(T0 + 6 * STEP), 7),)
     files.set_aside(files.waiting()[0])
-    assert files.given_up()[1:] == (Span(micros(T0 + 7 * STEP), micros(T0 + 7 * STEP), 1),)
+    assert files.lost()[1:] == (Span(micros(T0 + 7 * STEP), micros(T0 + 7 * STEP), 1),)
     for path in files.waiting():
         files.done(path)  # the store has them
     files.put(BufferedCycle(T0 + 30 * STEP, (batch(1.0),), ()))
     for number in range(31, 35):
         files.put(BufferedCycle(T0 + number * STEP, (batch(float(number)),), ()))
-    assert files.given_up()[:2] == (
+    assert files.lost()[:2] == (
         Span(micros(T0), micros(T0 + 6 * STEP), 7),
         Span(micros(T0 + 7 * STEP), micros(T0 + 7 * STEP), 1),
     ), "the store has those in between"
-    assert files.given_up()[2] == Span(micros(T0 + 30 * STEP), micros(T0 + 31 * STEP), 2)
-    assert (files.status().dropped_cycles, files.trouble()) == (10, "")
-    assert CycleFiles(tmp_path, limit).given_up() == files.given_up()
+    assert files.lost()[2] == Span(micros(T0 + 30 * STEP), micros(T0 + 31 * STEP), 2)
+    assert (files.status().dropped_cycles, files.record_error()) == (10, "")
+    assert CycleFiles(tmp_path, limit).lost() == files.lost()
     assert not [path for path in tmp_path.iterdir() if path.suffix == ".part"]
 
 
@@ -174,11 +174,11 @@ def test_an_unreadable_record_is_reported_and_not_reset(tmp_path: Path, capsys: 
     record.write_bytes(whole[:20])
     other = CycleFiles(tmp_path, limit)
     assert other.status().dropped_cycles is None
-    assert f"{record} cannot be read" in other.trouble()
+    assert f"{record} cannot be read" in other.record_error()
     other.put(BufferedCycle(T0 + 10 * STEP, (batch(10.0),), ()))
     assert record.read_bytes() == whole[:20], "what may be mended is not written over"
     assert other.status().dropped_cycles is None
-    assert (files.status().dropped_cycles, files.trouble()) == (7, ""), "its writer knows"
+    assert (files.status().dropped_cycles, files.record_error()) == (7, ""), "its writer knows"
     files.put(BufferedCycle(T0 + 11 * STEP, (batch(11.0),), ()))
     assert CycleFiles(tmp_path, limit).status().dropped_cycles == 8
     record.write_text('{"cycles": 40}', encoding="utf-8")  # as the release before wrote it
@@ -204,11 +204,11 @@ def test_forty_cycles_are_replayed_over_several_cycles_in_order(
     monkeypatch.setattr(store_away, "time", SimpleNamespace(monotonic=lambda: store.now))
     spooled = BufferedMetricStore(store, tmp_path, PLENTY)
     spooled.write(T0, [batch(0.0)])
-    store.trouble = AWAY
+    store.error = AWAY
     for number in range(1, 41):
         spooled.write(T0 + number * STEP, [batch(float(number))])
     assert spooled.status().cycles == 40
-    store.trouble = None
+    store.error = None
     left = []
     for number in range(41, 61):
         spooled.write(T0 + number * STEP, [batch(float(number))])
@@ -224,7 +224,7 @@ def test_forty_cycles_are_replayed_over_several_cycles_in_order(
 
 
 def test_an_outage_beyond_the_limit_loses_the_oldest_and_counts_them(store: Store, tmp_path: Path) -> None:
-    store.trouble = AWAY
+    store.error = AWAY
     CycleFiles(tmp_path / "one", PLENTY).put(BufferedCycle(T0, (batch(0.0),), ()))
     one = CycleFiles(tmp_path / "one", PLENTY).status().bytes
     spooled = BufferedMetricStore(store, tmp_path / "spool", one * 12)
@@ -233,7 +233,7 @@ def test_an_outage_beyond_the_limit_loses_the_oldest_and_counts_them(store: Stor
     kept, dropped = spooled.status().cycles, spooled.status().dropped_cycles
     assert 10 <= kept <= 13
     assert kept + dropped == 40
-    store.trouble = None
+    store.error = None
     spooled.write(T0 + 40 * STEP, [batch(40.0)])
     gone = spooled.status().dropped_cycles
     assert gone - dropped <= 1, "room for the one that came as the store was back"
@@ -244,7 +244,7 @@ def test_an_outage_beyond_the_limit_loses_the_oldest_and_counts_them(store: Stor
 def test_what_a_killed_put_left_takes_no_room(store: Store, tmp_path: Path) -> None:
     part = tmp_path / "000000000002-9.part"
     part.write_bytes(bytes(PLENTY))
-    store.trouble = AWAY
+    store.error = AWAY
     BufferedMetricStore(store, tmp_path, PLENTY).write(T0, [batch(1.0)])
     assert not part.exists()
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < PLENTY
@@ -252,24 +252,24 @@ def test_what_a_killed_put_left_takes_no_room(store: Store, tmp_path: Path) -> N
 
 def test_a_cycle_that_the_store_refuses_does_not_hold_up_the_others(store: Store, tmp_path: Path) -> None:
     spooled = BufferedMetricStore(store, tmp_path, PLENTY)
-    store.trouble = StoreError("It refused: bad value.")
+    store.error = StoreError("It refused: bad value.")
     spooled.write(T0, [batch(0.0)])
     for number in (1, 2, 3):
         spooled.write(T0 + number * STEP, [batch(float(number))])
     assert spooled.status().refused_cycles == 1
-    store.trouble = None
+    store.error = None
     spooled.write(T0 + 4 * STEP, [batch(4.0)])
     assert store.order == [T0 + number * STEP for number in (1, 2, 3, 4)]
 
 
 def test_a_damaged_file_is_set_aside(store: Store, tmp_path: Path) -> None:
     spooled = BufferedMetricStore(store, tmp_path, PLENTY)
-    store.trouble = AWAY
+    store.error = AWAY
     spooled.write(T0, [batch(0.0)])
     spooled.write(T0 + STEP, [batch(1.0)])
     first, _ = CycleFiles(tmp_path, PLENTY).waiting()
     first.write_bytes(first.read_bytes()[:-9])
-    store.trouble = None
+    store.error = None
     for number in (2, 3, 4, 5):
         spooled.write(T0 + number * STEP, [batch(float(number))])
     assert store.order == [T0 + number * STEP for number in range(1, 6)]
@@ -279,13 +279,13 @@ def test_a_damaged_file_is_set_aside(store: Store, tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_costs_the_cycle_but_not_the_loop(store: Store, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     spooled = BufferedMetricStore(store, tmp_path / "file" / "spool", PLENTY)
-    store.trouble = AWAY
+    store.error = AWAY
     assert spooled.write(T0, [batch(0.0)]) == 0
     assert spooled.status().failed_cycles == 1
     (tmp_path / "file").unlink()
     assert spooled.write(T0 + STEP, [batch(1.0)]) == 2
     assert CycleFiles(tmp_path / "file" / "spool", PLENTY).status().failed_cycles == 1
-    store.trouble = None
+    store.error = None
     assert spooled.write(T0 + 2 * STEP, [batch(2.0)]) == 2
     assert (store.order, spooled.status().failed_cycles) == ([T0 + STEP, T0 + 2 * STEP], 1)
 
@@ -308,11 +308,11 @@ def test_a_server_that_is_away_for_a_while(postgres_url: str, postgres_server: p
 def test_which_cycles_could_not_be_written_is_known(store: Store, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     spooled = BufferedMetricStore(store, tmp_path / "file" / "spool", PLENTY)
-    store.trouble = AWAY
+    store.error = AWAY
     for number in (0, 1):
         spooled.write(T0 + number * STEP, [batch(0.0)])
     (tmp_path / "file").unlink()
     spooled.write(T0 + 2 * STEP, [batch(1.0)])
     files = CycleFiles(tmp_path / "file" / "spool", PLENTY)
-    assert files.given_up() == (Span(micros(T0), micros(T0 + STEP), 2),)
-    assert files.trouble() == ""
+    assert files.lost() == (Span(micros(T0), micros(T0 + STEP), 2),)
+    assert files.record_error() == ""
