@@ -17,7 +17,7 @@ from store.tsdb import atomic_replace
 from store.tsdb.retention import DeletionReason
 from store.tsdb.tiers import Work
 from tests.store import aged_store
-from tests.store.aged_store import EVERY, GPUS, HOUR, MINUTE, NEXT_DAYS, POWER, START, fill, same_answers
+from tests.store.aged_store import EVERY, GPUS, HOUR, MINUTE, NEXT_DAYS, POWER, START, assert_same_reads, fill
 from tests.store.maintenance_cases import KEEPS, batch, rows, tiers
 
 
@@ -41,9 +41,9 @@ def test_a_cycle_that_comes_in_between_is_not_lost(
     found = metrics.maintain(NEXT_DAYS, KEEPS)
     assert len(came) == 4
     assert found.postponed == 1, "three attempts were written into; the next run does it"
-    same_answers(metrics, truth, (10 * MINUTE, HOUR))
+    assert_same_reads(metrics, truth, (10 * MINUTE, HOUR))
     metrics.maintain(NEXT_DAYS, KEEPS)
-    same_answers(metrics, truth, (10 * MINUTE, HOUR))
+    assert_same_reads(metrics, truth, (10 * MINUTE, HOUR))
 
 
 def test_two_keepers_do_not_take_each_others_rows_away(
@@ -65,7 +65,7 @@ def test_two_keepers_do_not_take_each_others_rows_away(
     metrics.maintain(NEXT_DAYS, KEEPS)
     assert atomic_replace.stage is stage
     other.close()
-    same_answers(metrics, truth)
+    assert_same_reads(metrics, truth)
     assert tiers(store_url) == {"raw": 36, "10m": 14, "1h": 14}
 
 
@@ -97,7 +97,7 @@ def test_rows_that_another_keeper_shows_meanwhile_are_not_deleted(
     metrics.maintain(NEXT_DAYS, KEEPS)
     other.close()
     assert (shown, freed) == ([True], [0]), "what was listed as hidden was shown before it was deleted"
-    same_answers(metrics, truth)
+    assert_same_reads(metrics, truth)
     assert tiers(store_url) == {"raw": 36, "10m": 14, "1h": 14}
 
 

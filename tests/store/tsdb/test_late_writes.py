@@ -14,8 +14,8 @@ from store.factory import SqlMetricStore, open_metrics, urls_of
 from store.memory import MemoryMetricStore
 from store.tsdb import disk_usage, hourly, retention
 from store.tsdb.retention import DeletionReason, Retention
-from tests.store.aged_store import GPUS, HOUR, MINUTE, NEXT_DAYS, POWER, START, fill, same_answers
-from tests.store.maintenance_cases import KEEPS, MANY, batch, rows, tiers, watched, write_many
+from tests.store.aged_store import GPUS, HOUR, MINUTE, NEXT_DAYS, POWER, START, assert_same_reads, fill
+from tests.store.maintenance_cases import KEEPS, MANY, batch, counts_after_writes, rows, tiers, write_many
 
 
 def test_size_takes_the_oldest_raw_values_first_and_then_coarser_ones(
@@ -28,7 +28,7 @@ def test_size_takes_the_oldest_raw_values_first_and_then_coarser_ones(
         used = disk_usage.measure(connection).used
     found = metrics.maintain(NEXT_DAYS, Retention(raw=timedelta(days=3), size_bytes=used - 1000))
     assert set(found.deletions.rows) - {("cohort", DeletionReason.UNUSED)} == {("raw", DeletionReason.SIZE)}
-    same_answers(metrics, truth, (10 * MINUTE, HOUR))
+    assert_same_reads(metrics, truth, (10 * MINUTE, HOUR))
     found = metrics.maintain(NEXT_DAYS, Retention(raw=timedelta(days=3), size_bytes=1))
     found.deletions.rows.pop(("cohort", DeletionReason.UNUSED), None)
     assert {what for what, _ in found.deletions.rows} == {"raw", "hourly", "10m", "1h"}
@@ -84,10 +84,10 @@ def test_a_file_that_cannot_shrink_learns_it_when_it_is_rebuilt(
     store = open_metrics(f"sqlite:///{path}")
     assert not shrinks(store)
     assert store.maintain(NEXT_DAYS, KEEPS).released_bytes == 0
-    same_answers(store, truth, (10 * MINUTE, HOUR))
+    assert_same_reads(store, truth, (10 * MINUTE, HOUR))
     store.prune(NEXT_DAYS, KEEPS, vacuum=True)
     assert shrinks(store)
-    same_answers(store, truth, (10 * MINUTE, HOUR))
+    assert_same_reads(store, truth, (10 * MINUTE, HOUR))
     store.close()
 
 
@@ -99,7 +99,7 @@ def shrinks(store: SqlMetricStore) -> bool:
 def test_prune_runs_vacuum_on_a_server(metrics: SqlMetricStore, truth: MemoryMetricStore) -> None:
     fill(metrics)
     metrics.prune(NEXT_DAYS, KEEPS, vacuum=True)
-    same_answers(metrics, truth, (10 * MINUTE, HOUR))
+    assert_same_reads(metrics, truth, (10 * MINUTE, HOUR))
 
 
 BY_HOUR = "SELECT at, count(*) FROM hourly_gpu GROUP BY at"
@@ -108,7 +108,7 @@ BY_HOUR = "SELECT at, count(*) FROM hourly_gpu GROUP BY at"
 def test_an_hour_of_the_wide_tables_is_shown_and_goes_at_once(metrics: SqlMetricStore, store_url: str) -> None:
     write_many(metrics, START, 1.0)
     write_many(metrics, START + HOUR, 1.0)
-    with watched(metrics, BY_HOUR) as seen:
+    with counts_after_writes(metrics, BY_HOUR) as seen:
         metrics.maintain(START + 3 * HOUR, KEEPS)
         write_many(metrics, START + MINUTE, 9.0)
         metrics.maintain(START + 3 * HOUR, KEEPS)
@@ -125,7 +125,7 @@ def test_a_large_hour_is_rewritten_and_deleted_in_parts(
     write_many(metrics, START, 1.0, MANY[:350])
     metrics.maintain(START + 2 * HOUR, KEEPS)
     write_many(metrics, START + MINUTE, 9.0)
-    with watched(metrics, BY_HOUR) as seen:
+    with counts_after_writes(metrics, BY_HOUR) as seen:
         metrics.maintain(START + 2 * HOUR, KEEPS)
         said = "SELECT count(*), count(DISTINCT name), max(hw_accel_power_watts), min(hw_accel_power_watts)"
         assert rows(store_url, f"{said} FROM hourly_gpu") == [(400, 400, 9.0, 5.0)]
@@ -141,7 +141,7 @@ def test_events_go_some_at_a_time(metrics: SqlMetricStore, monkeypatch: pytest.M
     times = [START + number * MINUTE for number in range(10)]
     events = [Event(f"e{n}", EventKind.LOG, GPUS[0], at, "log", "oom", {}, f"k{n}") for n, at in enumerate(times)]
     metrics.write(START, [], events)
-    with watched(metrics, "SELECT 'event', count(*) FROM event") as seen:
+    with counts_after_writes(metrics, "SELECT 'event', count(*) FROM event") as seen:
         found = metrics.maintain(START + 7 * MINUTE + timedelta(days=400))
     counts = [one["event"] for one in seen]
     assert found.deletions.rows["event", DeletionReason.AGE] == 7
