@@ -47,10 +47,10 @@ def soak(engine: str, url: str, kills: int, seed: int, crash: Callable[[], None]
             left = killing.kill(url, rng, cycles + 1)
             if crash is not None and number % SERVER_EVERY == 0:
                 crash()
-                left = killing.Killed(killing.check(url, left.acknowledged), left.acknowledged, left.in_upkeep)
+                left = killing.KillResult(killing.check(url, left.acknowledged), left.acknowledged, left.in_maintenance)
                 crashes += 1
             assert left.cycles >= cycles, f"{cycles} cycles before the kill, {left.cycles} after it"
-            done, cycles, in_upkeep = number, left.cycles, in_upkeep + left.in_upkeep
+            done, cycles, in_upkeep = number, left.cycles, in_upkeep + left.in_maintenance
             if number % max(1, kills // 4) == 0:
                 sizes.append(killing.size(url))
                 tell(f"{engine}: {number} kills, {cycles} cycles, {sizes[-1] / 1e6:.1f} MB")

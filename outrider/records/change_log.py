@@ -184,7 +184,7 @@ class ChangeLog(Protocol):
         """Queued events since a time with a number above ``after``, oldest first, each with its number."""
         ...
 
-    def put_document(self, name: str, paper: Mapping[str, Any], at: datetime) -> None:
+    def put_document(self, name: str, document: Mapping[str, Any], at: datetime) -> None:
         """Stores a document of plain JSON values for other processes, replacing the previous one."""
         ...
 

@@ -32,7 +32,7 @@ def check(settings: Settings, *, deep: bool, progress: Progress) -> dict[str, An
     spool = CycleFiles(spool_of(settings), settings.store.spool.limit_bytes)
 
     def buffered() -> checks.BufferedCycles:
-        return checks.BufferedCycles(spool.instants(), spool.given_up(), spool.trouble())
+        return checks.BufferedCycles(spool.instants(), spool.lost(), spool.record_error())
 
     is_local = settings.store.metrics is None
     reports = checks.check(settings.store.url, deep=deep, progress=progress, spooled=buffered if is_local else None)
@@ -103,12 +103,12 @@ def _pruned(settings: Settings, now: datetime, *, vacuum: bool, progress: Progre
     return {
         "revision": revisions.text(migrate.revision(settings.store.url)),
         "done": {work.value: count for work, count in sorted(done.done.items())},
-        "removed": {**retention.summary(done.forgotten.rows), **dict(sorted(decisions.items()))},
+        "removed": {**retention.summary(done.deletions.rows), **dict(sorted(decisions.items()))},
         "refused": done.refused,
-        "put_off": done.put_off,
+        "put_off": done.postponed,
         "databases": [
-            {"name": name, "place": location, "bytes_before": before[name][1], "bytes_after": size}
-            for name, (location, size) in after.items()
+            {"name": name, "place": display_name, "bytes_before": before[name][1], "bytes_after": size}
+            for name, (display_name, size) in after.items()
         ],
     }
 
@@ -119,7 +119,7 @@ def _sizes(settings: Settings) -> dict[str, tuple[str, int]]:
         try:
             if database.exists():
                 with database.reading() as connection:
-                    sizes[str(name)] = database.place, introspection.size(connection, name)
+                    found[str(name)] = database.display_name, introspection.size(connection, name)
         finally:
             database.close()
     return sizes

@@ -29,7 +29,7 @@ class StoreMaintenance:
         report = self._metrics.maintain(now, self._retention, stop=self._stop)
         if report.done:
             _log.info("kept", **{f"{work}_spans": count for work, count in sorted(report.done.items())})
-        deleted = report.forgotten
+        deleted = report.deletions
         if deleted.rows:
             _log.info("forgotten", bytes=deleted.bytes, **summary(deleted.rows))
         if any(reason is DeletionReason.SIZE_NOTHING_ELSE_LEFT for _, reason in deleted.rows):
@@ -39,10 +39,10 @@ class StoreMaintenance:
             )
         if deleted.kept:
             _log.warning("kept_beyond_its_age", **{str(reason): count for reason, count in deleted.kept.items()})
-        if report.given_back:
-            _log.info("room_given_back", bytes=report.given_back)
-        if report.put_off:
-            _log.info("put_off", spans=report.put_off, because="written in the meantime")
+        if report.released_bytes:
+            _log.info("room_given_back", bytes=report.released_bytes)
+        if report.postponed:
+            _log.info("put_off", spans=report.postponed, because="written in the meantime")
         refused = self._refused()
         if fresh := refused - self._logged:
             _log.warning(

@@ -171,10 +171,10 @@ def _manifest(tar: tarfile.TarFile, path: Path) -> Manifest:
         raise _broken(path, "it does not begin with a manifest")
     try:
         plain = json.loads(source.read(_MOST_MANIFEST_BYTES))
-        form = plain.pop("format")
-        if form != FORMAT:
+        version = plain.pop("format")
+        if version != FORMAT:
             raise UsageError(
-                f"{path} has an unknown backup format ({form}; this version reads {FORMAT}).",
+                f"{path} has an unknown backup format ({version}; this version reads {FORMAT}).",
                 hint="Restore it with the outrider version that wrote it, or a newer one.",
             )
         members = {name: Member(**member) for name, member in plain.pop("members").items()}
@@ -187,8 +187,8 @@ def _manifest(tar: tarfile.TarFile, path: Path) -> Manifest:
     return manifest
 
 
-def _broken(path: Path, why: str) -> UsageError:
+def _broken(path: Path, reason: str) -> UsageError:
     return UsageError(
-        f"{path} is not a complete outrider backup: {why}.",
+        f"{path} is not a complete outrider backup: {reason}.",
         hint="Use another backup; the store was not changed.",
     )

@@ -111,7 +111,7 @@ def _databases(store_url: str) -> Iterator[dict[metadata.Database, Database]]:
         for database in databases.values():
             if not database.exists():
                 raise StoreError(
-                    f"No store found at {database.place}.",
+                    f"No store found at {database.display_name}.",
                     hint="Check store.url, or run outrider in the folder of the file.",
                 )
         yield databases
@@ -125,8 +125,8 @@ def _revisions(databases: dict[metadata.Database, Database]) -> dict[metadata.Da
     for name, database in databases.items():
         revision = runner.current(database, name)
         if revision is None:
-            raise StoreError(f"No store found in {database.place}.", hint="Check store.url.")
-        runner.refuse_newer(name, revision, database.place)
+            raise StoreError(f"No store found in {database.display_name}.", hint="Check store.url.")
+        runner.refuse_newer(name, revision, database.display_name)
         revisions[name] = revision
     return revisions
 
@@ -195,7 +195,7 @@ def _copy_pages(database: Database, source: sa.Connection, path: Path, progress:
         target.close()
     if message != "ok":
         raise StoreDamagedError(
-            f"{database.place} is damaged ({message.strip().splitlines()[-1]}); no backup was written.",
+            f"{database.display_name} is damaged ({message.strip().splitlines()[-1]}); no backup was written.",
             hint="Run `outrider db check` for details; restore an older backup: outrider db restore FILE --force",
         )
 
@@ -214,14 +214,14 @@ def _from_server(
         for name, member in archive.MEMBERS.items():
             if runner.current_on(source, name) != revisions[name]:
                 raise StoreError(
-                    f"{databases[name].place} was upgraded during the backup.", hint="Take the backup again."
+                    f"{databases[name].display_name} was upgraded during the backup.", hint="Take the backup again."
                 )
             path = folder / member
-            made = copying.file_database(path, name)
+            new_database = copying.file_database(path, name)
             try:
-                runner.upgrade_database(made, name, to=revisions[name])
+                runner.upgrade_database(new_database, name, to=revisions[name])
             finally:
-                made.close()
+                new_database.close()
             with copying.new_file(path) as target:
                 copying.copy(source, target, name, partial(progress, name))
     return revisions

@@ -60,7 +60,7 @@ class _Seen:
 
 
 def check(connection: sa.Connection, *, deep: bool, tell: Tell, progress: Callable[[float], None]) -> Values:
-    """Reports damaged blocks and member lists; returns what the check of cycles needs.
+    """Reports damaged blocks and member lists; returns the input of the check of cycles.
 
     Rows that maintenance still writes or has yet to delete may overlap visible rows.
     ``deep`` unpacks every value. Memory: 48 bytes per block, 8 per timestamp.
@@ -124,10 +124,10 @@ def _entities(connection: sa.Connection, tell: Tell) -> set[int]:
     for number, row in _rows(connection, metadata.entity):
         result.add(number)
         try:
-            wrong = EntityRef.from_key(row.key).kind.value != row.kind
+            problem = EntityRef.from_key(row.key).kind.value != row.kind
         except (ValueError, KeyError):
-            wrong = True
-        if wrong:
+            problem = True
+        if problem:
             tell(f"Entity {number} of the metrics has the key {row.key!r}, which is not a valid {row.kind} key.")
     return result
 
@@ -142,14 +142,14 @@ def _signals(connection: sa.Connection, tell: Tell) -> dict[int, SignalKey]:
     return result
 
 
-def _members(row: Any, known: NDArray[np.int64], what: str, tell: Tell) -> Ids | None:
+def _members(row: Any, known: NDArray[np.int64], subject: str, tell: Tell) -> Ids | None:
     if len(row.members) % 4 or hashlib.sha256(row.members).digest()[:16] != row.digest:
-        tell(f"List {what} {row.id} of the metrics is damaged: its digest does not match.")
+        tell(f"List {subject} {row.id} of the metrics is damaged: its digest does not match.")
         return None
     members = np.frombuffer(row.members, dtype="<i4")
     lost = members[~np.isin(members, known)]
     if lost.size:
-        tell(f"List {what} {row.id} of the metrics refers to {lost.size} missing ids, for example {lost[0]}.")
+        tell(f"List {subject} {row.id} of the metrics refers to {lost.size} missing ids, for example {lost[0]}.")
         return None
     return members
 
@@ -159,20 +159,20 @@ def _members(row: Any, known: NDArray[np.int64], what: str, tell: Tell) -> Ids |
 
 def _read_block(row: Any, known: _Known, tell: Tell, *, deep: bool) -> Block | None:
     """The block if its header can be trusted, else None."""
-    what = f"Block {row.id} ({row.kind}, {row.tier}, from {instant(row.start_us).isoformat()})"
+    subject = f"Block {row.id} ({row.kind}, {row.tier}, from {instant(row.start_us).isoformat()})"
     cohort, keyset = known.cohorts.get(row.cohort_id), known.keysets.get(row.keyset_id)
     if cohort is None or keyset is None:
-        tell(f"{what} refers to a missing or damaged list of {'entities' if cohort is None else 'columns'}.")
+        tell(f"{subject} refers to a missing or damaged list of {'entities' if cohort is None else 'columns'}.")
         return None
     try:
         block = Block(row.payload)
-        wrong = _mismatch(row, block, cohort, keyset)
-        if wrong is None and deep:
-            wrong = _contents(block, raw=row.tier == RAW)
+        problem = _mismatch(row, block, cohort, keyset)
+        if problem is None and deep:
+            problem = _contents(block, raw=row.tier == RAW)
     except _UNREADABLE as error:
-        wrong = f"cannot be unpacked: {error}"
-    if wrong is not None:
-        tell(f"{what} {wrong}.")
+        problem = f"cannot be unpacked: {error}"
+    if problem is not None:
+        tell(f"{subject} {problem}.")
         return None
     return block
 
@@ -253,9 +253,11 @@ def _shared(rows: dict[str, NDArray[np.int64]], cluster: NDArray[np.intp], known
     lists = [known.cohorts.get(number) for number in rows["cohort"][cluster].tolist()]
     sizes = [0 if members is None else members.size for members in lists]
     entities = np.concatenate([members for members in lists if members is not None] or [np.empty(0, dtype=np.int32)])
-    which = np.repeat(cluster, sizes)
-    order = np.lexsort((rows["start"][which], entities))
-    entities, which = entities[order], which[order]
+    rows_of_entities = np.repeat(cluster, sizes)
+    order = np.lexsort((rows["start"][rows_of_entities], entities))
+    entities, rows_of_entities = entities[order], rows_of_entities[order]
     same = entities[1:] == entities[:-1]
-    hit = np.flatnonzero(same & (rows["start"][which[1:]] <= rows["end"][which[:-1]]))
-    return (int(rows["id"][which[hit[0]]]), int(rows["id"][which[hit[0] + 1]])) if hit.size else None
+    hit = np.flatnonzero(same & (rows["start"][rows_of_entities[1:]] <= rows["end"][rows_of_entities[:-1]]))
+    return (
+        (int(rows["id"][rows_of_entities[hit[0]]]), int(rows["id"][rows_of_entities[hit[0] + 1]])) if hit.size else None
+    )

@@ -42,7 +42,7 @@ RECORDS: Final[dict[str, Any]] = {
     "load_test": Calibration,
 }
 """The type of the ``body`` column of a table."""
-_PAPERS: Final[dict[str, Callable[[bytes], Any]]] = {
+_DOCUMENTS: Final[dict[str, Callable[[bytes], Any]]] = {
     "topology": state_rows.unpack_topology,
     "topology_at": json.loads,
     "detector": state_rows.unpack_state,
@@ -63,13 +63,13 @@ def check(
     """
     with database.reading() as connection:
         result = [table for table in introspection.of(connection, name) if table.name != "block"]
-    for place, table in enumerate(result):
+    for index, table in enumerate(result):
         try:
             with database.reading() as connection:
                 _table(connection, table, tell, deep=deep)
         except StoreDamagedError as error:
             tell(f"Table {table.name}: {error.message}", error.hint)
-        progress((place + 1) / len(result))
+        progress((index + 1) / len(result))
 
 
 def _table(connection: sa.Connection, table: sa.Table, tell: Tell, *, deep: bool) -> None:
@@ -77,15 +77,15 @@ def _table(connection: sa.Connection, table: sa.Table, tell: Tell, *, deep: bool
     bad, first = 0, ""
     for part in introspection.rows(connection, table):
         for row in part:
-            wrong = _wrong(table.name, row, deep=deep)
-            if wrong:
+            problem = _problem(table.name, row, deep=deep)
+            if problem:
                 bad += 1
-                first = first or f"{', '.join(str(getattr(row, key)) for key in keys)}: {wrong}"
+                first = first or f"{', '.join(str(getattr(row, key)) for key in keys)}: {problem}"
     if bad:
         tell(f"Table {table.name}: {bad} rows cannot be read, the first is {first}")
 
 
-def _wrong(table: str, row: Any, *, deep: bool) -> str | None:
+def _problem(table: str, row: Any, *, deep: bool) -> str | None:
     fields = row._mapping  # noqa: SLF001 - its public name
     try:
         if "body" in fields:
@@ -95,7 +95,7 @@ def _wrong(table: str, row: Any, *, deep: bool) -> str | None:
             else:
                 json.loads(row.body)
         elif deep and table == "document":
-            _PAPERS.get(row.area, bytes)(row.payload)
+            _DOCUMENTS.get(row.area, bytes)(row.payload)
     except _UNREADABLE as error:
         return str(error)
     return None

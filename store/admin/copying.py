@@ -111,8 +111,8 @@ def _last_number(connection: sa.Connection, table: str, column: str) -> int:
 def _is_counted(connection: sa.Connection, table: str) -> bool:
     """True for an SQLite table that never reuses an id."""
     query = "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?"
-    made: str | None = connection.exec_driver_sql(query, (table,)).scalar()
-    return made is not None and "AUTOINCREMENT" in made.upper()
+    definition: str | None = connection.exec_driver_sql(query, (table,)).scalar()
+    return definition is not None and "AUTOINCREMENT" in definition.upper()
 
 
 @contextmanager

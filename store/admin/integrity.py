@@ -44,20 +44,20 @@ class Problem:
 class BufferedCycles:
     """Cycles that have decisions and no values, in microseconds: buffered ones, and spans that were dropped.
 
-    ``trouble`` is a sentence if the dropped cycles are not known.
+    ``record_error`` is a sentence if the dropped cycles are not known.
     """
 
     waiting: Collection[int] = ()
-    given_up: Collection[Span] = ()
-    trouble: str = ""
+    lost: Collection[Span] = ()
+    record_error: str = ""
 
 
 @dataclass(slots=True)
 class Report:
-    """Findings of one database. ``revision`` None: it could not be read. ``notes`` do not count as damage."""
+    """Problems of one database. ``revision`` None: it could not be read. ``notes`` do not count as damage."""
 
     name: metadata.Database
-    place: str
+    display_name: str
     revision: str | None = None
     bytes: int = 0
     rows: dict[str, int] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Report:
     notes: list[str] = field(default_factory=list)
 
     def add(self, message: str, hint: str = RESTORE) -> None:
-        """Adds a problem, unless too many were reported."""
+        """Adds a problem, up to ``_MOST``."""
         result = Problem(message, hint)
         if len(self.problems) < _MOST and result not in self.problems:
             self.problems.append(result)
@@ -77,14 +77,16 @@ def check(
     """One report per database. ``deep`` also unpacks every value and parses every record.
 
     ``spooled`` returns the cycles that wait in the write buffer and those it dropped. None: values are stored on a
-    server. Raises StoreError if there is no store, StoreUnavailableError if it does not answer.
+    server. Raises StoreError if there is no store, StoreUnavailableError if it does not respond.
     """
     databases = runner.databases_of(store_url, create=False)
-    reports = {name: Report(name, database.place) for name, database in databases.items()}
+    reports = {name: Report(name, database.display_name) for name, database in databases.items()}
     try:
         if not any(database.exists() for database in databases.values()):
-            place = databases["state"].place
-            raise StoreError(f"No store found at {place}.", hint="Check store.url; outrider db upgrade creates one.")
+            display_name = databases["state"].display_name
+            raise StoreError(
+                f"No store found at {display_name}.", hint="Check store.url; outrider db upgrade creates one."
+            )
         result = _Facts()
         for name, database in databases.items():
             if _is_sound_outside(database, reports[name]):
@@ -92,7 +94,7 @@ def check(
         if spooled is None:
             reports["metrics"].notes.append("values are stored on the server of store.metrics and were not checked")
         elif result.values is not None:
-            _half(result.cycles, result.values, reports["metrics"], result.elsewhere)
+            _compare_cycles(result.cycles, result.values, reports["metrics"], result.elsewhere)
     finally:
         for database in databases.values():
             database.close()
@@ -101,7 +103,7 @@ def check(
 
 @dataclass(slots=True)
 class _Facts:
-    """What the comparison of both databases needs. ``values`` None: the blocks could not be read."""
+    """Input of the comparison of both databases. ``values`` None: the blocks could not be read."""
 
     cycles: dict[int, str] = field(default_factory=dict)
     elsewhere: BufferedCycles = field(default_factory=BufferedCycles)
@@ -128,9 +130,8 @@ def _inside(
     with _as_problem(report), database.reading() as connection:
         if report.name == "state":
             result.cycles = _cycles(connection)
-            result.elsewhere = (
-                spooled() if spooled else result.elsewhere
-            )  # the cycles were read after the decisions and before the blocks
+            # Read after the decisions and before the blocks: cycles move only from the buffer to the blocks.
+            result.elsewhere = spooled() if spooled else result.elsewhere
         else:
             before, blocks = _BLOCKS, partial(_part_of, progress, 0.0, _BLOCKS)
             result.values = check_blocks.check(connection, deep=deep, tell=report.add, progress=blocks)
@@ -155,14 +156,14 @@ def _as_problem(report: Report) -> Iterator[None]:
 def _is_known(database: Database, report: Report) -> bool:
     """True if the database is at this program's revision, whose invariants are known."""
     if not database.exists():
-        report.add(f"{database.place} is missing.")
+        report.add(f"{database.display_name} is missing.")
         return False
     report.revision = runner.current(database, report.name)
     if report.revision is None:
-        report.add(f"{database.place} does not contain a store: it has no revision.")
+        report.add(f"{database.display_name} does not contain a store: it has no revision.")
         return False
     try:
-        runner.refuse_newer(report.name, report.revision, database.place)
+        runner.refuse_newer(report.name, report.revision, database.display_name)
     except SchemaTooNewError as error:
         report.add(error.message, error.hint)
         return False
@@ -197,12 +198,12 @@ def _pages(database: Database, report: Report) -> None:
             return
         for (lines,) in connection.exec_driver_sql(f"PRAGMA integrity_check({_MOST})"):
             if lines != "ok":
-                report.add(f"{database.place} is damaged: {lines.strip().splitlines()[-1]}.")
+                report.add(f"{database.display_name} is damaged: {lines.strip().splitlines()[-1]}.")
         orphans: dict[str, int] = {}
         for table, *_ in connection.exec_driver_sql("PRAGMA foreign_key_check"):
             orphans[table] = orphans.get(table, 0) + 1
         for table, rows in orphans.items():
-            report.add(f"{database.place}: {rows} rows of {table} refer to missing rows of other tables.")
+            report.add(f"{database.display_name}: {rows} rows of {table} refer to missing rows of other tables.")
 
 
 _AMCHECK = sa.text("SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace "
@@ -216,11 +217,11 @@ _INDEXES = sa.text(
 
 def _server_pages(connection: sa.Connection, report: Report) -> None:
     """Checks tables and indexes with amcheck, if installed and permitted. The rows themselves are read later."""
-    home = connection.execute(_AMCHECK).scalar()
-    if home is None:
+    schema = connection.execute(_AMCHECK).scalar()
+    if schema is None:
         report.notes.append("indexes were not verified: run CREATE EXTENSION amcheck, then check again")
         return
-    quoted = connection.dialect.identifier_preparer.quote(home)
+    quoted = connection.dialect.identifier_preparer.quote(schema)
     names = [table.name for table in introspection.of(connection, report.name)]
     for oid, index in connection.execute(_INDEXES, {"names": names}).all():
         _ask_amcheck(connection, report, f"SELECT {quoted}.bt_index_check({int(oid)}, true)", f"index {index}")
@@ -229,19 +230,21 @@ def _server_pages(connection: sa.Connection, report: Report) -> None:
         _ask_amcheck(connection, report, query, f"table {name}")
 
 
-def _ask_amcheck(connection: sa.Connection, report: Report, query: str, what: str) -> None:
+def _ask_amcheck(connection: sa.Connection, report: Report, query: str, subject: str) -> None:
     try:
         with connection.begin_nested():
             for row in connection.exec_driver_sql(query):
                 if len(row) > 1:  # verify_heapam returns block, offset, attribute, message
-                    report.add(f"{report.place}: {what}, block {row[0]}: {row[3]}.")
+                    report.add(f"{report.display_name}: {subject}, block {row[0]}: {row[3]}.")
     except sa.exc.DBAPIError as error:
         code = getattr(error.orig, "sqlstate", None)
         message = str(error.orig).strip().splitlines()[0]
         if code == "42501":
-            report.notes.append(f"{what} was not checked by amcheck: {message}")
+            report.notes.append(f"{subject} was not checked by amcheck: {message}")
         elif code in ("XX000", "XX001", "XX002"):
-            report.add(f"{report.place}: {what}: {message}.", _REINDEX if what.startswith("index") else RESTORE)
+            report.add(
+                f"{report.display_name}: {subject}: {message}.", _REINDEX if subject.startswith("index") else RESTORE
+            )
         else:
             raise
 
@@ -265,22 +268,22 @@ def _cycles(connection: sa.Connection) -> dict[int, str]:
     return cycles
 
 
-def _half(cycles: Mapping[int, str], values: Values, report: Report, elsewhere: BufferedCycles) -> None:
+def _compare_cycles(cycles: Mapping[int, str], values: Values, report: Report, elsewhere: BufferedCycles) -> None:
     """Reports cycles that have decisions and no values, within raw retention."""
-    if elsewhere.trouble:
-        report.notes.append(f"the cycles that the write buffer dropped are not known: {elsewhere.trouble}")
+    if elsewhere.record_error:
+        report.notes.append(f"the cycles that the write buffer dropped are not known: {elsewhere.record_error}")
     if values.since is None:
         return
     without = sorted(at for at in cycles if at >= values.since and at not in values.instants)
     absent = [at for at in without if at not in elsewhere.waiting]
     if len(without) > len(absent):
         report.notes.append(f"{len(without) - len(absent)} cycles wait in the write buffer")
-    lost = _unexplained(absent, elsewhere.given_up)
+    lost = _unexplained(absent, elsewhere.lost)
     if len(absent) > len(lost):
         report.notes.append(f"{_without_values(sorted(set(absent) - set(lost)))}: the write buffer dropped them")
     if lost:
         report.add(
-            f"{report.place}: {_without_values(lost)}, the last at {rfc3339(instant(lost[-1]))}.",
+            f"{report.display_name}: {_without_values(lost)}, the last at {rfc3339(instant(lost[-1]))}.",
             "Check the kernel log for disk errors: writes were lost.",
         )
 
@@ -289,10 +292,10 @@ def _without_values(cycles: Sequence[int]) -> str:
     return f"{len(cycles)} cycles have decisions and no values, the first at {rfc3339(instant(cycles[0]))}"
 
 
-def _unexplained(absent: Sequence[int], given_up: Collection[Span]) -> list[int]:
+def _unexplained(absent: Sequence[int], spans: Collection[Span]) -> list[int]:
     """Cycles outside every dropped span. A span explains at most as many cycles as it counts."""
     explained: set[int] = set()
-    for span in given_up:
+    for span in spans:
         inside = absent[bisect_left(absent, span.first) : bisect_right(absent, span.last)]
         if len(inside) <= span.cycles:
             explained.update(inside)
@@ -304,7 +307,7 @@ def as_plain(reports: Collection[Report]) -> list[dict[str, Any]]:
     return [
         {
             "name": report.name,
-            "place": report.place,
+            "place": report.display_name,
             "revision": report.revision,
             "bytes": report.bytes,
             "tables": [{"name": name, "rows": rows} for name, rows in report.rows.items()],

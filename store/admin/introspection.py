@@ -25,10 +25,10 @@ def of(connection: sa.Connection, name: schema_metadata.Database) -> tuple[sa.Ta
     inspector = sa.inspect(connection)
     metadata: sa.MetaData = getattr(schema_metadata, name)
     wide = {f"{prefix}{kind.value}" for prefix in WIDE for kind in EntityKind} if name == "metrics" else set()
-    mine = sorted((set(metadata.tables) | wide) & set(inspector.get_table_names()))
+    own_tables = sorted((set(metadata.tables) | wide) & set(inspector.get_table_names()))
     result = sa.MetaData()
-    result.reflect(connection, only=mine)
-    return tuple(table for table in result.sorted_tables if table.name in mine)
+    result.reflect(connection, only=own_tables)
+    return tuple(table for table in result.sorted_tables if table.name in own_tables)
 
 
 def count(connection: sa.Connection, table: sa.Table) -> int:

@@ -103,15 +103,15 @@ def _into_files(
 ) -> RestoreResult:  # fmt: skip
     files = {name: database.file for name, database in databases.items() if database.file is not None}
     filled = {name: _has_rows(database) for name, database in databases.items()}
-    _need_force(force or not any(filled.values()), databases["state"].place)
+    _need_force(force or not any(filled.values()), databases["state"].display_name)
     for database in databases.values():
         database.close()
-    for place in files.values():
-        if atomic_swap.in_use(place):
+    for path in files.values():
+        if atomic_swap.in_use(path):
             raise StoreError(
-                f"Another program has {place} open.", hint="Stop outrider and every shell on that file, then try again."
+                f"Another program has {path} open.", hint="Stop outrider and every shell on that file, then try again."
             )
-        _settle(place)
+        _settle(path)
     state = files["state"]
     folder = state.with_name(f".{state.name}.restore")
     shutil.rmtree(folder, ignore_errors=True)  # left behind by a killed run
@@ -121,10 +121,10 @@ def _into_files(
         _unpack(file, folder, progress)
         mark = now.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
         moves = []
-        for name, place in files.items():
-            ready = place.with_name(f"{place.name}.restored")
+        for name, path in files.items():
+            ready = path.with_name(f"{path.name}.restored")
             (folder / archive.MEMBERS[name]).replace(ready)
-            moves.append(atomic_swap.Move(ready.name, place.name, _free(place, mark) if filled[name] else None))
+            moves.append(atomic_swap.Move(ready.name, path.name, _free(path, mark) if filled[name] else None))
         atomic_swap.swap(state, moves)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -132,12 +132,12 @@ def _into_files(
     return RestoreResult(manifest, dict(metadata.HEADS), aside)
 
 
-def _free(place: Path, mark: str) -> str:
+def _free(path: Path, mark: str) -> str:
     """An unused file name for the previous file."""
     names = (
-        f"{place.name}.before-{mark}{more}" for more in itertools.chain([""], (f"-{n}" for n in itertools.count(2)))
+        f"{path.name}.before-{mark}{more}" for more in itertools.chain([""], (f"-{n}" for n in itertools.count(2)))
     )
-    return next(name for name in names if not place.with_name(name).exists())
+    return next(name for name in names if not path.with_name(name).exists())
 
 
 def _has_rows(database: Database) -> bool:
@@ -153,22 +153,22 @@ def _has_rows(database: Database) -> bool:
         return True
 
 
-def _settle(place: Path) -> None:
+def _settle(path: Path) -> None:
     """Merges the WAL into its file. A damaged file keeps its WAL."""
-    if not place.exists():
+    if not path.exists():
         return
     with suppress(sqlite3.Error):
-        plain = sqlite3.connect(place, isolation_level=None, timeout=1.0)
+        plain = sqlite3.connect(path, isolation_level=None, timeout=1.0)
         try:
             plain.execute("PRAGMA journal_mode=DELETE")
         finally:
             plain.close()
 
 
-def _need_force(given: bool, place: str) -> None:
-    if not given:
+def _need_force(allowed: bool, display_name: str) -> None:
+    if not allowed:
         raise UsageError(
-            f"The store in {place} is not empty.",
+            f"The store in {display_name} is not empty.",
             hint="Give --force to put the backup in its place (SQLite files are moved aside, PostgreSQL tables are "
             "emptied), or point store.url elsewhere.",
         )
@@ -181,30 +181,30 @@ def _onto_server(
     databases: dict[metadata.Database, Database], file: Path, manifest: archive.Manifest, progress: Progress, *,
     force: bool,
 ) -> RestoreResult:  # fmt: skip
-    place = databases["state"].place
+    display_name = databases["state"].display_name
     with databases["state"].reading() as connection:
-        _refuse_unknown(connection, place)
-        _need_force(force or not _any_rows(connection), place)
-    with tempfile.TemporaryDirectory(prefix="outrider-restore-") as made:
-        folder = Path(made)
+        _refuse_unknown(connection, display_name)
+        _need_force(force or not _any_rows(connection), display_name)
+    with tempfile.TemporaryDirectory(prefix="outrider-restore-") as temporary:
+        folder = Path(temporary)
         need_room(
             folder, manifest.bytes + _SPARE_BYTES, "Free space there, or set TMPDIR to a folder on a larger disk."
         )
         _unpack(file, folder, progress)
         with databases["state"].writing(everything=True) as connection:
-            _refuse_unknown(connection, place)
-            _need_force(force or not _any_rows(connection), place)  # written meanwhile by another process
+            _refuse_unknown(connection, display_name)
+            _need_force(force or not _any_rows(connection), display_name)  # written meanwhile by another process
             for name in archive.MEMBERS:
-                runner.upgrade_on(connection, name, place)
+                runner.upgrade_on(connection, name, display_name)
             wide_tables.create_on(connection)
             _fill(connection, folder, progress)
     return RestoreResult(manifest, dict(metadata.HEADS))
 
 
-def _refuse_unknown(connection: sa.Connection, place: str) -> None:
+def _refuse_unknown(connection: sa.Connection, display_name: str) -> None:
     for name in archive.MEMBERS:
         try:
-            runner.refuse_newer(name, runner.current_on(connection, name), place)
+            runner.refuse_newer(name, runner.current_on(connection, name), display_name)
         except SchemaTooNewError as error:
             raise SchemaTooNewError(
                 error.message,

@@ -13,7 +13,7 @@ from store.schema.metadata import instant, micros
 from store.tsdb.blocks import Piece
 from store.tsdb.chunk_codec import Section
 from store.tsdb.cycle_matrix import SCRAPE_OFFSET, CycleMatrix, Ids, Merger, Numbers, column_order
-from store.tsdb.grid import Grid, empty_window, wants
+from store.tsdb.grid import Grid, column_requests, empty_window
 from store.tsdb.series_dictionary import sections_of
 from store.tsdb.window_reader import LOOK_BACK, Rows, fill, sorted_entities
 
@@ -78,8 +78,8 @@ class MemoryMetricStore:
         *,
         total: bool,
     ) -> Window:
-        wanted = wants(keys, sum_deltas=total)
-        names = {want.name for want in wanted}
+        wanted = column_requests(keys, sum_deltas=total)
+        names = {request.name for request in wanted}
         sections = [sections_of(cycle.merged.keys) for cycle in cycles]
         pairs = [
             (cycle, section) for cycle, section in zip(cycles, sections, strict=True) if not names.isdisjoint(section)
@@ -90,13 +90,13 @@ class MemoryMetricStore:
             )
             entities = sorted_entities([self._entities.named[number] for number in present.tolist()], kind)
         grid.open(len(entities))
-        indices = Rows(entities, {section: number for number, section in self._entities.named.items()})
-        for want in wanted:
-            column = grid.column(want)
+        indices = Rows(entities, {entity: number for number, entity in self._entities.named.items()})
+        for request in wanted:
+            column = grid.column(request)
             for cycle, section in pairs:
-                if want.name in section:
+                if request.name in section:
                     rows = indices.of(cycle.cohort, cycle.merged.entities)
-                    fill(column, want, _piece(cycle, section[want.name]), *rows)
+                    fill(column, request, _piece(cycle, section[request.name]), *rows)
             column.finish()
         start, end = (instant(at) for at in grid.span)
         events = tuple(event for event in self.events(start, end) if event.entity.kind is kind)

@@ -76,9 +76,9 @@ class MemoryStateStore(MemoryStateReader):
             ]
             claimed = []
             for action in sorted(free, key=lambda action: (action.decided_at, action.id))[:limit]:
-                taken = replace(action, status=ActionStatus.CLAIMED, started_at=now)
-                self._actions[action.id], self._leases[action.id] = taken, (now + lease, owner)
-                claimed.append(taken)
+                claimed_action = replace(action, status=ActionStatus.CLAIMED, started_at=now)
+                self._actions[action.id], self._leases[action.id] = claimed_action, (now + lease, owner)
+                claimed.append(claimed_action)
             return tuple(claimed)
 
     def finish_action(self, outcome: Outcome) -> None:

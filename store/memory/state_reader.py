@@ -239,7 +239,7 @@ class MemoryStateReader:
 
     def feedback_values(self, ids: Sequence[str]) -> dict[str, Window]:
         """Values stored with verdicts, by id; verdicts without values are left out."""
-        return {verdict: self._feedback_values[verdict] for verdict in ids if verdict in self._feedback_values}
+        return {number: self._feedback_values[number] for number in ids if number in self._feedback_values}
 
     def silences(self, now: datetime) -> tuple[Silence, ...]:
         """Active silences, the first to end first."""

@@ -59,7 +59,7 @@ def upgrade_database(database: Database, name: metadata.Database, *, to: str = "
     if current(database, name) == HEADS[name]:
         return
     with database.writing() as connection:
-        upgrade_on(connection, name, database.place, to=to)
+        upgrade_on(connection, name, database.display_name, to=to)
 
 
 def upgrade_on(connection: sa.Connection, name: metadata.Database, display_name: str, *, to: str = "head") -> None:

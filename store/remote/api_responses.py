@@ -51,7 +51,7 @@ def matrix(body: bytes) -> Matrix:
         pairs = np.fromstring(plain, sep=",") if runs else np.empty(0)
     except ValueError:
         pairs = np.empty(0)
-    labels = tuple(sery["metric"] for sery in series)
+    labels = tuple(item["metric"] for item in series)
     if len(labels) != len(counts) or pairs.size != 2 * sum(counts):
         raise StoreError(
             "The response of the metric store is not a matrix of numbers.", hint="Check store.metrics.url_read."

@@ -31,7 +31,7 @@ class History(Protocol):
         step: timedelta,
         entities: Sequence[EntityRef] | None = None,
     ) -> Window:
-        """As ``outrider.ports.MetricStore`` has it."""
+        """See ``outrider.ports.MetricStore``."""
         ...
 
     def entities(self, kind: EntityKind) -> tuple[EntityRef, ...]:
@@ -91,10 +91,10 @@ def copy_history(
         until = min(at + _LONGEST, end)
         for kind in EntityKind:
             values += sum(_written(target, window) for window in _windows(source, kind, at, until, interval))
-        told = source.events(at, until)
-        if told:
-            target.write(at, (), told)
-            events += len(told)
+        new_events = source.events(at, until)
+        if new_events:
+            target.write(at, (), new_events)
+            events += len(new_events)
         at = until
         progress("copy", (at - start) / (end - start))
     return BackfillStats(end, values, events)
@@ -108,9 +108,9 @@ def _windows(
     if not keys:
         return
     entities = max(1, len(source.entities(kind)))
-    each = max(1, _CELLS // (entities * len(keys))) * interval
+    length = max(1, _CELLS // (entities * len(keys))) * interval
     while start < end:
-        until = min(start + each, end)
+        until = min(start + length, end)
         yield source.read_windows(kind, keys, start, until, interval)
         start = until
 
@@ -122,13 +122,13 @@ def _written(target: Target, window: Window) -> int:
         if key.quantile is not None:
             derived = _has_buckets(window, key.name)
             values[..., index][derived], status[..., index][derived] = np.nan, CellStatus.ABSENT
-    some = status != CellStatus.ABSENT
-    rows, times = some.any(axis=(1, 2)), some.any(axis=(0, 2))
+    present = status != CellStatus.ABSENT
+    rows, times = present.any(axis=(1, 2)), present.any(axis=(0, 2))
     if not rows.any():
         return 0
-    there = np.ix_(rows, times, np.ones(len(window.keys), dtype=bool))
-    entities = [entity for entity, kept in zip(window.entities, rows.tolist(), strict=True) if kept]
-    return target.write_block(window.kind, window.times[times], window.keys, entities, values[there], status[there])
+    cells = np.ix_(rows, times, np.ones(len(window.keys), dtype=bool))
+    entities = [entity for entity, filled in zip(window.entities, rows.tolist(), strict=True) if filled]
+    return target.write_block(window.kind, window.times[times], window.keys, entities, values[cells], status[cells])
 
 
 def _has_buckets(window: Window, name: str) -> np.ndarray:

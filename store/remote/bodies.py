@@ -76,7 +76,7 @@ class SeriesBytes:
         return result
 
     def trim(self, most: int) -> None:
-        """Clears the cache if it holds more entities than given: most of them have left by then."""
+        """Clears the cache if it holds more than ``most`` entities: most of them have left by then."""
         if len(self._rows) > most:
             self._rows.clear()
 
@@ -97,14 +97,14 @@ class SeriesBytes:
             row += [None] * (len(self._pieces) - len(row))
         missing = [number for number in numbers if row[number] is None]
         if missing:
-            given = {"cluster": entity.cluster, "kind": entity.kind.value, "name": entity.name, OWNER: self._owner}
+            labels = {"cluster": entity.cluster, "kind": entity.kind.value, "name": entity.name, OWNER: self._owner}
             if entity.namespace:
-                given["namespace"] = entity.namespace
-            item = _serialised([(name, given[name]) for name in _ENTITY_FIRST])
-            two = _serialised([(name, given[name]) for name in _ENTITY_LAST if name in given])
+                labels["namespace"] = entity.namespace
+            leading = _serialised([(name, labels[name]) for name in _ENTITY_FIRST])
+            trailing = _serialised([(name, labels[name]) for name in _ENTITY_LAST if name in labels])
             for number in missing:
                 first, middle, last = self._pieces[number]
-                row[number] = b"".join((first, item, middle, two, last))
+                row[number] = b"".join((first, leading, middle, trailing, last))
         return [row[number] or b"" for number in numbers]
 
 
@@ -145,9 +145,9 @@ def bodies(labels: Sequence[bytes], values: Floats, stamp: int, most: int) -> It
 
     ``labels`` are those of ``with_length``.
     """
-    kept = ~np.isnan(values)
-    chosen = labels if kept.all() else list(compress(labels, kept.tolist()))
-    packed = samples(values[kept], stamp)
+    present = ~np.isnan(values)
+    chosen = labels if present.all() else list(compress(labels, present.tolist()))
+    packed = samples(values[present], stamp)
     for first in range(0, len(chosen), most):
         part = slice(first, first + most)
         yield _compressed(chain.from_iterable(zip(chosen[part], packed[part], strict=True))), len(chosen[part])
@@ -161,11 +161,16 @@ def history(labels: Sequence[bytes], values: Floats, stamps: Stamps, most: int) 
     parts: list[bytes] = []
     size = 0
     for label, row in zip(labels, values, strict=True):
-        kept = ~np.isnan(row)
-        count = int(np.count_nonzero(kept))
+        present = ~np.isnan(row)
+        count = int(np.count_nonzero(present))
         if not count:
             continue
-        parts += (_SERIES_TAG, _varint(len(label) + count * _SAMPLE_BYTES), label, *samples(row[kept], stamps[kept]))
+        parts += (
+            _SERIES_TAG,
+            _varint(len(label) + count * _SAMPLE_BYTES),
+            label,
+            *samples(row[present], stamps[present]),
+        )
         size += count
         if size >= most:
             yield _compressed(parts), size

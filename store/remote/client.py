@@ -26,19 +26,19 @@ from store.remote.rejected_samples import RejectedSamples
 
 FIRST_WAIT = timedelta(milliseconds=100)
 LONGEST_WAIT = timedelta(seconds=5)
-_AGAIN = frozenset({408, 425, 429})
-_OF_SAMPLES = frozenset({400, 409, 422})
+_RETRYABLE = frozenset({408, 425, 429})
+_SAMPLE_ERRORS = frozenset({400, 409, 422})
 _HEADERS = {
     "Content-Encoding": "snappy",
     "Content-Type": "application/x-protobuf",
     "X-Prometheus-Remote-Write-Version": "0.1.0",
 }
-_WHOLE = {  # servers ignore the parameters they do not know
+_COMPLETE_RESULTS = {  # servers ignore the parameters they do not know
     "nocache": "1",  # VictoriaMetrics otherwise shifts spans and leaves out the newest half minute
     "deny_partial_response": "1",  # a VictoriaMetrics cluster and
     "partial_response": "false",  # Thanos otherwise return partial results while a node is unavailable
 }
-_SAID = 300  # characters of a response quoted in a message
+_QUOTED_CHARACTERS = 300  # characters of a response quoted in a message
 _CLOCK = SystemClock()
 
 
@@ -69,51 +69,53 @@ class Server:
     def __init__(self, remote: Remote) -> None:
         """Connects on the first request."""
         self.remote = remote
-        self.refusals = RejectedSamples()
+        self.rejected = RejectedSamples()
         self._client: httpx.Client | None = None
         self._trust: ssl.SSLContext | bool = True
         self._lock = Lock()
         self._closed = Event()
 
     @property
-    def patience(self) -> float:
+    def retry_deadline(self) -> float:
         """The deadline, on the monotonic clock, for retries of work that starts now."""
         return time.monotonic() + self.remote.retry_for.total_seconds()
 
-    def write(self, body: bytes, samples: int, until: float) -> int:
+    def write(self, body: bytes, samples: int, deadline: float) -> int:
         """Sends one body; returns the number of accepted samples. Raises StoreUnavailableError.
 
-        ``until`` is the value of ``patience`` at the start of the whole write.
+        ``deadline`` is the value of ``retry_deadline`` at the start of the whole write.
         """
         timeout = self.remote.timeout
-        answer = self._request(self.remote.write_url, until, timeout, content=body, headers=_HEADERS)
-        if answer.is_success:
+        response = self._request(self.remote.write_url, deadline, timeout, content=body, headers=_HEADERS)
+        if response.is_success:
             return samples
-        if answer.status_code in _OF_SAMPLES:
-            self.refusals.add(f"HTTP {answer.status_code}: {_message_of(answer)}", samples)
+        if response.status_code in _SAMPLE_ERRORS:
+            self.rejected.add(f"HTTP {response.status_code}: {_message_of(response)}", samples)
             return 0
-        raise self._unusable(self.remote.write_url, answer, "store.metrics.url_write")
+        raise self._unusable(self.remote.write_url, response, "store.metrics.url_write")
 
     def query(self, path: str, fields: Mapping[str, str]) -> bytes:
         """The body of an API response. Raises StoreUnavailableError, or StoreError for a rejected query."""
         url = f"{self.remote.read_url.rstrip('/')}/api/v1/{path}"
-        answer = self._request(url, self.patience, self.remote.query_timeout, data={**fields, **_WHOLE})
-        if answer.is_success:
-            return answer.content
-        if answer.status_code in _OF_SAMPLES:
+        response = self._request(
+            url, self.retry_deadline, self.remote.query_timeout, data={**fields, **_COMPLETE_RESULTS}
+        )
+        if response.is_success:
+            return response.content
+        if response.status_code in _SAMPLE_ERRORS:
             raise StoreError(
-                f"The metric store at {self.remote.read_url} rejected a query: {_message_of(answer)}.",
+                f"The metric store at {self.remote.read_url} rejected a query: {_message_of(response)}.",
                 hint="Query a shorter span or fewer entities, or raise the query limits of the server.",
             )
-        raise self._unusable(url, answer, "store.metrics.url_read")
+        raise self._unusable(url, response, "store.metrics.url_read")
 
-    def _request(self, url: str, until: float, timeout: timedelta, **request: object) -> httpx.Response:
+    def _request(self, url: str, deadline: float, timeout: timedelta, **request: object) -> httpx.Response:
         """The first response that is not retryable. Raises StoreUnavailableError at the deadline."""
         wait = FIRST_WAIT.total_seconds()
         while True:
             pause = wait * random.uniform(0.5, 1.0)  # noqa: S311 - jitter over several connections
             try:
-                answer = self._post(url, timeout=timeout.total_seconds(), **request)
+                response = self._post(url, timeout=timeout.total_seconds(), **request)
             except (httpx.TransportError, httpx.DecodingError) as error:
                 problem = type(error).__name__
                 if isinstance(error, httpx.TimeoutException):
@@ -125,11 +127,11 @@ class Server:
                     f"{url} is not a valid URL: {error}.", hint="Correct it under store.metrics."
                 ) from error
             else:
-                if answer.status_code not in _AGAIN and answer.status_code < httpx.codes.INTERNAL_SERVER_ERROR:
-                    return answer
-                problem = f"HTTP {answer.status_code}: {_message_of(answer)}"
-                pause = max(pause, _retry_after(answer))
-            if time.monotonic() + pause > until or self._closed.wait(pause):
+                if response.status_code not in _RETRYABLE and response.status_code < httpx.codes.INTERNAL_SERVER_ERROR:
+                    return response
+                problem = f"HTTP {response.status_code}: {_message_of(response)}"
+                pause = max(pause, _retry_after(response))
+            if time.monotonic() + pause > deadline or self._closed.wait(pause):
                 raise StoreUnavailableError(
                     f"The metric store at {url} does not answer: {problem}.",
                     hint="Check that server; unwritten cycles wait in the write buffer.",
@@ -139,14 +141,14 @@ class Server:
     def _post(self, url: str, **request: object) -> httpx.Response:
         access = self.remote.access
         try:
-            client, sent = self._connected(access.trust()), access.sent()
+            client, credentials = self._connected(access.trust()), access.sent()
         except CollectError as error:
             raise StoreUnavailableError(
                 f"The metric store at {url} cannot be reached: {error.message}.", hint=error.hint
             ) from error
-        headers = {**sent, **request.pop("headers", {})}  # type: ignore[dict-item]
-        named = {"sni_hostname": access.server_name} if access.server_name else {}
-        return client.post(url, headers=headers, extensions=named, **request)  # type: ignore[arg-type]
+        headers = {**credentials, **request.pop("headers", {})}  # type: ignore[dict-item]
+        extensions = {"sni_hostname": access.server_name} if access.server_name else {}
+        return client.post(url, headers=headers, extensions=extensions, **request)  # type: ignore[arg-type]
 
     def _connected(self, trust: ssl.SSLContext | bool) -> httpx.Client:
         """The client for the current certificates; a new one after they changed."""
@@ -161,9 +163,9 @@ class Server:
                 self._trust = trust
             return self._client
 
-    def _unusable(self, url: str, answer: httpx.Response, setting: str) -> StoreUnavailableError:
+    def _unusable(self, url: str, response: httpx.Response, setting: str) -> StoreUnavailableError:
         return StoreUnavailableError(
-            f"The metric store at {url} cannot be used: HTTP {answer.status_code}: {_message_of(answer)}.",
+            f"The metric store at {url} cannot be used: HTTP {response.status_code}: {_message_of(response)}.",
             hint=f"Check {setting} and its credentials; unwritten cycles wait in the write buffer.",
         )
 
@@ -175,23 +177,23 @@ class Server:
                 self._client.close()
 
 
-def _message_of(answer: httpx.Response) -> str:
+def _message_of(response: httpx.Response) -> str:
     """The response text on one line."""
     try:
-        document = answer.json()
-        text = str(document.get("error") or document) if isinstance(document, dict) else answer.text
+        document = response.json()
+        text = str(document.get("error") or document) if isinstance(document, dict) else response.text
     except ValueError:
-        text = answer.text
-    text = " ".join(text.split()) or answer.reason_phrase
-    return text if len(text) <= _SAID else f"{text[:_SAID]}…"
+        text = response.text
+    text = " ".join(text.split()) or response.reason_phrase
+    return text if len(text) <= _QUOTED_CHARACTERS else f"{text[:_QUOTED_CHARACTERS]}…"
 
 
-def _retry_after(answer: httpx.Response) -> float:
+def _retry_after(response: httpx.Response) -> float:
     """Seconds of the server's Retry-After header; 0 without one."""
-    given = answer.headers.get("Retry-After", "")
-    if given.isdigit():
-        return float(given)
+    value = response.headers.get("Retry-After", "")
+    if value.isdigit():
+        return float(value)
     try:
-        return max(0.0, (parsedate_to_datetime(given) - _CLOCK.now()).total_seconds())
+        return max(0.0, (parsedate_to_datetime(value) - _CLOCK.now()).total_seconds())
     except (TypeError, ValueError):
         return 0.0

@@ -27,7 +27,7 @@ from store.tsdb import event_rows, last_seen
 from store.tsdb import status as tsdb_status
 from store.tsdb.chunk_codec import without_hollows
 from store.tsdb.cycle_matrix import Merger, Numbers, column_order
-from store.tsdb.grid import Grid, empty_window, wants
+from store.tsdb.grid import Grid, column_requests, empty_window
 from store.tsdb.metric_store import SqlMetricStore
 from store.tsdb.window_reader import LOOK_BACK
 
@@ -38,10 +38,9 @@ _CLOCK = SystemClock()
 class PrometheusMetricStore(SqlMetricStore):
     """Implements ``outrider.ports.MetricStore``. One writer, any number of readers.
 
-    A cycle is as durable as the server's 2xx promises once ``write`` returns; the last cycles are sent again if the
-    server lost them (``store.remote.unflushed_cycles``). It is readable once the server has indexed it: within seconds
-    on VictoriaMetrics, at once on the others. Cells that are not present are read back with their status, without a
-    number.
+    A cycle is as durable as the server's 2xx guarantees. Cycles that the server lost are sent again
+    (``store.remote.unflushed_cycles``). A cycle is readable once the server has indexed it: within seconds on
+    VictoriaMetrics, at once on the others. Cells that are not PRESENT are read back with their status, without number.
     """
 
     def __init__(self, remote: Remote, url: str) -> None:
@@ -63,9 +62,9 @@ class PrometheusMetricStore(SqlMetricStore):
     def write(self, at: datetime, batches: Sequence[SampleBatch], events: Sequence[Event] = ()) -> int:
         """Writes one cycle; returns the number of accepted cells with a number.
 
-        A second write of a timestamp replaces the kinds it contains. Events are written to the database first, and so
-        are there while the server is unavailable. Rejected samples are counted by reason (``condition``). Raises
-        StoreUnavailableError if the server does not answer: nothing of the cycle counts then, and the call may be
+        A second write of a timestamp replaces the kinds it contains. Events are written to the database first, so that
+        they exist even if the server is unavailable. Rejected samples are counted by reason (``condition``). Raises
+        StoreUnavailableError if the server does not respond: no value of the cycle counts then, and the call may be
         repeated.
         """
         with self._cycle:
@@ -119,7 +118,7 @@ class PrometheusMetricStore(SqlMetricStore):
 
     def _count_refused(self) -> None:
         """Adds the samples rejected since the last call to the counts in the database."""
-        now = Counter(self._server.refusals.counted())
+        now = Counter(self._server.rejected.counted())
         fresh, self._counted = now - self._counted, now
         if fresh:
             with self._writing() as connection:
@@ -145,7 +144,7 @@ class PrometheusMetricStore(SqlMetricStore):
         key. The server aggregates long spans (``store.remote.query_ranges``).
         """
         grid = Grid(keys, start, end, step, statistic)
-        result = self._reader.fill(grid, kind, wants(keys), entities)
+        result = self._reader.fill(grid, kind, column_requests(keys), entities)
         return self._with_events(grid, kind, result)
 
     def latest(self, kind: EntityKind, keys: Sequence[SignalKey] | None = None) -> Window:
@@ -160,7 +159,7 @@ class PrometheusMetricStore(SqlMetricStore):
         if keys is None:
             keys = self.keys(kind, end - LOOK_BACK, end)
         grid = Grid(keys, end - LOOK_BACK, end, LOOK_BACK)
-        result = self._reader.fill(grid, kind, wants(keys, sum_deltas=False), None)
+        result = self._reader.fill(grid, kind, column_requests(keys, sum_deltas=False), None)
         return replace(self._with_events(grid, kind, result), times=np.array([newest / 1e6]))
 
     def _with_events(self, grid: Grid, kind: EntityKind, entities: tuple[EntityRef, ...]) -> Window:

@@ -1,8 +1,7 @@
-"""How the time of a read is cut: samples as they were written, or one number a step worked out by the server.
+"""Parts of a read: raw samples, or one number per step that the server aggregates.
 
-Raw samples give what every other store gives, to the cell. Long spans are folded by the server instead,
-where a step holds several cycles and none of them was written twice; then half a cycle (one whose
-last request is still on its way) may show.
+Raw samples give the same cells as every other store. The server aggregates long spans if a step holds several cycles
+and none of them was written twice. An aggregated read may include an incomplete cycle, whose last request is pending.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Part(Protocol):
         """Path and parameters of the query; ``function`` aggregates a step."""
         ...
 
-    def places(self, stamps: Stamps) -> NDArray[np.intp]:
+    def positions(self, stamps: Stamps) -> NDArray[np.intp]:
         """The index of each stamp among ``times``, -1 for stamps that do not count."""
         ...
 
@@ -66,9 +65,9 @@ class Raw:
         """An instant query for a range of samples."""
         return "query", selector.raw(int(self.stamped.stamps.min()), int(self.stamped.stamps.max()))
 
-    def places(self, stamps: Stamps) -> NDArray[np.intp]:
+    def positions(self, stamps: Stamps) -> NDArray[np.intp]:
         """Indices by the stamps of the cycles."""
-        return self.stamped.places(stamps)
+        return self.stamped.positions(stamps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,7 @@ class ServerAggregation:
         """A range query; also for a single step, where an instant query would be equivalent."""
         return "query_range", selector.folded(function, self.start, self.step, self.steps)
 
-    def places(self, stamps: Stamps) -> NDArray[np.intp]:
+    def positions(self, stamps: Stamps) -> NDArray[np.intp]:
         """Indices by the ends of the steps."""
         result = (stamps - self.start) // self.step
         return np.where((result >= 0) & (result < self.steps), result, -1).astype(np.intp)
@@ -106,9 +105,9 @@ def folds(count: Count, span: tuple[int, int], step: int, series: int) -> bool:
 
 def raw_parts(stamped: MarkedCycle, series: int) -> Iterator[Part]:
     """The cycles in pieces of some millions of samples."""
-    each = max(1, _CELLS // max(1, series))
-    for first in range(0, stamped.micros.size, each):
-        part = slice(first, first + each)
+    size = max(1, _CELLS // max(1, series))
+    for first in range(0, stamped.micros.size, size):
+        part = slice(first, first + size)
         yield Raw(MarkedCycle(stamped.stamps[part], stamped.micros[part]))
 
 
@@ -116,6 +115,6 @@ def folded_parts(span: tuple[int, int], step: int, series: int) -> Iterator[Part
     """The steps in pieces of some millions of numbers. ``span`` and ``step`` are in microseconds."""
     start, end = span
     steps = -(-(end - start) // step)
-    each = max(1, min(_POINTS, _CELLS // max(1, series)))
-    for first in range(0, steps, each):
-        yield ServerAggregation((start + first * step) // _MILLI, step // _MILLI, min(each, steps - first))
+    size = max(1, min(_POINTS, _CELLS // max(1, series)))
+    for first in range(0, steps, size):
+        yield ServerAggregation((start + first * step) // _MILLI, step // _MILLI, min(size, steps - first))

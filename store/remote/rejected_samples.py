@@ -22,7 +22,7 @@ class RejectedSamples:
         """Starts empty."""
         self._lock = Lock()
         self._counts: dict[str, int] = {}
-        self._told: dict[str, int] = {}
+        self._logged: dict[str, int] = {}
 
     def add(self, message: str, samples: int) -> None:
         """Counts samples rejected with this message."""
@@ -31,9 +31,9 @@ class RejectedSamples:
             if reason not in self._counts and len(self._counts) >= _MOST:
                 reason = "other"
             count = self._counts[reason] = self._counts.get(reason, 0) + samples
-            if reason in self._told and count < _TENFOLD * self._told[reason]:
+            if reason in self._logged and count < _TENFOLD * self._logged[reason]:
                 return
-            self._told[reason] = count
+            self._logged[reason] = count
         _log.warning("samples_refused", reason=reason, samples=count, said=message)
 
     def counted(self) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """Encodes a matrix as samples: numbers, separate statuses, and cumulative buckets. Pure.
 
 A present cell is a sample. Any other cell is not sent as a number; its status is a sample of its own unless it is
-absent. A histogram is sent as a whole or not at all; if only some buckets are present, their statuses say so.
+absent. A histogram is sent as a whole or not at all; statuses record which of its buckets are not present.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def status_name(spelled: str) -> SeriesName:
 
 @dataclass(frozen=True, slots=True)
 class _Histogram:
-    """``places`` are the rows of its stored buckets, ``buckets`` their bucket indices."""
+    """``rows`` are the rows of its stored buckets, ``buckets`` their bucket indices."""
 
     name: str
-    places: NDArray[np.intp]
+    rows: NDArray[np.intp]
     buckets: NDArray[np.intp]
-    sum_place: int | None
+    sum_row: int | None
     size: int
 
 
@@ -58,9 +58,9 @@ class Columns:
         result[: self.plain.size] = np.where(has_number(status[self.plain]), values[self.plain], np.nan)
         first = self.plain.size
         for histogram in self.histograms:
-            present = status[histogram.places] == CellStatus.PRESENT
+            present = status[histogram.rows] == CellStatus.PRESENT
             counts = np.zeros((histogram.size, values.shape[1]))
-            counts[histogram.buckets] = np.where(present, values[histogram.places], 0.0)
+            counts[histogram.buckets] = np.where(present, values[histogram.rows], 0.0)
             part = result[first : first + histogram.size]
             np.cumsum(counts, axis=0, out=part)
             part[:, ~present.any(axis=0)] = np.nan
@@ -69,25 +69,25 @@ class Columns:
 
     def statuses(self, status: Statuses) -> dict[SeriesName, Floats]:
         """The statuses to send, of shape (cells,), NaN for none; series without any are left out."""
-        silent = (status == CellStatus.PRESENT) | (status == CellStatus.ABSENT)
-        telling = np.where(silent, np.nan, status)
+        unrecorded = (status == CellStatus.PRESENT) | (status == CellStatus.ABSENT)
+        recorded = np.where(unrecorded, np.nan, status)
         result: dict[SeriesName, Floats] = {}
         for histogram in self.histograms:
             codes = np.full((histogram.size, status.shape[1]), CellStatus.ABSENT, dtype=np.uint8)
-            codes[histogram.buckets] = status[histogram.places]
-            some = (codes == CellStatus.PRESENT).any(axis=0)
-            tell = (codes != CellStatus.PRESENT) & (some | (codes != CellStatus.ABSENT))
-            if histogram.sum_place is not None and histogram.places.size == histogram.size:
-                alike = tell.all(axis=0) & (codes == status[histogram.sum_place]).all(axis=0)
-                result[status_name(histogram.name + WHOLE)] = np.where(alike, codes[0], np.nan)
-                tell[:, alike] = False
-                telling[histogram.sum_place, alike] = np.nan
-            for bucket in np.flatnonzero(tell.any(axis=1)).tolist():
+            codes[histogram.buckets] = status[histogram.rows]
+            any_present = (codes == CellStatus.PRESENT).any(axis=0)
+            separate = (codes != CellStatus.PRESENT) & (any_present | (codes != CellStatus.ABSENT))
+            if histogram.sum_row is not None and histogram.rows.size == histogram.size:
+                uniform = separate.all(axis=0) & (codes == status[histogram.sum_row]).all(axis=0)
+                result[status_name(histogram.name + WHOLE)] = np.where(uniform, codes[0], np.nan)
+                separate[:, uniform] = False
+                recorded[histogram.sum_row, uniform] = np.nan
+            for bucket in np.flatnonzero(separate.any(axis=1)).tolist():
                 key = SignalKey(histogram.name, bucket=bucket)
-                result[status_name(str(key))] = np.where(tell[bucket], codes[bucket], np.nan)
+                result[status_name(str(key))] = np.where(separate[bucket], codes[bucket], np.nan)
         for index in self.plain.tolist():
-            result[status_name(str(self.keys[index]))] = telling[index]
-        return {name: told for name, told in result.items() if not np.isnan(told).all()}
+            result[status_name(str(self.keys[index]))] = recorded[index]
+        return {name: codes for name, codes in result.items() if not np.isnan(codes).all()}
 
 
 @lru_cache(maxsize=256)
@@ -98,7 +98,7 @@ def columns_of(keys: tuple[SignalKey, ...]) -> Columns:
         if key.bucket is not None and key.bucket >= 0 and bounds_of(key.name):
             ladders.setdefault(key.name, {})[key.bucket] = index
     histograms = tuple(_histogram(name, indices, keys) for name, indices in ladders.items())
-    bucketed = {int(index) for histogram in histograms for index in histogram.places}
+    bucketed = {int(index) for histogram in histograms for index in histogram.rows}
     plain = [index for index in range(len(keys)) if index not in bucketed]
     names = [name_of(keys[index]) for index in plain]
     for histogram in histograms:

@@ -1,6 +1,6 @@
 """Recently acknowledged cycles, kept until the server has flushed them to disk.
 
-VictoriaMetrics acknowledges before its disk has the samples, and loses the last seconds if it is killed. The requests
+VictoriaMetrics acknowledges samples before they are on disk, and loses the last seconds if it is killed. The requests
 of the last cycles are therefore kept. Before each new cycle the server is checked for their markers; if one is missing,
 all of them are sent again, with the same samples at the same stamps.
 """
@@ -37,7 +37,7 @@ class UnflushedCycle:
     stamps: Sequence[tuple[EntityKind, int]]
     bodies: Sequence[tuple[bytes, int]]
     at: float = field(default_factory=time.monotonic)
-    again: bool = False
+    resent: bool = False
 
 
 class UnflushedCycles:
@@ -54,16 +54,16 @@ class UnflushedCycles:
         while len(self._sent) > 1 and sum(len(body) for cycle in self._sent for body, _ in cycle.bodies) > _MOST_BYTES:
             self._sent.popleft()
 
-    def make_sure(self, until: float) -> None:
+    def resend_lost(self, deadline: float) -> None:
         """Sends lost cycles again, once. Raises StoreUnavailableError if they cannot be sent."""
-        known = [cycle for cycle in self._sent if not cycle.again and time.monotonic() - cycle.at >= SEARCHABLE_AFTER]
+        known = [cycle for cycle in self._sent if not cycle.resent and time.monotonic() - cycle.at >= SEARCHABLE_AFTER]
         if not known or not self._lost(known):
             return
         _log.warning("server_lost_cycles", sent_again=len(known), hint="the server was killed, or lost its disk")
         for cycle in known:
             for body, count in cycle.bodies:
-                self._server.write(body, count, until)
-            cycle.again = True
+                self._server.write(body, count, deadline)
+            cycle.resent = True
 
     def _lost(self, known: Sequence[UnflushedCycle]) -> bool:
         """True if the server misses one of these cycles; False also if the query fails."""
@@ -71,8 +71,8 @@ class UnflushedCycles:
         stamps = [stamp for _, stamp in wanted]
         selector = Selector(CYCLE_METRIC).equal(OWNER, self._server.remote.owner)
         try:
-            told = matrix(self._server.query("query", selector.raw(min(stamps), max(stamps))))
+            markers = matrix(self._server.query("query", selector.raw(min(stamps), max(stamps))))
         except StoreError:
             return False
-        kinds = np.repeat([labels.get("kind", "") for labels in told.labels], told.counts).tolist()
-        return not wanted <= set(zip(kinds, told.stamps.tolist(), strict=True))
+        kinds = np.repeat([labels.get("kind", "") for labels in markers.labels], markers.counts).tolist()
+        return not wanted <= set(zip(kinds, markers.stamps.tolist(), strict=True))

@@ -25,17 +25,17 @@ from store.remote.names import (
 from store.remote.query_ranges import Part, Raw, folded_parts, folds, raw_parts
 from store.remote.selectors import Selector
 from store.remote.series_decoder import (
-    TELLING,
+    COLUMN_LABELS,
     EntityLabels,
     Slab,
     codes_of,
+    column_labels,
     entity_labels_of,
     narrowed,
     scatter,
     section_of,
     series_of,
     stored,
-    telling,
 )
 from store.remote.write_markers import Cycles
 from store.tsdb.chunk_codec import Section
@@ -76,7 +76,7 @@ class Reader:
         """``pool`` runs the queries."""
         self._server, self._cycles, self._pool = server, cycles, pool
 
-    # --- what is there ----------------------------------------------------------------------------
+    # --- entities and columns ---------------------------------------------------------------------
 
     def fill(
         self, grid: Grid, kind: EntityKind, wanted: Sequence[ColumnRequest], requested: Sequence[EntityRef] | None
@@ -89,26 +89,28 @@ class Reader:
             return tuple(requested or ())
         entities = tuple(requested) if requested is not None else self._present(kind, start, end, exact=count.again > 0)
         about = WindowRequest.of(kind, entities, all_of_kind=requested is None)
-        series = len(entities) * sum(len(series_of(want)) for want in wanted)
+        series = len(entities) * sum(len(series_of(request)) for request in wanted)
         if folds(count, grid.span, grid.step, series):
             parts: Iterable[Part] = folded_parts(grid.span, grid.step, series)
         else:
             parts = raw_parts(self._cycles.between(kind, start, end), series)
         grid.open(len(entities))
-        self._put(grid, wanted, about, parts)
+        self._fill_parts(grid, wanted, about, parts)
         return entities
 
-    def _put(self, grid: Grid, wanted: Sequence[ColumnRequest], about: WindowRequest, parts: Iterable[Part]) -> None:
+    def _fill_parts(
+        self, grid: Grid, wanted: Sequence[ColumnRequest], about: WindowRequest, parts: Iterable[Part]
+    ) -> None:
         """Writes every part into its columns."""
-        columns = [grid.column(want) for want in wanted]
+        columns = [grid.column(request) for request in wanted]
         entities = len(about.rows)
         for part in parts:
-            told = self._statuses(about, {want.name for want in wanted}, part)
-            query = partial(self._cells, about, part, told)
+            statuses = self._statuses(about, {request.name for request in wanted}, part)
+            query = partial(self._cells, about, part, statuses)
             cells = self._pool.map(query, columns, wanted)
-            for column, want, section in zip(columns, wanted, cells, strict=True):
+            for column, request, section in zip(columns, wanted, cells, strict=True):
                 if section is not None:
-                    column.add(slice(0, len(want.stored)), slice(0, entities), part.times, section)
+                    column.add(slice(0, len(request.stored)), slice(0, entities), part.times, section)
         for column in columns:
             column.finish()
 
@@ -118,22 +120,22 @@ class Reader:
         if exact:  # a repeated write may lack entities of the first one
             stamped = self._cycles.between(kind, start, end)
             path, fields = Raw(stamped).fields(selector, _LAST)
-            told = matrix(self._server.query(path, fields))
-            counts = np.repeat(np.arange(len(told.labels)), told.counts)
-            those = np.unique(counts[stamped.places(told.stamps) >= 0]).tolist()
-            labels = [told.labels[label] for label in those]
+            response = matrix(self._server.query(path, fields))
+            series_rows = np.repeat(np.arange(len(response.labels)), response.counts)
+            rows = np.unique(series_rows[stamped.positions(response.stamps) >= 0]).tolist()
+            labels = [response.labels[label] for label in rows]
         else:
             fields = selector.folded_once("count_over_time", start // 1000, -(-end // 1000))
-            labels = [result for result, _ in numbers(self._server.query("query", fields))]
+            labels = [series for series, _ in numbers(self._server.query("query", fields))]
         return sorted_entities([entity_of(label, kind) for label in labels], kind)
 
     def keys(self, kind: EntityKind, start: int, end: int) -> list[SignalKey]:
         """Every column with a cell in [start, end) (microseconds), in stored order."""
         others = f"{STATUS_METRIC}|{CYCLE_METRIC}"
-        every = self._of_kind("", kind)
-        every = Selector("", (*every.matchers, f'__name__!~"{others}"'))
+        all_series = self._of_kind("", kind)
+        all_series = Selector("", (*all_series.matchers, f'__name__!~"{others}"'))
         result: set[SignalKey] = set()
-        for labels in self._grouped(every, ("__name__", *TELLING), start, end):
+        for labels in self._grouped(all_series, ("__name__", *COLUMN_LABELS), start, end):
             key = key_of(labels)
             if key is not None and key != SCRAPE_OFFSET:
                 result.add(key)
@@ -144,7 +146,7 @@ class Reader:
     def _grouped(self, selector: Selector, labels: Sequence[str], start: int, end: int) -> list[Mapping[str, str]]:
         fields = selector.folded_once(_LAST, start // 1000, -(-end // 1000))
         fields["query"] = f"count by ({','.join(labels)}) ({fields['query']})"
-        return [result for result, _ in numbers(self._server.query("query", fields))]
+        return [series for series, _ in numbers(self._server.query("query", fields))]
 
     def _of_kind(self, metric: str, kind: EntityKind) -> Selector:
         return Selector(metric).equal(OWNER, self._server.remote.owner).equal("kind", kind.value)
@@ -162,29 +164,34 @@ class Reader:
         return result.among("name", sorted({entity.name for entity in about.named}))
 
     def _cells(
-        self, about: WindowRequest, part: Part, told: Mapping[str, list[Slab]], column: Column, want: ColumnRequest
+        self,
+        about: WindowRequest,
+        part: Part,
+        statuses: Mapping[str, list[Slab]],
+        column: Column,
+        request: ColumnRequest,
     ) -> Section | None:
         """Cells of one signal, of shape (stored columns, entities, times); None if there are none."""
-        fold = _SUM if want.summed else _FOLDS[column.statistic]
-        slots = {name: slot for slot, name in enumerate(series_of(want))}
+        fold = _SUM if request.summed else _FOLDS[column.statistic]
+        slots = {name: slot for slot, name in enumerate(series_of(request))}
         shape = (len(slots), len(about.rows), part.times.size)
-        held = np.full(shape, np.nan)
+        series = np.full(shape, np.nan)
         result = False
         for metric in dict.fromkeys(name.metric for name in slots):
-            those = {name.labels: slot for name, slot in slots.items() if name.metric == metric}
-            answer = self._ask(narrowed(self._selector(metric, about), those), fold, part)
-            result |= bool(answer.labels)
+            slots_by_labels = {name.labels: slot for name, slot in slots.items() if name.metric == metric}
+            response = self._query(narrowed(self._selector(metric, about), slots_by_labels), fold, part)
+            result |= bool(response.labels)
             rows = [
-                (those.get(telling(labels), -1), about.rows.get(entity_labels_of(labels), -1))
-                for labels in answer.labels
+                (slots_by_labels.get(column_labels(labels), -1), about.rows.get(entity_labels_of(labels), -1))
+                for labels in response.labels
             ]
-            scatter(held, rows, answer, part)
-        codes = codes_of(want, told, shape[1:])
+            scatter(series, rows, response, part)
+        codes = codes_of(request, statuses, shape[1:])
         if not result and codes is None:
             return None
-        return section_of(stored(want, held, slots), codes, part)
+        return section_of(stored(request, series, slots), codes, part)
 
-    def _ask(self, selector: Selector, fold: str, part: Part) -> Matrix:
+    def _query(self, selector: Selector, fold: str, part: Part) -> Matrix:
         return matrix(self._server.query(*part.fields(selector, fold)))
 
     def _statuses(self, about: WindowRequest, names: Collection[str], part: Part) -> dict[str, list[Slab]]:
@@ -192,17 +199,18 @@ class Reader:
         selector = self._selector(STATUS_METRIC, about)
         if len(names) <= _SIGNALS_NAMED:
             selector = selector.matching("signal", f"({'|'.join(sorted(names))})([@#].*)?")
-        answer = self._ask(selector, _LAST, part)
-        spelled = list(dict.fromkeys(labels.get("signal", "") for labels in answer.labels))
-        held = np.full((len(spelled), len(about.rows), part.times.size), np.nan)
+        response = self._query(selector, _LAST, part)
+        spelled = list(dict.fromkeys(labels.get("signal", "") for labels in response.labels))
+        series = np.full((len(spelled), len(about.rows), part.times.size), np.nan)
         slots = {text: slot for slot, text in enumerate(spelled)}
         rows = [
-            (slots[labels.get("signal", "")], about.rows.get(entity_labels_of(labels), -1)) for labels in answer.labels
+            (slots[labels.get("signal", "")], about.rows.get(entity_labels_of(labels), -1))
+            for labels in response.labels
         ]
-        scatter(held, rows, answer, part)
+        scatter(series, rows, response, part)
         result: dict[str, list[Slab]] = {}
         for text, slot in slots.items():
-            result.setdefault(text.partition("#")[0].partition("@")[0], []).append((text, held[slot]))
+            result.setdefault(text.partition("#")[0].partition("@")[0], []).append((text, series[slot]))
         return result
 
 

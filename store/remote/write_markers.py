@@ -37,7 +37,7 @@ class MarkedCycle:
     stamps: Stamps
     micros: Micros
 
-    def places(self, stamps: Stamps) -> NDArray[np.intp]:
+    def positions(self, stamps: Stamps) -> NDArray[np.intp]:
         """The index of each stamp among the cycles, -1 for stamps without a marker."""
         order = np.argsort(self.stamps)
         at = np.minimum(np.searchsorted(self.stamps[order], stamps), max(0, self.stamps.size - 1))
@@ -58,7 +58,7 @@ class Cycles:
     """Finds cycles on the server; caches those written by this process."""
 
     def __init__(self, server: Server) -> None:
-        """Asks nothing yet."""
+        """Sends no request yet."""
         self._server = server
         self._lock = Lock()
         self._written: dict[EntityKind, OrderedDict[int, int]] = {}  # stamp -> instant
@@ -69,7 +69,7 @@ class Cycles:
         return Selector(CYCLE_METRIC).equal(OWNER, self._server.remote.owner).equal("kind", kind.value)
 
     def free_stamp(self, kind: EntityKind, at: int) -> tuple[int, str]:
-        """The stamp for a cycle at a timestamp (microseconds), and whether it is its own millisecond.
+        """The stamp for a cycle at a timestamp (microseconds), and ``FIRST`` if it is the timestamp's own millisecond.
 
         Raises StoreUnavailableError.
         """
@@ -85,9 +85,9 @@ class Cycles:
             own: Mapping[int, int] = self._written.get(kind, {})
             result = {stamp: own[stamp] for stamp in range(first, first + _SPARE) if stamp in own}
         if newest is None or first <= newest:
-            told = self._told(kind, first, first + _SPARE - 1)
-            instants = np.rint(told.values).astype(np.int64)
-            result = {**dict(zip(told.stamps.tolist(), instants.tolist(), strict=True)), **result}
+            markers = self._markers(kind, first, first + _SPARE - 1)
+            instants = np.rint(markers.values).astype(np.int64)
+            result = {**dict(zip(markers.stamps.tolist(), instants.tolist(), strict=True)), **result}
         return result
 
     def note(self, kind: EntityKind, written: Iterable[tuple[int, int]]) -> None:
@@ -101,15 +101,15 @@ class Cycles:
 
     def between(self, kind: EntityKind, start: int, end: int) -> MarkedCycle:
         """The cycles with a timestamp in [start, end), in microseconds. Raises StoreUnavailableError or StoreError."""
-        told = self._told(kind, start // 1000, end // 1000 + _SPARE)
-        instants = np.rint(told.values).astype(np.int64)
-        order = np.lexsort((told.stamps, instants))
-        stamps, instants = told.stamps[order], instants[order]
+        markers = self._markers(kind, start // 1000, end // 1000 + _SPARE)
+        instants = np.rint(markers.values).astype(np.int64)
+        order = np.lexsort((markers.stamps, instants))
+        stamps, instants = markers.stamps[order], instants[order]
         last = np.append(np.diff(instants) > 0, True)[: instants.size]
         kept = last & (instants >= start) & (instants < end)
         return MarkedCycle(stamps[kept], instants[kept])
 
-    def _told(self, kind: EntityKind, first: int, last: int) -> Matrix:
+    def _markers(self, kind: EntityKind, first: int, last: int) -> Matrix:
         return matrix(self._server.query("query", self.selector(kind).raw(first, last)))
 
     def count(self, kind: EntityKind, start: int, end: int) -> Count:

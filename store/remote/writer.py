@@ -1,4 +1,4 @@
-"""Sends cycles and history to a Prometheus-compatible server; a cycle counts once it has arrived completely."""
+"""Sends cycles and history to a Prometheus-compatible server; a cycle counts once all of it has arrived."""
 
 from __future__ import annotations
 
@@ -42,25 +42,25 @@ class Writer:
     def cycle(self, at: datetime, merged: Sequence[tuple[CycleMatrix, Entities]]) -> int:
         """Sends one cycle, each kind with its entities; returns the number of accepted cells with a number.
 
-        Raises StoreUnavailableError if it did not arrive completely, StoreError if the server rejects it.
+        Raises StoreUnavailableError if part of it did not arrive, StoreError if the server rejects it.
         """
         if not merged:
             return 0
-        until, time = self._server.patience, micros(at)
-        self._recent.make_sure(until)
+        deadline, time = self._server.retry_deadline, micros(at)
+        self._recent.resend_lost(deadline)
         sent: list[Future[int]] = []
-        kept: list[tuple[bytes, int]] = []
+        requests: list[tuple[bytes, int]] = []
         ends: list[tuple[EntityKind, int, str]] = []
         for result, entities in merged:
             stamp, write = self._cycles.free_stamp(result.kind, time)
             for body, count in self._bodies(result, entities, stamp):
-                sent.append(self._pool.submit(self._server.write, body, count, until))
-                kept.append((body, count))
+                sent.append(self._pool.submit(self._server.write, body, count, deadline))
+                requests.append((body, count))
             ends.append((result.kind, stamp, write))
-        refused = sum(count for _, count in kept) - _gathered(sent)
+        refused = sum(count for _, count in requests) - _accepted(sent)
         rows = [(self._cycles.labels(kind, write), stamp) for kind, stamp, write in ends]
-        kept += self._make_count(rows, np.full(len(rows), time), until)
-        self._recent.keep(UnflushedCycle([(kind, stamp) for kind, stamp, _ in ends], kept))
+        requests += self._send_markers(rows, np.full(len(rows), time), deadline)
+        self._recent.keep(UnflushedCycle([(kind, stamp) for kind, stamp, _ in ends], requests))
         for kind, stamp, _ in ends:
             self._cycles.note(kind, [(stamp, time)])
         return max(0, sum(_numbers(result) for result, _ in merged) - refused)
@@ -70,14 +70,14 @@ class Writer:
         most = self._server.remote.samples
         values = columns.samples(matrix.values, matrix.status)
         yield from bodies(labels, np.ascontiguousarray(values.T).ravel(), stamp, most)
-        told: list[bytes] = []
+        status_labels: list[bytes] = []
         codes: list[Floats] = []
         for name, statuses in columns.statuses(matrix.status).items():
             rows = np.flatnonzero(~np.isnan(statuses))
-            told += self._series.of([name], [entities[row] for row in rows.tolist()])
+            status_labels += self._series.of([name], [entities[row] for row in rows.tolist()])
             codes.append(statuses[rows])
-        if told:
-            yield from bodies(with_length(told), np.concatenate(codes), stamp, most)
+        if status_labels:
+            yield from bodies(with_length(status_labels), np.concatenate(codes), stamp, most)
 
     def _layout(self, matrix: CycleMatrix, entities: Entities) -> tuple[Columns, list[bytes]]:
         """Layout of the entities and columns of a cycle, mostly that of the previous cycle."""
@@ -103,19 +103,19 @@ class Writer:
         status: Statuses,
     ) -> None:
         """Sends history of shape (keys, entities, times), some millions of cells at a time, oldest first."""
-        each = max(1, _BLOCK_CELLS // max(1, len(keys) * len(entities)))
-        for first in range(0, times.size, each):
-            part = slice(first, first + each)
-            until = self._server.patience
+        length = max(1, _BLOCK_CELLS // max(1, len(keys) * len(entities)))
+        for first in range(0, times.size, length):
+            part = slice(first, first + length)
+            deadline = self._server.retry_deadline
             stamps = times[part] // 1000
             labels, rows = self._history(tuple(keys), entities, values[..., part], status[..., part])
             sent = [
-                self._pool.submit(self._server.write, body, count, until)
+                self._pool.submit(self._server.write, body, count, deadline)
                 for body, count in history(labels, rows, stamps, self._server.remote.samples)
             ]
-            _gathered(sent)
+            _accepted(sent)
             counted = [(self._cycles.labels(kind, FIRST), int(stamp)) for stamp in stamps.tolist()]
-            self._make_count(counted, times[part], until)
+            self._send_markers(counted, times[part], deadline)
             self._cycles.note(kind, zip(stamps.tolist(), times[part].tolist(), strict=True))
 
     def _history(
@@ -135,22 +135,26 @@ class Writer:
             rows.append(np.zeros((count, length)))
         return labels, np.concatenate(rows)
 
-    def _make_count(self, rows: Sequence[tuple[bytes, int]], instants: Micros, until: float) -> list[tuple[bytes, int]]:
+    def _send_markers(
+        self, rows: Sequence[tuple[bytes, int]], instants: Micros, deadline: float
+    ) -> list[tuple[bytes, int]]:
         """Sends the markers: labels and stamp of each, and its timestamp. Returns the requests."""
         by_labels: dict[bytes, list[int]] = {}
         for row, (labels, _) in enumerate(rows):
             by_labels.setdefault(labels, []).append(row)
-        stamps, before = np.array([stamp for _, stamp in rows]), self._server.refusals.counted()
+        stamps, before = np.array([stamp for _, stamp in rows]), self._server.rejected.counted()
         sent = []
-        for labels, those in by_labels.items():
-            for body, count in history([labels], instants[None, those].astype(np.float64), stamps[those], len(rows)):
-                if self._server.write(body, count, until) < count:
-                    raise self._unwanted(int(instants[those[0]]), before)
+        for labels, indices in by_labels.items():
+            for body, count in history(
+                [labels], instants[None, indices].astype(np.float64), stamps[indices], len(rows)
+            ):
+                if self._server.write(body, count, deadline) < count:
+                    raise self._rejection(int(instants[indices[0]]), before)
                 sent.append((body, count))
         return sent
 
-    def _unwanted(self, at: int, before: dict[str, int]) -> StoreError:
-        reasons = [reason for reason, count in self._server.refusals.counted().items() if count > before.get(reason, 0)]
+    def _rejection(self, at: int, before: dict[str, int]) -> StoreError:
+        reasons = [reason for reason, count in self._server.rejected.counted().items() if count > before.get(reason, 0)]
         return StoreError(
             f"The metric store rejects the cycle of {rfc3339(instant(at))}: {'; '.join(reasons)}.",
             hint="If the server rejects old samples, configure out_of_order_time_window.",
@@ -162,7 +166,7 @@ def _numbers(matrix: CycleMatrix) -> int:
     return int(np.count_nonzero(~np.isnan(matrix.values[:-1]) & has_number(matrix.status[:-1])))
 
 
-def _gathered(sent: Iterable[Future[int]]) -> int:
+def _accepted(sent: Iterable[Future[int]]) -> int:
     """The sum of accepted samples; the first failure cancels requests that have not started."""
     try:
         return sum(future.result() for future in sent)

@@ -76,20 +76,20 @@ def finish(state: Path) -> None:
 
 
 def _move(folder: Path, move: Move) -> None:
-    new, place = folder / move.new, folder / move.place
+    new, target = folder / move.new, folder / move.place
     if not new.exists():  # done before a kill
         return
     if move.aside is not None:
         aside = folder / move.aside
-        if place.exists() and not aside.exists():
-            os.link(place, aside)  # keeps the place filled: a reader would create a new file there
+        if target.exists() and not aside.exists():
+            os.link(target, aside)  # keeps the name in use: a reader would create a new file there
         for suffix in _WAL:
-            old = place.with_name(place.name + suffix)
+            old = target.with_name(target.name + suffix)
             if old.exists():
                 old.replace(aside.with_name(aside.name + suffix))
     for suffix in _WAL:
-        place.with_name(place.name + suffix).unlink(missing_ok=True)
-    new.replace(place)
+        target.with_name(target.name + suffix).unlink(missing_ok=True)
+    new.replace(target)
 
 
 def in_use(path: Path) -> bool:

@@ -28,7 +28,7 @@ class DatabaseHandle:
     pool: sa.Engine
     readers: sa.Engine
     writers: sa.Engine
-    place: str
+    display_name: str
     translate: Callable[[sa.exc.DBAPIError, str], StoreError | None]
     vacuum: Callable[[], None]
     file: Path | None = None

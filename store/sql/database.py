@@ -26,10 +26,10 @@ class Database:
         Raises StoreError if it cannot. ``area`` is ``state`` or ``metrics``: on a server that holds both, writers of
         one area do not wait for writers of the other.
         """
-        where = parsed(url)
-        server = where.get_backend_name() == POSTGRESQL
-        self._opened: DatabaseHandle = open_server(where, area) if server else open_file(where, create=create)
-        self.place = self._opened.place
+        address = parsed(url)
+        server = address.get_backend_name() == POSTGRESQL
+        self._opened: DatabaseHandle = open_server(address, area) if server else open_file(address, create=create)
+        self.display_name = self._opened.display_name
         self.file = self._opened.file
         if self.file is not None:
             atomic_swap.finish(state_file(self.file, area))
@@ -61,7 +61,8 @@ class Database:
             raise self._translated(error) from error
         except sa.exc.TimeoutError as error:
             raise StoreError(
-                f"Too many connections to {self.place} are in use.", hint="Try again, with fewer concurrent readers."
+                f"Too many connections to {self.display_name} are in use.",
+                hint="Try again, with fewer concurrent readers.",
             ) from error
 
     def vacuum(self) -> None:
@@ -70,10 +71,12 @@ class Database:
             self._opened.vacuum()
 
     def _translated(self, error: sa.exc.DBAPIError) -> StoreError:
-        translated = self._opened.translate(error, self.place)
+        translated = self._opened.translate(error, self.display_name)
         if translated is None:
             message = str(error.orig).strip()
-            translated = StoreError(f"{self.place} rejected the statement: {message}.", hint="Run `outrider db check`.")
+            translated = StoreError(
+                f"{self.display_name} rejected the statement: {message}.", hint="Run `outrider db check`."
+            )
         return translated
 
     def translate(self, error: Exception) -> StoreError:

@@ -12,7 +12,7 @@ from store.sql.urls import parsed
 
 _KEY = lock_key("engine")
 _TAKE = sa.text("SELECT pg_try_advisory_lock(:key)")
-_LOOK = sa.text("SELECT 1")
+_PING = sa.text("SELECT 1")
 _HOLDER = sa.text(
     "SELECT a.pid, coalesce(host(a.client_addr), 'its own host') FROM pg_locks l JOIN pg_stat_activity a USING (pid) "
     "WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 AND l.database = "
@@ -28,11 +28,11 @@ class AdvisoryLease:
         """Opens no connection. Raises StoreError without the driver."""
         self._server = open_server(parsed(url), "lease")
         self._connection: sa.Connection | None = None
-        self._one_at_a_time = RLock()  # a connection is not thread-safe
+        self._mutex = RLock()  # a connection is not thread-safe
 
     def take(self) -> bool:
         """Takes the lock; False if another session holds it. Raises StoreUnavailableError."""
-        with self._one_at_a_time:
+        with self._mutex:
             self.release()
             return self._try()
 
@@ -58,11 +58,11 @@ class AdvisoryLease:
 
     def held(self) -> bool:
         """True while the session with the lock lives."""
-        with self._one_at_a_time:
+        with self._mutex:
             if self._connection is None:
                 return False
             try:
-                self._connection.execute(_LOOK)
+                self._connection.execute(_PING)
             except sa.exc.DBAPIError:
                 self.release()
                 return False
@@ -70,14 +70,14 @@ class AdvisoryLease:
 
     def release(self) -> None:
         """Ends the session, and with it the lock. No effect if the lock is not held."""
-        with self._one_at_a_time:
+        with self._mutex:
             if self._connection is not None:
                 self._connection.invalidate()  # a pooled session would keep the lock
                 self._connection.close()
                 self._connection = None
 
     def _translated(self, error: sa.exc.DBAPIError) -> StoreError:
-        translated = self._server.translate(error, self._server.place)
+        translated = self._server.translate(error, self._server.display_name)
         return translated or StoreError(
-            f"{self._server.place} rejected the statement: {error.orig}.", hint="Run `outrider db check`."
+            f"{self._server.display_name} rejected the statement: {error.orig}.", hint="Run `outrider db check`."
         )

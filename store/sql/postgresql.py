@@ -1,6 +1,6 @@
 """PostgreSQL backend: one database for state and metrics; writers of each area queue at an advisory lock.
 
-A reader uses one snapshot (REPEATABLE READ). A writer first takes the lock of its area, so that rows it has read
+A reader uses one snapshot (REPEATABLE READ). A writer first takes the lock of its area, so that the rows it read
 cannot change before it writes: the same guarantee as ``BEGIN IMMEDIATE`` on SQLite.
 """
 
@@ -16,24 +16,24 @@ from store.sql.backend import BUSY_TIMEOUT, DatabaseHandle
 
 _CONNECT_SECONDS = 5
 _DEAD_AFTER_MS = 15_000  # for bytes that a lost server does not acknowledge; the kernel alone waits 15 min
-_AWAY = ("08", "57P")  # SQLSTATE classes: connection exceptions, operator intervention (shutdown, starting up)
+_UNAVAILABLE = ("08", "57P")  # SQLSTATE classes: connection exceptions, operator intervention (shutdown, starting up)
 
 _DAMAGE = ("XX001", "XX002")
-_COMPLAINTS = {  # SQLSTATE (postgresql.org/docs/current/errcodes-appendix.html): message, hint
-    "53100": ("The disk of {place} is full; this write was rolled back.",
+_ERRORS = {  # SQLSTATE (postgresql.org/docs/current/errcodes-appendix.html): message, hint
+    "53100": ("The disk of {database} is full; this write was rolled back.",
               "Free space on the database server, then try again."),
-    "53300": ("{place} has no free connection.", "Raise max_connections there, or stop other clients."),
-    "25006": ("{place} cannot be written: it is read-only.",
+    "53300": ("{database} has no free connection.", "Raise max_connections there, or stop other clients."),
+    "25006": ("{database} cannot be written: it is read-only.",
               "Point store.url at the primary server, not at a standby."),
-    "42501": ("The user of {place} lacks a privilege.", "Make that user the database owner, or grant it CREATE."),
-    "55P03": ("Another program has locked {place} for more than 10 s.",
+    "42501": ("The user of {database} lacks a privilege.", "Make that user the database owner, or grant it CREATE."),
+    "55P03": ("Another program has locked {database} for more than 10 s.",
               "Find the open transaction in pg_stat_activity and end it."),
-    "XX001": ("{place} is damaged: a table page cannot be read.",
+    "XX001": ("{database} is damaged: a table page cannot be read.",
               "Restore a backup: outrider db restore FILE --force"),
-    "XX002": ("{place} is damaged: an index cannot be read.",
+    "XX002": ("{database} is damaged: an index cannot be read.",
               "Run REINDEX DATABASE there; if that fails, restore a backup: outrider db restore FILE --force"),
 }  # fmt: skip
-_REFUSALS = (  # messages of the server or libpq before a connection exists
+_CONNECTION_ERRORS = (  # messages of the server or libpq before a connection exists
     ("password authentication failed", "Check the user and the password of store.url, or set PGPASSFILE."),
     ("no password supplied", "Put the password into store.url, or set PGPASSFILE."),
     ("does not exist", "Create it on the server: createdb -O USER NAME; outrider creates the tables."),
@@ -61,7 +61,7 @@ def open_server(url: sa.URL, area: str) -> DatabaseHandle:
         "application_name": "outrider",
         "options": f"-c lock_timeout={timeout_ms} -c timezone=UTC {url.query.get('options', '')}".strip(),
     }
-    place = f"database {url.database} at {url.host or 'the local socket'}{f':{url.port}' if url.port else ''}"
+    display_name = f"database {url.database} at {url.host or 'the local socket'}{f':{url.port}' if url.port else ''}"
     try:
         pool = sa.create_engine(
             url.difference_update_query(["options"]), connect_args=arguments, pool_pre_ping=True, pool_size=5,
@@ -73,7 +73,9 @@ def open_server(url: sa.URL, area: str) -> DatabaseHandle:
             hint=extras.how("postgresql"),
         ) from error
     readers = pool.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-    return DatabaseHandle(pool, readers, pool, place, _translate, lambda: _vacuum(pool), writer_lock=writer_key(area))
+    return DatabaseHandle(
+        pool, readers, pool, display_name, _translate, lambda: _vacuum(pool), writer_lock=writer_key(area)
+    )
 
 
 def _vacuum(pool: sa.Engine) -> None:
@@ -82,21 +84,23 @@ def _vacuum(pool: sa.Engine) -> None:
         connection.exec_driver_sql("VACUUM (ANALYZE)")
 
 
-def _translate(error: sa.exc.DBAPIError, place: str) -> StoreError | None:
+def _translate(error: sa.exc.DBAPIError, display_name: str) -> StoreError | None:
     code: str | None = getattr(error.orig, "sqlstate", None)
     message = str(error.orig)
-    if code in _COMPLAINTS:
-        sentence, hint = _COMPLAINTS[code]
-        put = sentence.format(place=place)
+    if code in _ERRORS:
+        sentence, hint = _ERRORS[code]
+        message_text = sentence.format(database=display_name)
         kind = StoreDamagedError if code in _DAMAGE else StoreUnavailableError
-        return kind(put[0].upper() + put[1:], hint=hint)
-    if error.connection_invalidated or code is None or code.startswith(_AWAY):
-        refusal = next((hint for words, hint in _REFUSALS if words in message), None)
-        if refusal is not None:
-            return StoreUnavailableError(f"The {place} refuses the connection: {_first_line(message)}.", hint=refusal)
+        return kind(message_text[0].upper() + message_text[1:], hint=hint)
+    if error.connection_invalidated or code is None or code.startswith(_UNAVAILABLE):
+        remedy = next((hint for words, hint in _CONNECTION_ERRORS if words in message), None)
+        if remedy is not None:
+            return StoreUnavailableError(
+                f"The {display_name} refuses the connection: {_first_line(message)}.", hint=remedy
+            )
         if isinstance(error, sa.exc.OperationalError) or error.connection_invalidated:
             return StoreUnavailableError(
-                f"The {place} does not answer: {_first_line(message)}.",
+                f"The {display_name} does not answer: {_first_line(message)}.",
                 hint="Start the server, or check host, port and network; outrider reconnects by itself.",
             )
     return None

@@ -15,14 +15,14 @@ import sqlalchemy as sa
 from outrider.errors import StoreDamagedError, StoreError, StoreUnavailableError
 from store.sql.backend import BUSY_TIMEOUT, DatabaseHandle
 
-_PAGE_BYTES = 16_384  # blocks are tens of kilobytes: four times fewer pages than with the default
+_PAGE_BYTES = 16_384  # blocks are tens of kilobytes: a quarter of the pages that the default needs
 
 _WAL_BYTES = 64 << 20
 
-_SHRINKS = "auto_vacuum=INCREMENTAL"
+_INCREMENTAL_VACUUM = "auto_vacuum=INCREMENTAL"
 _ON_CONNECT = (
     f"page_size={_PAGE_BYTES}",
-    _SHRINKS,  # only takes effect in a new file, before its first table
+    _INCREMENTAL_VACUUM,  # only takes effect in a new file, before its first table
     "journal_mode=WAL",
     f"journal_size_limit={_WAL_BYTES}",  # truncates a WAL that a long reader let grow
     "synchronous=FULL",
@@ -32,7 +32,7 @@ _ON_CONNECT = (
 
 
 _DAMAGE = ("not a database", "malformed", "disk i/o error")
-_COMPLAINTS = (  # message of SQLite, our message, hint
+_ERRORS = (  # message of SQLite, our message, hint
     ("disk is full", "The disk that holds {path} is full; this write was rolled back.",
      "Free space there, or point store.url at another disk."),
     ("readonly", "{path} cannot be written.",
@@ -72,7 +72,7 @@ def _vacuum(engine: sa.Engine) -> None:
     """Rebuilds the file, with incremental vacuum enabled from then on."""
     connection = engine.raw_connection()
     try:
-        connection.cursor().execute(f"PRAGMA {_SHRINKS}")
+        connection.cursor().execute(f"PRAGMA {_INCREMENTAL_VACUUM}")
         connection.cursor().execute("VACUUM")
     except sqlite3.Error as error:
         raise sa.exc.DBAPIError("VACUUM", None, error) from error
@@ -80,12 +80,12 @@ def _vacuum(engine: sa.Engine) -> None:
         connection.close()
 
 
-def _translate(error: sa.exc.DBAPIError, place: str) -> StoreError | None:
+def _translate(error: sa.exc.DBAPIError, display_name: str) -> StoreError | None:
     message = str(error.orig).lower()
-    for word, sentence, hint in _COMPLAINTS:
+    for word, sentence, hint in _ERRORS:
         if word in message:
             kind = StoreDamagedError if word in _DAMAGE else StoreUnavailableError
-            return kind(sentence.format(path=place), hint=hint)
+            return kind(sentence.format(path=display_name), hint=hint)
     return None
 
 

@@ -23,8 +23,8 @@ def urls_of(store_url: str) -> tuple[str, str]:
     if url.get_backend_name() == POSTGRESQL:
         return store_url, store_url
     path = Path(str(url.database))
-    beside = path.with_name(f"{path.stem}-metrics{path.suffix}")
-    return store_url, url.set(database=str(beside)).render_as_string(hide_password=False)
+    metrics_path = path.with_name(f"{path.stem}-metrics{path.suffix}")
+    return store_url, url.set(database=str(metrics_path)).render_as_string(hide_password=False)
 
 
 def state_file(path: Path, area: str) -> Path:

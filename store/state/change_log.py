@@ -22,7 +22,7 @@ from store.state import keyset_pagination
 
 KEPT_POSTED: Final = timedelta(hours=24)
 MOST_POSTED: Final = 20_000  # limit of queued events: a flood cannot fill the disk
-_PAPERS: Final = "paper"
+_AREA: Final = "paper"
 
 
 def with_end(change: Change, end: ChangeEnd | None) -> Change:
@@ -90,8 +90,8 @@ class SqlChangeLog:
             rows = connection.execute(query).all()
             newest = query.with_only_columns(table.c.id).subquery()
             wanted = sa.select(ends.c.change_id, ends.c.body).where(ends.c.change_id.in_(sa.select(newest.c.id)))
-            told = connection.execute(wanted.order_by(ends.c.id)).all()
-        end_of = {row.change_id: json_codec.loads(ChangeEnd, row.body) for row in told}
+            end_rows = connection.execute(wanted.order_by(ends.c.id)).all()
+        end_of = {row.change_id: json_codec.loads(ChangeEnd, row.body) for row in end_rows}
         return tuple(with_end(json_codec.loads(Change, row.body), end_of.get(row.id)) for row in rows)
 
     def save_startups(self, startups: Sequence[Startup]) -> None:
@@ -124,8 +124,8 @@ class SqlChangeLog:
     def placed_at(self, at: datetime) -> tuple[Startup, ...]:
         """The start-ups whose pods existed at a time."""
         table = metadata.startup
-        there = sa.or_(table.c.gone_at_us.is_(None), table.c.gone_at_us > micros(at))
-        query = sa.select(table.c.body).where(table.c.began_at_us <= micros(at), there)
+        still_running = sa.or_(table.c.gone_at_us.is_(None), table.c.gone_at_us > micros(at))
+        query = sa.select(table.c.body).where(table.c.began_at_us <= micros(at), still_running)
         return self._startups(query.order_by(table.c.began_at_us.desc(), table.c.id.desc()))
 
     def _startups(self, query: sa.Select[Any]) -> tuple[Startup, ...]:
@@ -153,17 +153,17 @@ class SqlChangeLog:
             rows = connection.execute(query.order_by(table.c.id)).all()
         return tuple((row.id, json_codec.loads(Event, row.body)) for row in rows)
 
-    def put_document(self, name: str, paper: Mapping[str, Any], at: datetime) -> None:
+    def put_document(self, name: str, document: Mapping[str, Any], at: datetime) -> None:
         """Stores a document for other processes."""
-        payload = json_codec.text_of(paper).encode()
-        row = {"area": _PAPERS, "name": name, "at_us": micros(at), "payload": payload}
+        payload = json_codec.text_of(document).encode()
+        row = {"area": _AREA, "name": name, "at_us": micros(at), "payload": payload}
         with self._database.writing() as connection:
             put(connection, metadata.document, row)
 
     def document(self, name: str) -> tuple[datetime, dict[str, Any]] | None:
         """A stored document with its time."""
         table = metadata.document
-        query = sa.select(table.c.at_us, table.c.payload).where(table.c.area == _PAPERS, table.c.name == name)
+        query = sa.select(table.c.at_us, table.c.payload).where(table.c.area == _AREA, table.c.name == name)
         with self._database.reading() as connection:
             row = connection.execute(query).first()
         return None if row is None else (instant(row.at_us), json.loads(row.payload))
@@ -189,7 +189,7 @@ class MemoryChangeLog:
         self._startups: dict[str, Startup] = {}
         self._posted: dict[str, tuple[int, datetime, Event]] = {}
         self._numbers = 0
-        self._papers: dict[str, tuple[datetime, str]] = {}
+        self._documents: dict[str, tuple[datetime, str]] = {}
 
     def append_changes(self, changes: Sequence[Change]) -> int:
         """Adds changes; a change with a known id stays unchanged."""
@@ -237,11 +237,11 @@ class MemoryChangeLog:
     def placed_at(self, at: datetime) -> tuple[Startup, ...]:
         """The start-ups whose pods existed at a time."""
         with self._lock:
-            everyone = list(self._startups.values())
+            startups = list(self._startups.values())
         return _newest(
             [
                 startup
-                for startup in everyone
+                for startup in startups
                 if startup.began_at <= at and (startup.gone_at is None or startup.gone_at > at)
             ]
         )
@@ -265,18 +265,18 @@ class MemoryChangeLog:
     def posted(self, after: int, since: datetime) -> tuple[tuple[int, Event], ...]:
         """Queued events since a time with a number above ``after``, oldest first."""
         with self._lock:
-            result = [(number, event) for number, came, event in self._posted.values() if came >= since]
+            result = [(number, event) for number, posted_at, event in self._posted.values() if posted_at >= since]
         return tuple(sorted((item for item in result if item[0] > after), key=lambda item: item[0]))
 
-    def put_document(self, name: str, paper: Mapping[str, Any], at: datetime) -> None:
+    def put_document(self, name: str, document: Mapping[str, Any], at: datetime) -> None:
         """Stores a document for other processes."""
         with self._lock:
-            self._papers[name] = (at, json.dumps(paper, allow_nan=False))
+            self._documents[name] = (at, json.dumps(document, allow_nan=False))
 
     def document(self, name: str) -> tuple[datetime, dict[str, Any]] | None:
         """A stored document with its time."""
         with self._lock:
-            match = self._papers.get(name)
+            match = self._documents.get(name)
         return None if match is None else (match[0], json.loads(match[1]))
 
     def close(self) -> None:

@@ -22,14 +22,14 @@ from store.state import state_rows
 
 _AT_ONCE: Final = 500  # keys per condition: SQLite allows 32,766 parameters
 Row = Mapping[str, Any]
-Spell = tuple[str, int]
+Occurrence = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class CommitRows:
     """Rows of a commit by key; of two with the same key the later one wins."""
 
-    alerts: Mapping[Spell, tuple[Alert, Row]]
+    alerts: Mapping[Occurrence, tuple[Alert, Row]]
     incidents: Mapping[str, tuple[Incident, Row]]
     actions: Mapping[str, tuple[Action, Row]]
     sessions: Sequence[Row]
@@ -47,12 +47,15 @@ class CommitRows:
                 for alert in commit.alerts
             },
             {
-                _fit(metadata.incident.c.id, alert.id): (alert, state_rows.of_incident(alert))
-                for alert in commit.incidents
+                _fit(metadata.incident.c.id, incident.id): (incident, state_rows.of_incident(incident))
+                for incident in commit.incidents
             },
-            {_fit(metadata.action.c.id, alert.id): (alert, state_rows.of_action(alert)) for alert in commit.actions},
-            list({alert.id: state_rows.of_session(alert) for alert in commit.sessions}.values()),
-            [state_rows.of_message(alert) for alert in commit.messages],
+            {
+                _fit(metadata.action.c.id, action.id): (action, state_rows.of_action(action))
+                for action in commit.actions
+            },
+            list({session.id: state_rows.of_session(session) for session in commit.sessions}.values()),
+            [state_rows.of_message(message) for message in commit.messages],
         )
 
     def write(self, connection: sa.Connection) -> None:
@@ -73,8 +76,8 @@ class CommitRows:
             for part in _parts(self.alerts)
             for row in connection.execute(query.where(key.in_(part)))
         }
-        for spell, (alert, row) in self.alerts.items():
-            match = stored.get(spell)
+        for occurrence, (alert, row) in self.alerts.items():
+            match = stored.get(occurrence)
             if match is None:
                 yield row
             elif match.body != row["body"]:

@@ -303,8 +303,8 @@ def _flag(connection: sa.Connection, name: str) -> str | None:
     return value
 
 
-def _stored(connection: sa.Connection, kind: type[T], table: sa.Table, action: str) -> T | None:
-    body = connection.execute(sa.select(table.c.body).where(table.c.id == action)).scalar()
+def _stored(connection: sa.Connection, kind: type[T], table: sa.Table, key: str) -> T | None:
+    body = connection.execute(sa.select(table.c.body).where(table.c.id == key)).scalar()
     return None if body is None else json_codec.loads(kind, body)
 
 

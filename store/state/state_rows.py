@@ -123,9 +123,9 @@ def finished(action: Action, outcome: Outcome) -> Action:
     )
 
 
-def unknown(what: str, key: str) -> StoreError:
+def unknown(kind: str, key: str) -> StoreError:
     """The error for finishing an unknown action or message."""
-    return StoreError(f"No {what} {key!r} exists in the store.", hint="It belongs to another store, or was pruned.")
+    return StoreError(f"No {kind} {key!r} exists in the store.", hint="It belongs to another store, or was pruned.")
 
 
 def operator_audit(event: AuditEvent, subject: str, by: str, now: datetime, reason: str = "") -> AuditRecord:
@@ -229,7 +229,7 @@ def of_message(message: Message) -> dict[str, Any]:
 
 def of_audit(record: AuditRecord) -> dict[str, Any]:
     """Columns of table ``audit``."""
-    told = {name: value for name, value in json_codec.to_plain(record).items() if name != "id"}
+    fields = {name: value for name, value in json_codec.to_plain(record).items() if name != "id"}
     return {
         "at_us": micros(record.at),
         "event": record.event.value,
@@ -237,7 +237,7 @@ def of_audit(record: AuditRecord) -> dict[str, Any]:
         "reason": record.reason,
         "cycle": record.cycle,
         "by": record.by,
-        "body": json_codec.text_of(told),
+        "body": json_codec.text_of(fields),
     }
 
 
@@ -292,7 +292,7 @@ def unpack_topology(payload: bytes) -> Topology:
 
 
 def by_name(standings: Iterable[DetectorStanding]) -> tuple[DetectorStanding, ...]:
-    """In the order of every store."""
+    """Sorts standings by detector name, the order of every store."""
     return tuple(sorted(standings, key=lambda standing: standing.detector))
 
 

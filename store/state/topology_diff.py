@@ -60,8 +60,8 @@ def _labels(graph: Topology, other: Topology) -> Iterator[Fact]:
     for entity, labels in graph.labels.items():
         others = other.labels.get(entity, nothing)
         if labels is not others and labels != others:
-            yield from _told(entity, labels) - _told(entity, others)
+            yield from _facts(entity, labels) - _facts(entity, others)
 
 
-def _told(entity: EntityRef, labels: Mapping[str, str]) -> set[Fact]:
+def _facts(entity: EntityRef, labels: Mapping[str, str]) -> set[Fact]:
     return {(entity.key, clean(name), clean(value)) for name, value in labels.items()}

@@ -101,7 +101,7 @@ def insert(connection: sa.Connection, numbers: SeriesDictionary, row: Draft) -> 
 
 
 def visible() -> sa.ColumnElement[bool]:
-    """True for rows that reads may see: neither in the works nor about to be deleted."""
+    """True for rows that reads may see: neither still being written nor about to be deleted."""
     return metadata.block.c.id.not_in(sa.select(metadata.hidden.c.block_id))
 
 

@@ -68,17 +68,17 @@ class Section:
 
 
 def _compressor(level: int) -> zstandard.ZstdCompressor:
-    made: dict[int, zstandard.ZstdCompressor] = _threads.__dict__.setdefault("compressors", {})
-    if level not in made:
-        made[level] = zstandard.ZstdCompressor(level=level, write_checksum=False)
-    return made[level]
+    cached: dict[int, zstandard.ZstdCompressor] = _threads.__dict__.setdefault("compressors", {})
+    if level not in cached:
+        cached[level] = zstandard.ZstdCompressor(level=level, write_checksum=False)
+    return cached[level]
 
 
 def _decompressor() -> zstandard.ZstdDecompressor:
-    made: zstandard.ZstdDecompressor | None = getattr(_threads, "decompressor", None)
-    if made is None:
-        made = _threads.decompressor = zstandard.ZstdDecompressor()
-    return made
+    cached: zstandard.ZstdDecompressor | None = getattr(_threads, "decompressor", None)
+    if cached is None:
+        cached = _threads.decompressor = zstandard.ZstdDecompressor()
+    return cached
 
 
 def _fill_gaps(values: NDArray[Any], missing: NDArray[np.bool_]) -> NDArray[Any]:

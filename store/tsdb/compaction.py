@@ -29,19 +29,19 @@ class LoadedRows:
     """Rows of a kind with their payloads and dictionaries."""
 
     kind: EntityKind
-    found: tuple[tuple[Row, Block], ...]
+    rows: tuple[tuple[Row, Block], ...]
     keysets: Mapping[int, Keyset]
     members: Mapping[int, Ids]
 
     @property
     def ids(self) -> list[int]:
         """The ids of the rows."""
-        return [row.id for row, _ in self.found]
+        return [row.id for row, _ in self.rows]
 
     @property
     def names(self) -> tuple[str, ...]:
         """The signals inside."""
-        rows = {row.keyset for row, _ in self.found}
+        rows = {row.keyset for row, _ in self.rows}
         return tuple(dict.fromkeys(key.name for number in sorted(rows) for key in self.keysets[number].keys))
 
     def entities_of(self, cohorts: Sequence[int]) -> Ids:
@@ -51,9 +51,9 @@ class LoadedRows:
 
 def load(connection: sa.Connection, names: Names, kind: EntityKind, rows: Sequence[Row]) -> LoadedRows:
     """Reads rows with their payloads."""
-    result = tuple(pair for batch in payloads(connection, rows) for pair in batch)
+    loaded = tuple(pair for batch in payloads(connection, rows) for pair in batch)
     members = {row.cohort: names.cohort(connection, row.cohort) for row in rows}
-    return LoadedRows(kind, result, dict(names.keysets(connection)), members)
+    return LoadedRows(kind, loaded, dict(names.keysets(connection)), members)
 
 
 def compact(access: Access, names: Names, mark: Mark) -> bool | None:
@@ -81,12 +81,12 @@ def _worth_it(rows: Sequence[Row], inside: Sequence[Row]) -> bool:
 
 
 def _drafts(loaded: LoadedRows) -> Iterator[Draft]:
-    if not loaded.found:
+    if not loaded.rows:
         return
     entities = loaded.entities_of(list(loaded.members))
-    times = np.unique(np.concatenate([block.times for _, block in loaded.found]))
+    times = np.unique(np.concatenate([block.times for _, block in loaded.rows]))
     for name in loaded.names:
-        parts = list(pieces(loaded.found, loaded.keysets, name))
+        parts = list(pieces(loaded.rows, loaded.keysets, name))
         keys = tuple(sorted({key for part in parts for key in part.keys}, key=column_order))
         section = joined(parts, keys, loaded.members, entities, times)
         yield blocks.draft(RAW, loaded.kind, times, entities, keys, [section])

@@ -150,13 +150,13 @@ class Merger:
         if known not in self._layouts:
             if len(self._layouts) >= _REMEMBERED_LAYOUTS:
                 self._layouts.clear()
-            self._layouts[known] = self._work_out(batches, tuples)
+            self._layouts[known] = self._compute(batches, tuples)
         return self._layouts[known]
 
-    def _work_out(self, batches: Sequence[SampleBatch], tuples: tuple[object, ...]) -> _Layout:
+    def _compute(self, batches: Sequence[SampleBatch], tuples: tuple[object, ...]) -> _Layout:
         self._entities.prepare(batch.entities for batch in batches)
         members = [self._entities.of(batch.entities) for batch in batches]
-        everyone = np.unique(np.concatenate(members))
+        entities_of_kind = np.unique(np.concatenate(members))
         by_keys: dict[int, list[int]] = {}
         for index, batch in enumerate(batches):
             by_keys.setdefault(id(batch.keys), []).append(index)
@@ -167,10 +167,12 @@ class Merger:
             for part in _without_repeats([members[index] for index in indices]):
                 # ascending numbers give one slice; a group has no duplicates, so that its order does not matter
                 chosen = sorted((indices[index] for index in part), key=lambda index: members[index][0])
-                rows = np.searchsorted(everyone, np.concatenate([members[index] for index in chosen]))
+                rows = np.searchsorted(entities_of_kind, np.concatenate([members[index] for index in chosen]))
                 groups.append((chosen, cross(compact(positions[wanted]), compact(rows))))
-        seats = np.searchsorted(everyone, np.concatenate(members))
-        return _Layout(everyone, keys, tuple(groups), seats, [member.size for member in members], tuples)
+        rows_of_batches = np.searchsorted(entities_of_kind, np.concatenate(members))
+        return _Layout(
+            entities_of_kind, keys, tuple(groups), rows_of_batches, [member.size for member in members], tuples
+        )
 
     def _columns(self, columns: Sequence[Ids]) -> tuple[tuple[SignalKey, ...], Ids]:
         """The keys in stored order, and for each key number its row there (-1 for others).
@@ -197,8 +199,8 @@ class Merger:
 
 def _without_repeats(members: Sequence[Ids]) -> list[list[int]]:
     """Indices in groups without duplicate entities: mostly a single group."""
-    together = np.concatenate(members)
-    if np.unique(together).size == together.size:
+    joined = np.concatenate(members)
+    if np.unique(joined).size == joined.size:
         return [list(range(len(members)))]
     return [[index] for index in range(len(members))]
 

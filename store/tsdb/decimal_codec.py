@@ -84,10 +84,10 @@ def _signed(cells: Whole) -> tuple[int, Bits]:
 
 def _weight(bits: Bits) -> float:
     """Estimated bits per packed number: the entropy of its bytes, sampled over entities."""
-    some = np.ascontiguousarray(bits[:: max(1, len(bits) // _ROWS)]).view(np.uint8).reshape(-1, 4)
+    sampled = np.ascontiguousarray(bits[:: max(1, len(bits) // _ROWS)]).view(np.uint8).reshape(-1, 4)
     weight = 0.0
     for plane in range(4):
-        share = np.bincount(some[:, plane], minlength=256) / max(1, len(some))
+        share = np.bincount(sampled[:, plane], minlength=256) / max(1, len(sampled))
         weight -= float((share[share > 0] * np.log2(share[share > 0])).sum())
     return weight
 
@@ -111,8 +111,8 @@ def _bounded(cells: Floats32, ten: np.float32) -> bool:
 
 
 def _exact(cells: Floats32, ten: np.float32) -> bool:
-    again = np.rint(cells * ten).astype(np.int32).astype(np.float32) / ten
-    return bool(np.array_equal(again.view(np.uint32), cells.view(np.uint32)))  # compares bits: -0.0 is not 0.0
+    restored = np.rint(cells * ten).astype(np.int32).astype(np.float32) / ten
+    return bool(np.array_equal(restored.view(np.uint32), cells.view(np.uint32)))  # compares bits: -0.0 is not 0.0
 
 
 def unpack(packed: bytes, shape: tuple[int, int, int]) -> Floats32:

@@ -53,14 +53,14 @@ class ColumnRequest:
     stands_in: bool = False
 
 
-def wants(keys: Sequence[SignalKey], *, sum_deltas: bool = True) -> tuple[ColumnRequest, ...]:
+def column_requests(keys: Sequence[SignalKey], *, sum_deltas: bool = True) -> tuple[ColumnRequest, ...]:
     """Groups the requested keys by signal. ``sum_deltas`` False takes the last cell of everything."""
     by_name: dict[tuple[str, bool], list[int]] = {}
     for output, key in enumerate(keys):
         by_name.setdefault((key.name, _is_mean(key)), []).append(output)
     result = []
     for (name, is_mean), outputs in by_name.items():
-        result.append(_want(name, outputs, keys, sum_deltas=sum_deltas and not is_mean))
+        result.append(_request(name, outputs, keys, sum_deltas=sum_deltas and not is_mean))
         derived = tuple(output for output, _ in result[-1].quantiles)
         if derived:
             stored = tuple(dict.fromkeys(keys[output] for output in derived))
@@ -75,7 +75,7 @@ def _is_mean(key: SignalKey) -> bool:
     return known is not None and known.kind is SignalKind.HISTOGRAM and key.bucket is None and key.quantile is None
 
 
-def _want(name: str, outputs: Sequence[int], keys: Sequence[SignalKey], *, sum_deltas: bool) -> ColumnRequest:
+def _request(name: str, outputs: Sequence[int], keys: Sequence[SignalKey], *, sum_deltas: bool) -> ColumnRequest:
     known = catalog.signals().get(name)
     derived = [output for output in outputs if keys[output].quantile is not None and known is not None and known.bounds]
     plain = [output for output in outputs if output not in derived]
@@ -128,20 +128,20 @@ class Grid:
         """Microseconds of a step."""
         return self._step
 
-    def column(self, want: ColumnRequest) -> Column:
+    def column(self, request: ColumnRequest) -> Column:
         """The accumulator of one signal; call ``finish`` on it at the end."""
-        if want.quantiles or want.stands_in or len(want.direct) != len(want.stored):
-            shape = (len(want.stored), *self.values.shape[1:])
-            return Column(self, want, np.full(shape, np.nan), np.full(shape, CellStatus.ABSENT, dtype=np.uint8))
-        first = want.direct[0][0]
-        if [output for output, _ in want.direct] == list(range(first, first + len(want.stored))):
-            outputs = slice(first, first + len(want.stored))
-            return Column(self, want, self.values[outputs], self.status[outputs], direct=True)
-        shape = (len(want.stored), *self.values.shape[1:])
-        return Column(self, want, np.full(shape, np.nan), np.full(shape, CellStatus.ABSENT, dtype=np.uint8))
+        if request.quantiles or request.stands_in or len(request.direct) != len(request.stored):
+            shape = (len(request.stored), *self.values.shape[1:])
+            return Column(self, request, np.full(shape, np.nan), np.full(shape, CellStatus.ABSENT, dtype=np.uint8))
+        first = request.direct[0][0]
+        if [output for output, _ in request.direct] == list(range(first, first + len(request.stored))):
+            outputs = slice(first, first + len(request.stored))
+            return Column(self, request, self.values[outputs], self.status[outputs], direct=True)
+        shape = (len(request.stored), *self.values.shape[1:])
+        return Column(self, request, np.full(shape, np.nan), np.full(shape, CellStatus.ABSENT, dtype=np.uint8))
 
-    def places(self, times: Micros) -> tuple[slice, NDArray[np.int64]]:
-        """Which of the ascending timestamps lie in the grid, and the step of each."""
+    def positions(self, times: Micros) -> tuple[slice, NDArray[np.int64]]:
+        """The slice of the ascending timestamps that lie in the grid, and the step of each."""
         inside = slice(int(np.searchsorted(times, self._start)), int(np.searchsorted(times, self._end)))
         return inside, (times[inside] - self._start) // self._step
 
@@ -159,12 +159,12 @@ class Column:
     """Accumulator of one signal: ``values`` and ``status`` of shape (stored columns, entities, steps)."""
 
     def __init__(
-        self, grid: Grid, want: ColumnRequest, values: NDArray[np.float64], status: Statuses, *, direct: bool = False
+        self, grid: Grid, request: ColumnRequest, values: NDArray[np.float64], status: Statuses, *, direct: bool = False
     ) -> None:
         """``direct`` True: the arrays are views of the grid."""
-        self._grid, self._want, self._direct = grid, want, direct
+        self._grid, self._request, self._direct = grid, request, direct
         self.values, self.status = values, status
-        self.statistic = Statistic.LAST if want.summed else grid.statistic
+        self.statistic = Statistic.LAST if request.summed else grid.statistic
         mean = self.statistic is Statistic.MEAN
         self._totals, self._weights = (np.zeros(values.shape), np.zeros(values.shape)) if mean else (values, values)
 
@@ -173,12 +173,12 @@ class Column:
 
         ``weights`` are the numbers of values that the cells stand for; None: one each.
         """
-        inside, steps = self._grid.places(times)
+        inside, steps = self._grid.positions(times)
         if not steps.size:
             return
         values = section.values[..., inside]
         status = None if section.status is None else section.status[..., inside]
-        if status is None and not self._want.summed and self.statistic is Statistic.LAST:
+        if status is None and not self._request.summed and self.statistic is Statistic.LAST:
             last = np.append(np.flatnonzero(np.diff(steps)), steps.size - 1)
             self._last(cross(columns, rows, compact(steps[last])), values[..., compact(last)], None)
             return
@@ -189,7 +189,7 @@ class Column:
             self._fold(cross(columns, rows, compact(steps[part])), values[..., chosen], cells, heavy)
 
     def _fold(self, where: Any, values: NDArray[Any], status: Statuses | None, weights: Floats | None) -> None:
-        if self._want.summed:
+        if self._request.summed:
             self._sum(where, values, status)
         elif self.statistic is Statistic.LAST:
             self._last(where, values, status)
@@ -198,22 +198,22 @@ class Column:
 
     def _statistic(self, where: Any, values: NDArray[Any], status: Statuses | None, weights: Floats | None) -> None:
         """Mean, minimum or maximum; the status is that of the last value."""
-        has = ~np.isnan(values)
+        valid = ~np.isnan(values)
         if status is None:
             self.status[where] = CellStatus.PRESENT
         else:
-            has &= has_value(status)
+            valid &= has_value(status)
             old = self.status[where]
             takes = has_value(status) | (~has_value(old) & (status != CellStatus.ABSENT))
             self.status[where] = np.where(takes, status, old)
         if self.statistic is Statistic.MEAN:
-            heavy = np.where(has, 1.0 if weights is None else weights, 0.0)
+            heavy = np.where(valid, 1.0 if weights is None else weights, 0.0)
             with np.errstate(invalid="ignore"):
                 self._totals[where] += np.where(heavy > 0, values * heavy, 0.0)
             self._weights[where] += heavy
             return
         pick = np.fmin if self.statistic is Statistic.MIN else np.fmax
-        self.values[where] = pick(self.values[where], np.where(has, values, np.nan))
+        self.values[where] = pick(self.values[where], np.where(valid, values, np.nan))
 
     def _last(self, where: Any, values: NDArray[Any], status: Statuses | None) -> None:
         if status is None:
@@ -226,37 +226,39 @@ class Column:
 
     def _sum(self, where: Any, values: NDArray[Any], status: Statuses | None) -> None:
         old_status, old = self.status[where], self.values[where]
-        had = old_status == CellStatus.PRESENT
+        was_valid = old_status == CellStatus.PRESENT
         if status is None:
-            self.values[where] = np.where(had, old + values, values)
+            self.values[where] = np.where(was_valid, old + values, values)
             self.status[where] = CellStatus.PRESENT
             return
-        has = status == CellStatus.PRESENT
-        self.values[where] = np.where(has, np.where(had, old + values, values), old)
+        valid = status == CellStatus.PRESENT
+        self.values[where] = np.where(valid, np.where(was_valid, old + values, values), old)
         absent = status == CellStatus.ABSENT
-        self.status[where] = np.where(has | had, np.uint8(CellStatus.PRESENT), np.where(absent, old_status, status))
+        self.status[where] = np.where(
+            valid | was_valid, np.uint8(CellStatus.PRESENT), np.where(absent, old_status, status)
+        )
 
     def finish(self) -> None:
         """Moves the result into the grid and derives the quantiles."""
         if self.statistic is Statistic.MEAN:
-            some = self._weights > 0
-            self.values[some] = self._totals[some] / self._weights[some]
+            weighted = self._weights > 0
+            self.values[weighted] = self._totals[weighted] / self._weights[weighted]
         if self._direct:
             return
-        for output, index in self._want.direct:
-            if self._want.stands_in:
+        for output, index in self._request.direct:
+            if self._request.stands_in:
                 free = self._grid.status[output] == CellStatus.ABSENT
                 self._grid.values[output][free] = self.values[index][free]
                 self._grid.status[output][free] = self.status[index][free]
             else:
                 self._grid.values[output], self._grid.status[output] = self.values[index], self.status[index]
-        if not self._want.quantiles:
+        if not self._request.quantiles:
             return
-        bounds = catalog.signal(self._want.name).bounds
+        bounds = catalog.signal(self._request.name).bounds
         counts = self.values[: len(bounds) + 1].transpose(1, 2, 0)
         statuses = self.status[: len(bounds) + 1]
         seen = (statuses == CellStatus.PRESENT).any(axis=0)
-        for output, quantile in self._want.quantiles:
+        for output, quantile in self._request.quantiles:
             values, below = catalog.bucket_quantile(counts, bounds, quantile)
             result = np.where(below > 0, CellStatus.BELOW_FIRST_BUCKET, CellStatus.PRESENT)
             result = np.where(np.isnan(values), CellStatus.UNDEFINED, result)

@@ -34,8 +34,8 @@ def pack(
         columns = [index for index in ordered if keys[index].name == name]
         names = tuple(keys[index] for index in columns)
         for part in _spans(times):
-            where = cross(rows, part, columns)
-            section = Section(values[where].transpose(2, 0, 1), status[where].transpose(2, 0, 1))
+            cells = cross(rows, part, columns)
+            section = Section(values[cells].transpose(2, 0, 1), status[cells].transpose(2, 0, 1))
             yield blocks.draft(RAW, kind, times[part], numbers[rows], names, [section])
 
 
@@ -49,20 +49,20 @@ def write(access: Access, kind: EntityKind, times: Micros, drafts: Sequence[Draf
         last_seen.put_span(connection, drafts[0].entities, int(times[0]), int(times[-1]))
         maintenance_queue.written(connection, kind, np.unique(times // HOUR * HOUR).tolist())
 
-    rubbish: list[int] = []
+    leftovers: list[int] = []
     for _ in range(_ATTEMPTS):
         new = atomic_replace.stage(access, drafts)
         with access.writing() as connection:
-            old = _alike(connection, access, kind, times, drafts)
+            old = _replaced(connection, access, kind, times, drafts)
         if atomic_replace.swap(access, new, old, (), then):
-            atomic_replace.purge(access, [*rubbish, *old])
+            atomic_replace.purge(access, [*leftovers, *old])
             return
-        rubbish += new
-    atomic_replace.purge(access, rubbish)
+        leftovers += new
+    atomic_replace.purge(access, leftovers)
     raise StoreError("Maintenance of the store interfered in every attempt.", hint="Write this piece of history again.")
 
 
-def _alike(
+def _replaced(
     connection: sa.Connection, access: Access, kind: EntityKind, times: Micros, drafts: Sequence[Draft]
 ) -> list[int]:
     """The rows with exactly these entities and columns inside the span of the timestamps."""

@@ -156,10 +156,10 @@ class HourlyRows:
         hour = rfc3339(instant(start))
         rows = []
         for number, row in zip(members.tolist(), shown.tolist(), strict=True):
-            result = entities[number]
-            fixed = {"entity_id": number, "at": hour, "cluster": result.cluster}
+            entity = entities[number]
+            fixed = {"entity_id": number, "at": hour, "cluster": entity.cluster}
             rows.append(
-                {**fixed, "namespace": result.namespace, "name": result.name, **dict(zip(names, row, strict=True))}
+                {**fixed, "namespace": entity.namespace, "name": entity.name, **dict(zip(names, row, strict=True))}
             )
         return rows
 

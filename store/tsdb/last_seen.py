@@ -28,7 +28,7 @@ class LastSeen:
     """
 
     def __init__(self) -> None:
-        """Nobody was seen yet."""
+        """Starts empty."""
         self._waiting: dict[EntityKind, dict[int, tuple[Ids, int, int]]] = {}
         self._newest: dict[EntityKind, int] = {}
         self._firsts: set[EntityKind] = set()
@@ -51,8 +51,8 @@ class LastSeen:
         return 0
 
     def _write(self, connection: sa.Connection, kind: EntityKind, arrays: list[tuple[Ids, int, int]]) -> int:
-        entities, indices = np.unique(np.concatenate([result for result, _, _ in arrays]), return_inverse=True)
-        sizes = [result.size for result, _, _ in arrays]
+        entities, indices = np.unique(np.concatenate([numbers for numbers, _, _ in arrays]), return_inverse=True)
+        sizes = [numbers.size for numbers, _, _ in arrays]
         last = np.full(entities.size, np.iinfo(np.int64).min)
         np.maximum.at(last, indices, np.repeat([end for _, _, end in arrays], sizes))
         _put(connection, entities, last, _later)

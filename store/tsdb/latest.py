@@ -73,15 +73,15 @@ class _Draft:
 
     entities: Ids
     keys: tuple[SignalKey, ...]
-    brought: tuple[str, ...]  # columns with a value in the cycle
-    places: NDArray[np.intp]  # their rows in the cycle
+    names: tuple[str, ...]  # columns with a value in the cycle
+    rows: NDArray[np.intp]  # their rows in the cycle
 
 
 class LatestTables:
     """Rewrites the tables. Mostly the entities and keys of cycles do not change: derived values are cached."""
 
     def __init__(self) -> None:
-        """Keeps nothing yet."""
+        """Starts with an empty cache."""
         self._drafts: dict[EntityKind, _Draft] = {}
 
     def update(
@@ -91,8 +91,8 @@ class LatestTables:
         draft = self._drafts.get(merged.kind)
         if draft is None or draft.entities is not merged.entities or draft.keys is not merged.keys:
             draft = self._drafts[merged.kind] = _draft(merged)
-        cells = merged.values[draft.places].astype(np.float64).T
-        cells[(merged.status[draft.places] != CellStatus.PRESENT).T] = np.nan
+        cells = merged.values[draft.rows].astype(np.float64).T
+        cells[(merged.status[draft.rows] != CellStatus.PRESENT).T] = np.nan
         write = _write_arrays if is_postgresql(connection) else _write_rows
         write(connection, merged.kind, draft, cells, rfc3339(at))
         _name(connection, merged.kind, entities)
@@ -100,9 +100,9 @@ class LatestTables:
 
 def _draft(merged: CycleMatrix) -> _Draft:
     indices = {key: index for index, key in enumerate(merged.keys)}
-    brought = tuple(name for name in columns(merged.kind) if SignalKey(name) in indices)
-    wanted = np.array([indices[SignalKey(name)] for name in brought], dtype=np.intp)
-    return _Draft(merged.entities, merged.keys, brought, wanted)
+    names = tuple(name for name in columns(merged.kind) if SignalKey(name) in indices)
+    wanted = np.array([indices[SignalKey(name)] for name in names], dtype=np.intp)
+    return _Draft(merged.entities, merged.keys, names, wanted)
 
 
 def _write_rows(connection: sa.Connection, kind: EntityKind, draft: _Draft, cells: Floats, at: str) -> None:
@@ -110,7 +110,7 @@ def _write_rows(connection: sa.Connection, kind: EntityKind, draft: _Draft, cell
     rows = np.column_stack((draft.entities, cells))
     for first in range(0, len(rows), _ROWS_AT_ONCE):
         part = rows[first : first + _ROWS_AT_ONCE]
-        connection.exec_driver_sql(_statement(kind, draft.brought, len(part)), (at, *part.ravel().tolist()))
+        connection.exec_driver_sql(_statement(kind, draft.names, len(part)), (at, *part.ravel().tolist()))
 
 
 def _write_arrays(connection: sa.Connection, kind: EntityKind, draft: _Draft, cells: Floats, at: str) -> None:
@@ -118,7 +118,7 @@ def _write_arrays(connection: sa.Connection, kind: EntityKind, draft: _Draft, ce
     cells_or_null = cells.astype(object)
     cells_or_null[np.isnan(cells)] = None
     arrays = (column.tolist() for column in cells_or_null.T)
-    connection.exec_driver_sql(_arrays_statement(kind, draft.brought), (at, draft.entities.tolist(), *arrays))
+    connection.exec_driver_sql(_arrays_statement(kind, draft.names), (at, draft.entities.tolist(), *arrays))
 
 
 def _name(connection: sa.Connection, kind: EntityKind, entities: Mapping[int, EntityRef]) -> None:
@@ -138,29 +138,29 @@ def _name(connection: sa.Connection, kind: EntityKind, entities: Mapping[int, En
 
 
 @cache
-def _statement(kind: EntityKind, brought: tuple[str, ...], rows: int) -> str:
+def _statement(kind: EntityKind, names: tuple[str, ...], rows: int) -> str:
     """One statement for many rows, at half the cost per row. ``?1`` is the shared timestamp."""
-    width = 1 + len(brought)
+    width = 1 + len(names)
     values = ", ".join(
         "(?1, " + ", ".join(f"?{2 + row * width + index}" for index in range(width)) + ")" for row in range(rows)
     )
-    return f"INSERT INTO {_into(kind, brought)} VALUES {values} {_on_conflict(kind, brought)}"  # noqa: S608 - our own names
+    return f"INSERT INTO {_into(kind, names)} VALUES {values} {_on_conflict(kind, names)}"  # noqa: S608 - our own names
 
 
 @cache
-def _arrays_statement(kind: EntityKind, brought: tuple[str, ...]) -> str:
+def _arrays_statement(kind: EntityKind, names: tuple[str, ...]) -> str:
     """The PostgreSQL version, with one array per column."""
-    arrays = ", ".join(("%s::int[]", *("%s::float8[]" for _ in brought)))
-    return f"INSERT INTO {_into(kind, brought)} SELECT %s, * FROM unnest({arrays}) {_on_conflict(kind, brought)}"  # noqa: S608 - our own names
+    arrays = ", ".join(("%s::int[]", *("%s::float8[]" for _ in names)))
+    return f"INSERT INTO {_into(kind, names)} SELECT %s, * FROM unnest({arrays}) {_on_conflict(kind, names)}"  # noqa: S608 - our own names
 
 
-def _into(kind: EntityKind, brought: tuple[str, ...]) -> str:
-    return f"latest_{kind.value} ({', '.join(('at', 'entity_id', *map(_quoted, brought)))})"
+def _into(kind: EntityKind, names: tuple[str, ...]) -> str:
+    return f"latest_{kind.value} ({', '.join(('at', 'entity_id', *map(_quoted, names)))})"
 
 
-def _on_conflict(kind: EntityKind, brought: tuple[str, ...]) -> str:
+def _on_conflict(kind: EntityKind, names: tuple[str, ...]) -> str:
     """An existing row keeps its names and loses all other values."""
-    kept = set(brought)
+    kept = set(names)
     cells = (f"{_quoted(name)} = {f'excluded.{_quoted(name)}' if name in kept else 'NULL'}" for name in columns(kind))
     return f"ON CONFLICT (entity_id) DO UPDATE SET {', '.join(('at = excluded.at', *cells))}"
 

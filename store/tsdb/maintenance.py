@@ -49,21 +49,21 @@ _MERGE = {TEN_MINUTES: Work.MERGE_TEN_MINUTES, ONE_HOUR: Work.MERGE_HOURS}
 class MaintenanceReport:
     """Result of one run: hours and days by work, rejected values, deleted rows, released bytes.
 
-    ``refused`` counts late values whose span is rolled up and whose finer values are deleted. ``put_off`` counts spans
-    that changed during the work. ``complete`` is False if the run was stopped.
+    ``refused`` counts late values whose span is rolled up and whose finer values are deleted. ``postponed`` counts
+    spans that changed during the work. ``complete`` is False if the run was stopped.
     """
 
     done: dict[Work, int] = field(default_factory=dict)
     refused: int = 0
-    put_off: int = 0
-    forgotten: RetentionStats = field(default_factory=RetentionStats)
-    given_back: int = 0
+    postponed: int = 0
+    deletions: RetentionStats = field(default_factory=RetentionStats)
+    released_bytes: int = 0
     complete: bool = True
 
     def __bool__(self) -> bool:
         """False if there was nothing to do."""
-        forgotten = self.forgotten.rows or self.forgotten.kept
-        return bool(self.done or self.refused or self.put_off or forgotten or self.given_back)
+        deletions = self.deletions.rows or self.deletions.kept
+        return bool(self.done or self.refused or self.postponed or deletions or self.released_bytes)
 
 
 class Maintenance:
@@ -143,7 +143,7 @@ class Maintenance:
             if again is None:
                 return
             (mark,) = again
-        report.put_off += 1
+        report.postponed += 1
 
     def _again(self, group: Sequence[Mark]) -> list[Mark] | None:
         """The current marks of the same spans; None if another process did the work."""
@@ -161,10 +161,10 @@ class Maintenance:
         accepts no more values.
         """
         result = self._waiting(_WORK[tier], before)
-        for kind, those in groupby(result, key=lambda mark: mark.kind):
+        for kind, marks in groupby(result, key=lambda mark: mark.kind):
             with self._access.reading() as connection:
                 cut = maintenance_queue.cuts(connection, kind).get(_FINER[tier], -(1 << 62))
-            ready = [mark for mark in those if mark.start >= cut or not settle or self._still(mark)]
+            ready = [mark for mark in marks if mark.start >= cut or not settle or self._still(mark)]
             for _, day in groupby(ready, key=lambda mark: (mark.start // DAY, mark.start >= cut)):
                 yield from self._neighbours(_FINER[tier], list(day))
 
@@ -197,7 +197,7 @@ class Maintenance:
             if again is None:
                 return
             group = again
-        report.put_off += len(group)
+        report.postponed += len(group)
 
     def _rolled(self, tier: str, group: Sequence[Mark], hourly_from: int, report: MaintenanceReport) -> bool:
         kind, start, end = group[0].kind, group[0].start, group[-1].start + HOUR
@@ -249,18 +249,18 @@ class Maintenance:
         if done:
             _count(report, mark.work, 1)
         else:
-            report.put_off += 1
+            report.postponed += 1
 
-    # --- what goes --------------------------------------------------------------------------------
+    # --- retention and free space -----------------------------------------------------------------
 
     def _apply_retention(self, now: datetime, retention: Retention, report: MaintenanceReport) -> None:
         run = RetentionRun(self._access, retention, now)
-        report.forgotten = run.found
+        report.deletions = run.stats
         run.by_age()
-        report.forgotten.bytes += atomic_replace.purge(self._access)
+        report.deletions.bytes += atomic_replace.purge(self._access)
         run.by_size()
         run.unused_cohorts()
-        series_gc.delete_unused(self._access, retention, now, report.forgotten)
+        series_gc.delete_unused(self._access, retention, now, report.deletions)
 
     def _shrink(self, report: MaintenanceReport) -> bool:
         """Releases some megabytes of the file; False if there is no free space."""
@@ -274,7 +274,7 @@ class Maintenance:
             disk_usage.give_back(connection)
         with self._access.reading() as connection:
             freed = before.free - disk_usage.measure(connection).free
-        report.given_back += max(0, freed)
+        report.released_bytes += max(0, freed)
         return freed > 0
 
 
@@ -289,6 +289,6 @@ def _share(row: Row) -> int:
     return -(-row.instants * HOUR // max(HOUR, row.end - row.start))
 
 
-def _count(report: MaintenanceReport, work: Work, many: int) -> None:
-    if many:
-        report.done[work] = report.done.get(work, 0) + many
+def _count(report: MaintenanceReport, work: Work, count: int) -> None:
+    if count:
+        report.done[work] = report.done.get(work, 0) + count

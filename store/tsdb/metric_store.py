@@ -32,7 +32,7 @@ from store.tsdb import status as tsdb_status
 from store.tsdb.atomic_replace import Access
 from store.tsdb.chunk_codec import Micros, Numeric, without_hollows
 from store.tsdb.cycle_matrix import SCRAPE_OFFSET, CycleMatrix, Merger, column_order
-from store.tsdb.grid import Grid, empty_window, wants
+from store.tsdb.grid import Grid, column_requests, empty_window
 from store.tsdb.last_seen import LastSeen
 from store.tsdb.latest import LatestTables
 from store.tsdb.maintenance import Maintenance, MaintenanceReport
@@ -257,9 +257,9 @@ class SqlMetricStore:
         *,
         total: bool,
     ) -> Window:
-        wanted = wants(keys, sum_deltas=total)
+        wanted = column_requests(keys, sum_deltas=total)
         keysets = self._names.keysets(connection)
-        names = {want.name for want in wanted}
+        names = {request.name for request in wanted}
         of_parts = [
             [
                 row
@@ -276,13 +276,13 @@ class SqlMetricStore:
             entities = sorted_entities([known.by_number[number] for number in present.tolist()], kind)
         grid.open(len(entities))
         output_rows = Rows(entities, known.numbers)
-        columns = [grid.column(want) for want in wanted]
+        columns = [grid.column(request) for request in wanted]
         for part, rows in zip(parts, of_parts, strict=True):
             for payload in blocks.payloads(connection, rows):
-                for want, column in zip(wanted, columns, strict=True):
-                    for piece in blocks.pieces(payload, keysets, want.name, want.stored, column.statistic):
+                for request, column in zip(wanted, columns, strict=True):
+                    for piece in blocks.pieces(payload, keysets, request.name, request.stored, column.statistic):
                         inside = piece.inside(part.start, part.end)
-                        fill(column, want, inside, *output_rows.of(piece.cohort, members[piece.cohort]))
+                        fill(column, request, inside, *output_rows.of(piece.cohort, members[piece.cohort]))
         for column in columns:
             column.finish()
         return grid.window(kind, tuple(entities), event_rows.between(connection, *grid.span, kind=kind))

@@ -59,10 +59,10 @@ class RetentionStats:
     bytes: int = 0
     kept: dict[DeletionReason, int] = field(default_factory=dict)
 
-    def add(self, what: str, because: DeletionReason, rows: int) -> None:
+    def add(self, item: str, reason: DeletionReason, rows: int) -> None:
         """Counts deleted rows."""
         if rows:
-            self.rows[what, because] = self.rows.get((what, because), 0) + rows
+            self.rows[item, reason] = self.rows.get((item, reason), 0) + rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class RetentionRun:
     def __init__(self, access: Access, retention: Retention, now: datetime) -> None:
         """Deletes nothing yet."""
         self._access, self._retention, self._now = access, retention, now
-        self.found = RetentionStats()
+        self.stats = RetentionStats()
 
     def by_age(self) -> None:
         """Deletes tiers, hourly tables and events beyond their age."""
@@ -95,9 +95,9 @@ class RetentionRun:
         old = sa.select(event.c.dedup_key).where(event.c.at_us < before)
         while self._any(old):
             with self._access.writing() as connection:
-                some = old.order_by(event.c.at_us).limit(_ROWS_AT_ONCE).scalar_subquery()
-                gone = connection.execute(sa.delete(event).where(event.c.dedup_key.in_(some))).rowcount
-            self.found.add("event", DeletionReason.AGE, int(gone))
+                oldest = old.order_by(event.c.at_us).limit(_ROWS_AT_ONCE).scalar_subquery()
+                deleted = connection.execute(sa.delete(event).where(event.c.dedup_key.in_(oldest))).rowcount
+            self.stats.add("event", DeletionReason.AGE, int(deleted))
 
     def unused_cohorts(self) -> None:
         """Deletes entity lists that no row uses. The newest stays, so that no number is assigned twice."""
@@ -109,8 +109,8 @@ class RetentionRun:
         for first in range(0, len(ids), _COHORTS_AT_ONCE):
             part = ids[first : first + _COHORTS_AT_ONCE]
             with self._access.writing() as connection:
-                gone = connection.execute(sa.delete(cohort).where(cohort.c.id.in_(part), ~used)).rowcount
-            self.found.add("cohort", DeletionReason.UNUSED, int(gone))
+                deleted = connection.execute(sa.delete(cohort).where(cohort.c.id.in_(part), ~used)).rowcount
+            self.stats.add("cohort", DeletionReason.UNUSED, int(deleted))
 
     def by_size(self) -> None:
         """Deletes oldest data first until the limit holds: raw values, hourly tables, 10-minute, 1-hour, others."""
@@ -128,17 +128,17 @@ class RetentionRun:
         with self._access.reading() as connection:
             return disk_usage.measure(connection, exact=True).used - int(limit * (1 - slack))
 
-    def _oldest(self, tier: str, limit: int, because: DeletionReason) -> None:
+    def _oldest(self, tier: str, limit: int, reason: DeletionReason) -> None:
         """Cuts one tier of all kinds at one time. Rows free less than their size, hence the rounds."""
         newest = micros(self._now) // HOUR * HOUR
         while (excess := self._excess(limit, _SLACK)) > 0:
             before = min(self._instant_of(tier, excess), newest)
             for kind in EntityKind:
                 held = before
-                if because is DeletionReason.SIZE:
-                    held = self._held_back(tier, kind, before, told=False)
-                self._cut(tier, kind, held, because)
-            self.found.bytes += (freed := atomic_replace.purge(self._access))
+                if reason is DeletionReason.SIZE:
+                    held = self._held_back(tier, kind, before, count_held=False)
+                self._cut(tier, kind, held, reason)
+            self.stats.bytes += (freed := atomic_replace.purge(self._access))
             if not freed:
                 return
 
@@ -154,26 +154,26 @@ class RetentionRun:
                     break
         return (at // HOUR + 1) * HOUR
 
-    def _held_back(self, tier: str, kind: EntityKind, before: int, *, told: bool = True) -> int:
+    def _held_back(self, tier: str, kind: EntityKind, before: int, *, count_held: bool = True) -> int:
         """A time not after the first hour with a pending roll-up, except for hours that are already cut."""
         work = _NEXT.get(tier)
         if work is None:
             return before
         with self._access.reading() as connection:
-            from_ = maintenance_queue.cuts(connection, kind).get(tier, -(1 << 62))
+            start = maintenance_queue.cuts(connection, kind).get(tier, -(1 << 62))
             query = sa.select(sa.func.min(due.c.start_us), sa.func.count()).where(
-                due.c.work == work.value, due.c.kind == kind.value, due.c.start_us >= from_, due.c.start_us < before
+                due.c.work == work.value, due.c.kind == kind.value, due.c.start_us >= start, due.c.start_us < before
             )
-            first, many = connection.execute(query).one()
+            first, hours = connection.execute(query).one()
         if first is None:
             return before
-        if told:
-            self.found.kept[DeletionReason.NOT_ROLLED_UP] = self.found.kept.get(DeletionReason.NOT_ROLLED_UP, 0) + int(
-                many
+        if count_held:
+            self.stats.kept[DeletionReason.NOT_ROLLED_UP] = self.stats.kept.get(DeletionReason.NOT_ROLLED_UP, 0) + int(
+                hours
             )
         return int(first)
 
-    def _cut(self, tier: str, kind: EntityKind, before: int, because: DeletionReason) -> None:
+    def _cut(self, tier: str, kind: EntityKind, before: int, reason: DeletionReason) -> None:
         """Deletes a kind's rows of a tier that end before a time; late values without a roll-up stay."""
         old = sa.select(block.c.id, block.c.start_us, block.c.end_us).where(
             block.c.tier == tier, block.c.kind == kind.value, block.c.end_us < before, blocks.visible()
@@ -181,27 +181,27 @@ class RetentionRun:
         while self._any(old):
             with self._access.writing() as connection:
                 known = maintenance_queue.cuts(connection, kind)
-                waits = self._late(connection, tier, kind, min(before, known.get(tier, before)), because)
+                waits = self._late(connection, tier, kind, min(before, known.get(tier, before)), reason)
                 rows = connection.execute(old.order_by(block.c.end_us).limit(_ROWS_AT_ONCE)).all()
-                gone = [row.id for row in rows if not _touches(row.start_us, row.end_us, waits)]
-                if not gone:
+                deleted = [row.id for row in rows if not _touches(row.start_us, row.end_us, waits)]
+                if not deleted:
                     return
                 if before > known.get(tier, -(1 << 62)):
                     maintenance_queue.cut(connection, tier, kind, before)
-                if because is DeletionReason.SIZE_NOTHING_ELSE_LEFT:
+                if reason is DeletionReason.SIZE_NOTHING_ELSE_LEFT:
                     self._never_rolled_up(connection, kind, before)
-                connection.execute(insert(connection, hidden), [{"block_id": number} for number in gone])
-            self.found.add(tier, because, len(gone))
+                connection.execute(insert(connection, hidden), [{"block_id": number} for number in deleted])
+            self.stats.add(tier, reason, len(deleted))
 
     def _any(self, query: sa.Select[Any]) -> bool:
         with self._access.reading() as connection:
             return connection.execute(query.limit(1)).first() is not None
 
     def _late(
-        self, connection: sa.Connection, tier: str, kind: EntityKind, before: int, because: DeletionReason
+        self, connection: sa.Connection, tier: str, kind: EntityKind, before: int, reason: DeletionReason
     ) -> set[int]:
         work = _NEXT.get(tier)
-        if work is None or because is DeletionReason.SIZE_NOTHING_ELSE_LEFT:
+        if work is None or reason is DeletionReason.SIZE_NOTHING_ELSE_LEFT:
             return set()
         return {mark.start for mark in maintenance_queue.waiting(connection, work, before) if mark.kind is kind}
 
@@ -211,12 +211,12 @@ class RetentionRun:
                 connection, [mark for mark in maintenance_queue.waiting(connection, work, before) if mark.kind is kind]
             )
 
-    def _hourly(self, kind: EntityKind, before: int, because: DeletionReason) -> int:
+    def _hourly(self, kind: EntityKind, before: int, reason: DeletionReason) -> int:
         total = 0
         while self._any(hourly.older(kind, before)):
             with self._access.writing() as connection:
-                total += (gone := hourly.delete_oldest(connection, kind))
-            self.found.add("hourly", because, gone)
+                total += (deleted := hourly.delete_oldest(connection, kind))
+            self.stats.add("hourly", reason, deleted)
         return total
 
     def _oldest_hourly(self, limit: int) -> None:
@@ -243,4 +243,4 @@ def _touches(start: int, end: int, hours: set[int]) -> bool:
 
 def summary(rows: Mapping[tuple[str, DeletionReason], int]) -> dict[str, int]:
     """Row counts for a log line, such as ``raw_age``."""
-    return {f"{what}_{because}": many for (what, because), many in sorted(rows.items())}
+    return {f"{item}_{reason}": count for (item, reason), count in sorted(rows.items())}

@@ -53,7 +53,7 @@ class RollupStep:
         if not self.sealed:
             return self.existing.ids
         finer = set(self.finer.names)
-        return [row.id for row, _ in self.existing.found if self._name(row.keyset) in finer]
+        return [row.id for row, _ in self.existing.rows if self._name(row.keyset) in finer]
 
     def _name(self, keyset: int) -> str:
         return self.existing.keysets[keyset].keys[0].name
@@ -121,7 +121,7 @@ def _finer(loaded: LoadedRows, name: str, spacing: int, start: int, end: int) ->
 
 
 def _is_raw(loaded: LoadedRows) -> bool:
-    return any(row.tier == RAW for row, _ in loaded.found)
+    return any(row.tier == RAW for row, _ in loaded.rows)
 
 
 def _inside(start: int, end: int) -> Callable[[Columns], Columns]:
@@ -129,7 +129,7 @@ def _inside(start: int, end: int) -> Callable[[Columns], Columns]:
 
 
 def _raw(loaded: LoadedRows, name: str, start: int, end: int) -> Iterator[Columns]:
-    parts = [part.inside(start, end) for part in pieces(loaded.found, loaded.keysets, name)]
+    parts = [part.inside(start, end) for part in pieces(loaded.rows, loaded.keysets, name)]
     by_fold: dict[Fold, set[SignalKey]] = {}
     for key in {key for part in parts for key in part.keys}:
         by_fold.setdefault(rollup.fold_of(key), set()).add(key)
@@ -137,8 +137,8 @@ def _raw(loaded: LoadedRows, name: str, start: int, end: int) -> Iterator[Column
     times = np.unique(np.concatenate([np.empty(0, np.int64), *(part.times for part in parts)]))
     keys = tuple(sorted({key for part in parts for key in part.keys}, key=column_order))
     section = joined(parts, keys, loaded.members, entities, times)
-    for fold, those in by_fold.items():
-        indices = [index for index, key in enumerate(keys) if key in those]
+    for fold, fold_keys in by_fold.items():
+        indices = [index for index, key in enumerate(keys) if key in fold_keys]
         cells = rollup.of_cells(fold, times, section.taken(indices))
         yield Columns(tuple(keys[index] for index in indices), entities, cells)
 
@@ -146,7 +146,7 @@ def _raw(loaded: LoadedRows, name: str, start: int, end: int) -> Iterator[Column
 def stored(loaded: LoadedRows, name: str) -> Iterator[Columns]:
     """One signal of roll-up rows, joined along time."""
     by_fold: dict[Fold, list[Columns]] = {}
-    for row, keyset, result in groups(loaded.found, loaded.keysets, name):
+    for row, keyset, result in groups(loaded.rows, loaded.keysets, name):
         rolled = rollup.unpack(result)
         by_fold.setdefault(rolled.fold, []).append(Columns(keyset.keys, loaded.members[row.cohort], rolled))
     for parts in by_fold.values():
@@ -155,8 +155,8 @@ def stored(loaded: LoadedRows, name: str) -> Iterator[Columns]:
 
 def union(parts: Iterable[Columns]) -> Columns:
     """All columns, entities and spans of the parts; later parts win."""
-    given = list(parts)
-    known = [part for part in given if part.rolled.times.size] or given[:1]
+    listed = list(parts)
+    known = [part for part in listed if part.rolled.times.size] or listed[:1]
     if len(known) == 1:
         return known[0]
     keys = tuple(sorted({key for part in known for key in part.keys}, key=column_order))

@@ -73,7 +73,7 @@ class SeriesDictionary:
         self.keys: Numbers[SignalKey] = Numbers(self._add_keys)
         self._cohorts: dict[bytes, int] = {}
         self._keysets: dict[bytes, int] = {}
-        self._gone: int | None = None  # ``_forgotten`` before the first number was read
+        self._known_deletions: int | None = None  # ``_deletion_marks`` before the first number was read
 
     @property
     def connection(self) -> sa.Connection | None:
@@ -81,8 +81,8 @@ class SeriesDictionary:
         return self._connection
 
     @connection.setter
-    def connection(self, given: sa.Connection | None) -> None:
-        self._connection = given
+    def connection(self, connection: sa.Connection | None) -> None:
+        self._connection = connection
         self._cohorts.clear()  # retention may delete unused lists, also in another process
 
     def clear(self) -> None:
@@ -91,7 +91,7 @@ class SeriesDictionary:
         self.keys.clear()
         self._cohorts.clear()
         self._keysets.clear()
-        self._gone = None
+        self._known_deletions = None
 
     def cohort(self, entities: Ids) -> int:
         """The number of a list of entities, read once per transaction.
@@ -110,14 +110,13 @@ class SeriesDictionary:
         return self.connection
 
     def _add_entities(self, new: Sequence[EntityRef]) -> list[int]:
-        if self._gone is None:
-            self._gone = self._forgotten()
-        ordered = sorted(
-            new, key=lambda result: result.key
-        )  # ascending numbers in sorted order make reads a single slice
+        if self._known_deletions is None:
+            self._known_deletions = self._deletion_marks()
+        # ascending numbers in sorted order make reads a single slice
+        ordered = sorted(new, key=lambda entity: entity.key)
         seen = {"first_seen_us": self.at, "last_seen_us": self.at}
-        rows = [{"kind": result.kind.value, "key": result.key, **seen} for result in ordered]
-        return self._add(metadata.entity, rows, [result.key for result in new])
+        rows = [{"kind": entity.kind.value, "key": entity.key, **seen} for entity in ordered]
+        return self._add(metadata.entity, rows, [entity.key for entity in new])
 
     def _add_keys(self, new: Sequence[SignalKey]) -> list[int]:
         spelled = [str(key) for key in new]
@@ -140,7 +139,7 @@ class SeriesDictionary:
             query = sa.select(table.c.id).where(table.c.digest == digest)
             value = connection.execute(query).scalar()
             if value is None:
-                if table is metadata.cohort and self._gone not in (None, self._forgotten()):
+                if table is metadata.cohort and self._known_deletions not in (None, self._deletion_marks()):
                     raise StaleNumbersError
                 new = insert(connection, table).values(digest=digest, members=packed)
                 connection.execute(new.on_conflict_do_nothing())
@@ -148,7 +147,7 @@ class SeriesDictionary:
             known[digest] = int(value)
         return known[digest]
 
-    def _forgotten(self) -> int:
+    def _deletion_marks(self) -> int:
         """Sum of the deletion marks of all kinds; changes whenever an entity is deleted."""
         cuts = sa.select(sa.func.sum(metadata.kept_from.c.start_us)).where(metadata.kept_from.c.tier == ENTITY)
         return int(self._writer().execute(cuts).scalar() or 0)
@@ -175,8 +174,8 @@ class Names:
         for row in rows:
             numbers = np.frombuffer(row.members, dtype="<i4").tolist()
             if any(number not in self._keys for number in numbers):
-                result = connection.execute(sa.select(metadata.signal.c.id, metadata.signal.c.key))
-                self._keys = {number: SignalKey.parse(key) for number, key in result}
+                signals = connection.execute(sa.select(metadata.signal.c.id, metadata.signal.c.key))
+                self._keys = {number: SignalKey.parse(key) for number, key in signals}
             keys = tuple(self._keys[number] for number in numbers)
             self._keysets[row.id] = Keyset(keys, sections_of(keys))
         return self._keysets
@@ -191,16 +190,16 @@ class Names:
 
     def entities(self, connection: sa.Connection, kind: EntityKind) -> KnownEntities:
         """Every entity of a kind."""
-        forgotten = maintenance_queue.cuts(connection, kind).get(ENTITY, 0)
-        at, known = self._entities.get(kind, (forgotten, KnownEntities({}, {})))
-        if at != forgotten:
+        deletion_mark = maintenance_queue.cuts(connection, kind).get(ENTITY, 0)
+        at, known = self._entities.get(kind, (deletion_mark, KnownEntities({}, {})))
+        if at != deletion_mark:
             known = KnownEntities({}, {})
         table = metadata.entity
         newest = max(known.by_number, default=0)
         query = sa.select(table.c.id, table.c.key).where(table.c.kind == kind.value, table.c.id > newest)
         fresh = {number: EntityRef.from_key(key) for number, key in connection.execute(query)}
         if fresh:
-            numbers = {result: number for number, result in fresh.items()}
+            numbers = {entity: number for number, entity in fresh.items()}
             known = KnownEntities({**known.by_number, **fresh}, {**known.numbers, **numbers})
-        self._entities[kind] = forgotten, known
+        self._entities[kind] = deletion_mark, known
         return known

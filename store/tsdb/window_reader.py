@@ -25,24 +25,24 @@ class Rows:
     def __init__(self, entities: Sequence[EntityRef], numbers: Mapping[EntityRef, int]) -> None:
         """``numbers`` are the stored numbers of the entities; an entity without one has no cells."""
         known = [(numbers[entity], row) for row, entity in enumerate(entities) if entity in numbers]
-        self._places = np.full(max((number for number, _ in known), default=0) + 1, -1, dtype=np.int64)
+        self._rows = np.full(max((number for number, _ in known), default=0) + 1, -1, dtype=np.int64)
         for number, row in known:
-            self._places[number] = row
+            self._rows[number] = row
         self._cohorts: dict[int, tuple[Index, Index]] = {}
 
     def of(self, cohort: int, members: Ids) -> tuple[Index, Index]:
         """The requested members of a cohort, and their output rows."""
         if cohort not in self._cohorts:
-            inside = members < self._places.size
-            rows = np.where(inside, self._places[np.where(inside, members, 0)], -1)
+            inside = members < self._rows.size
+            rows = np.where(inside, self._rows[np.where(inside, members, 0)], -1)
             chosen = np.flatnonzero(rows >= 0)
             self._cohorts[cohort] = compact(chosen), compact(rows[chosen])
         return self._cohorts[cohort]
 
 
-def fill(column: Column, want: ColumnRequest, piece: Piece, chosen: Index, rows: Index) -> None:
+def fill(column: Column, request: ColumnRequest, piece: Piece, chosen: Index, rows: Index) -> None:
     """Folds one piece into the column of its signal. ``chosen`` are its entities, ``rows`` their output rows."""
-    pairs = [(at, want.stored.index(key)) for at, key in enumerate(piece.keys) if key in want.stored]
+    pairs = [(at, request.stored.index(key)) for at, key in enumerate(piece.keys) if key in request.stored]
     if not pairs or (isinstance(rows, slice) and rows.start == rows.stop):
         return
     source, target = (compact(np.array(side)) for side in zip(*pairs, strict=True))
@@ -55,5 +55,5 @@ def fill(column: Column, want: ColumnRequest, piece: Piece, chosen: Index, rows:
 
 def sorted_entities(entities: Mapping[int, EntityRef] | Sequence[EntityRef], kind: EntityKind) -> tuple[EntityRef, ...]:
     """Entities of a kind, sorted by key."""
-    everyone = entities.values() if isinstance(entities, Mapping) else entities
-    return tuple(sorted((entity for entity in everyone if entity.kind is kind), key=lambda entity: entity.key))
+    listed = entities.values() if isinstance(entities, Mapping) else entities
+    return tuple(sorted((entity for entity in listed if entity.kind is kind), key=lambda entity: entity.key))

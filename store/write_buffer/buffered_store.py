@@ -16,7 +16,7 @@ from outrider.ports import MetricStore
 from store.write_buffer.segments import BufferedCycle, BufferStatus, CycleFiles
 
 CATCH_UP = timedelta(seconds=2)
-"""Time that one cycle may spend on buffered cycles, without becoming late itself."""
+"""Time that one cycle may spend on writing buffered cycles."""
 _REFUSALS = 3  # a cycle that is rejected so often, while others are accepted, is set aside
 _log = log.get("spool")
 
@@ -31,22 +31,22 @@ class BufferedMetricStore:
         self._store, self._may_write = store, may_write
         self._files = CycleFiles(folder, limit_bytes)
         self._refused: dict[Path, int] = {}
-        self._away = False
+        self._unavailable = False
 
     def write(self, at: datetime, batches: Sequence[SampleBatch], events: Sequence[Event] = ()) -> int:
         """Writes one cycle to the store, or behind the buffered ones; returns the number of cells with a value."""
         if not self._may_write():
-            kept = self._keep(BufferedCycle(at, tuple(batches), tuple(events)))
+            is_buffered = self._keep(BufferedCycle(at, tuple(batches), tuple(events)))
         elif not self._files.waiting():
             try:
                 return self._store.write(at, batches, events)
             except StoreError as error:
-                self._log_state(away=True, error=error)
-                kept = self._keep(BufferedCycle(at, tuple(batches), tuple(events)))
+                self._log_state(unavailable=True, error=error)
+                is_buffered = self._keep(BufferedCycle(at, tuple(batches), tuple(events)))
         else:
-            kept = self._keep(BufferedCycle(at, tuple(batches), tuple(events)))
+            is_buffered = self._keep(BufferedCycle(at, tuple(batches), tuple(events)))
             self._catch_up()
-        return sum(int(np.count_nonzero(~np.isnan(batch.values))) for batch in batches) if kept else 0
+        return sum(int(np.count_nonzero(~np.isnan(batch.values))) for batch in batches) if is_buffered else 0
 
     def _keep(self, cycle: BufferedCycle) -> bool:
         try:
@@ -71,13 +71,13 @@ class BufferedMetricStore:
                 continue
             self._files.done(path)
             self._refused.clear()
-            self._log_state(away=False)
+            self._log_state(unavailable=False)
             if time.monotonic() >= until:
                 return
 
     def _is_stuck(self, path: Path, error: StoreError) -> bool:
         """True if the following cycles must wait too; False if only this cycle was faulty and is set aside."""
-        self._log_state(away=True, error=error)
+        self._log_state(unavailable=True, error=error)
         if isinstance(error, StoreUnavailableError):
             return True
         self._refused[path] = self._refused.get(path, 0) + 1
@@ -87,12 +87,12 @@ class BufferedMetricStore:
         self._files.set_aside(path)
         return False
 
-    def _log_state(self, *, away: bool, error: StoreError | None = None) -> None:
-        if away and not self._away:
+    def _log_state(self, *, unavailable: bool, error: StoreError | None = None) -> None:
+        if unavailable and not self._unavailable:
             _log.error("store_away", error=error.message if error else "", hint=error.hint if error else "")
-        elif self._away and not away:
+        elif self._unavailable and not unavailable:
             _log.info("store_back", waiting=self.status().cycles)
-        self._away = away
+        self._unavailable = unavailable
 
     def set_aside(self) -> int:
         """Sets all buffered cycles aside, because another engine wrote these timestamps; returns their number."""

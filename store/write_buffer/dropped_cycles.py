@@ -53,7 +53,7 @@ class DroppedCycles:
         """Reads nothing yet."""
         self._path = folder / name
         self._known: Record | None = None
-        self._unsaved = self._told = False
+        self._unsaved = self._logged = False
 
     def read(self) -> Record | None:
         """The record; None if the file is unreadable and was never read."""
@@ -61,16 +61,16 @@ class DroppedCycles:
             return self._known
         try:
             self._known = _parsed(self._path.read_text(encoding="utf-8"))
-            self._told = False
+            self._logged = False
         except (FileNotFoundError, NotADirectoryError):
             return Record()
         except (OSError, ValueError, KeyError, TypeError) as error:
-            if not self._told:
+            if not self._logged:
                 _log.error("spool_record_unreadable", file=str(self._path), error=str(error), hint=_HINT)
-            self._told = True
+            self._logged = True
         return self._known
 
-    def trouble(self) -> str:
+    def record_error(self) -> str:
         """A sentence while the file is unreadable and its contents unknown; else empty."""
         return f"{self._path} cannot be read. {_HINT}" if self.read() is None else ""
 

@@ -99,16 +99,16 @@ class CycleFiles:
         """Timestamps of the waiting cycles, microseconds since 1970."""
         return frozenset(map(instant_of, self.waiting()))
 
-    def given_up(self) -> tuple[Span, ...]:
-        """Cycles dropped for lack of room, cycles that could not be written, and cycles that the store rejected."""
+    def lost(self) -> tuple[Span, ...]:
+        """Cycles dropped for lack of space, cycles that could not be written, and cycles that the store rejected."""
         records = (self._dropped.read(), self._failed.read())
         alone = (instant_of(path) for path in (*self._of(REFUSED), *self._unwritten))
         spans = (span for record in records if record for span in record.spans)
         return (*spans, *(Span(at, at, 1) for at in alone))
 
-    def trouble(self) -> str:
+    def record_error(self) -> str:
         """Reasons why the dropped cycles are unknown, one sentence per file; else empty."""
-        return " ".join(filter(None, (self._dropped.trouble(), self._failed.trouble())))
+        return " ".join(filter(None, (self._dropped.record_error(), self._failed.record_error())))
 
     def read(self, path: Path) -> BufferedCycle:
         """Reads a cycle. Raises StoreError if the file is damaged."""

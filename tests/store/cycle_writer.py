@@ -1,7 +1,7 @@
-"""Writes cycles to a store for ever, and says each number once it is written. Killed by tests/store/killing.py.
+"""Writes cycles to a store and prints each number once it is written, until tests/store/killing.py kills it.
 
-``python cycle_writer.py STORE_URL [FIRST]``. A cycle is a minute; after each hour of them the store's
-upkeep runs beside the writing, with a line ``upkeep`` before and ``kept`` after it.
+``python cycle_writer.py STORE_URL [FIRST]``. A cycle is a minute. After each hour, maintenance runs in another thread
+and prints the line ``upkeep`` before and ``kept`` after it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ GPUS = tuple(EntityRef("prod", EntityKind.GPU, None, f"gpu-{index}") for index i
 
 
 def instant(number: int) -> datetime:
-    """When a cycle was."""
+    """The timestamp of a cycle."""
     return START + number * STEP
 
 
@@ -61,22 +61,22 @@ def commit_of(number: int, at: datetime) -> CycleCommit:
     return CycleCommit(CycleRecord(str(number), at, 0.1, 1, 1, 400, 0, 2, 0), alerts=alerts, messages=messages)
 
 
-def say(line: object) -> None:
+def print_line(line: object) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
-def keep(metrics: SqlMetricStore, hours: queue.SimpleQueue[datetime]) -> None:
-    """Upkeep of every hour that is over; a writer whose upkeep fails ends."""
+def maintain_hours(metrics: SqlMetricStore, hours: queue.SimpleQueue[datetime]) -> None:
+    """Runs maintenance of every hour that is over. Ends the process if it fails."""
     try:
         while True:
             at = hours.get()
             while not hours.empty():
                 at = hours.get()
-            say("upkeep")
+            print_line("upkeep")
             metrics.prune(at)
-            say("kept")
-    except BaseException:  # noqa: BLE001 whatever it is, the writer must not go on without upkeep
+            print_line("kept")
+    except BaseException:  # noqa: BLE001 the writer must not continue without maintenance
         traceback.print_exc()
         os._exit(1)
 
@@ -85,17 +85,17 @@ def main() -> None:
     state_url, metrics_url = urls_of(sys.argv[1])
     state, metrics = open_state(state_url), open_metrics(metrics_url)
     hours: queue.SimpleQueue[datetime] = queue.SimpleQueue()
-    threading.Thread(target=keep, args=(metrics, hours), daemon=True).start()
+    threading.Thread(target=maintain_hours, args=(metrics, hours), daemon=True).start()
     status = np.zeros((len(GPUS), len(KEYS)), dtype=np.uint8)
     for number in itertools.count(int(sys.argv[2]) if len(sys.argv) > 2 else 1):
         at = instant(number)
         values = np.full(status.shape, float(number))
         metrics.write(at, [SampleBatch("dcgm", at, EntityKind.GPU, KEYS, GPUS, values, status)])
         state.commit(commit_of(number, at))
-        say(number)
+        print_line(number)
         if number % AN_HOUR == 0:
             hours.put(at)
-        time.sleep(0.002)  # a lock is not fair: without a pause upkeep may never get its turn
+        time.sleep(0.002)  # a lock is not fair: without a pause maintenance may starve
 
 
 if __name__ == "__main__":

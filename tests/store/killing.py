@@ -1,4 +1,4 @@
-"""Kills a writer at a random instant and looks at what it left: for the tests, and for ``benchmarks/soak.py``."""
+"""Kills a writer at a random time and checks the store that it leaves, for the tests and ``benchmarks/soak.py``."""
 
 from __future__ import annotations
 
@@ -23,100 +23,102 @@ from store.sql.database import Database
 from tests.store import cycle_writer
 from tests.store.cycle_writer import AN_HOUR, GAUGES, INCREASES, KEYS, STEP, instant
 
-MOST_SECONDS = 1.5  # of writing before the kill: some hours of the writer's time
-DURING_UPKEEP_SECONDS = 0.05
+MOST_SECONDS = 1.5  # of writing before the kill: some hours of simulated time
+MAINTENANCE_SECONDS = 0.05
 MOST_LINES = 5 * AN_HOUR
 
 
 @dataclass(frozen=True, slots=True)
-class Killed:
-    """``cycles`` are in the store now, ``acknowledged`` were said to be; ``in_upkeep``: its upkeep was cut short."""
+class KillResult:
+    """Cycles in the store, and cycles that the writer acknowledged. ``in_maintenance``: maintenance was interrupted."""
 
     cycles: int
     acknowledged: int
-    in_upkeep: bool
+    in_maintenance: bool
 
 
-def kill(url: str, rng: random.Random, first: int = 1) -> Killed:
-    """Start a writer at cycle ``first``, kill it with SIGKILL, and check the store. AssertionError says what is wrong.
+def kill(url: str, rng: random.Random, first: int = 1) -> KillResult:
+    """Starts a writer at cycle ``first``, kills it with SIGKILL, and checks the store. Raises AssertionError.
 
-    Every other time the kill comes soon after the writer has begun its upkeep.
+    Every other kill comes soon after the writer has begun maintenance.
     """
     command = [sys.executable, cycle_writer.__file__, url, str(first)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
-        said = [writer.stdout.readline()]
+        lines = [writer.stdout.readline()]
         if rng.random() < 0.5:
-            while said[-1] and said[-1] != "upkeep\n" and len(said) < MOST_LINES:
-                said.append(writer.stdout.readline())
-            time.sleep(rng.uniform(0.0, DURING_UPKEEP_SECONDS))
+            while lines[-1] and lines[-1] != "upkeep\n" and len(lines) < MOST_LINES:
+                lines.append(writer.stdout.readline())
+            time.sleep(rng.uniform(0.0, MAINTENANCE_SECONDS))
         else:
             time.sleep(rng.uniform(0.0, MOST_SECONDS))
         assert writer.poll() is None, "the writer stopped by itself"
         writer.send_signal(signal.SIGKILL)
-        said += writer.stdout.readlines()
-    whole = [line.strip() for line in said if line.endswith("\n")]
-    acknowledged = max([first - 1, *(int(line) for line in whole if line.isdigit())])
-    upkeep = [line for line in whole if not line.isdigit()]
-    return Killed(check(url, acknowledged), acknowledged, bool(upkeep) and upkeep[-1] == "upkeep")
+        lines += writer.stdout.readlines()
+    complete = [line.strip() for line in lines if line.endswith("\n")]
+    acknowledged = max([first - 1, *(int(line) for line in complete if line.isdigit())])
+    maintenance_lines = [line for line in complete if not line.isdigit()]
+    return KillResult(
+        check(url, acknowledged), acknowledged, bool(maintenance_lines) and maintenance_lines[-1] == "upkeep"
+    )
 
 
 def check(url: str, acknowledged: int) -> int:
-    """What a writer left behind is whole, and goes up to ``acknowledged`` at least. Returns how many cycles it has."""
+    """Checks that all cycles are complete and that none up to ``acknowledged`` is missing. Returns their number."""
     state_url, metrics_url = urls_of(url)
-    open_state(state_url).close()  # opens clean: this upgrades, and would say if it could not
-    cycles = _whole_state(state_url)
-    assert cycles >= acknowledged, f"{acknowledged} cycles were acknowledged, {cycles} are there"
-    _sound(metrics_url)
-    _whole_metrics(metrics_url, acknowledged)
+    open_state(state_url).close()  # upgrades, and raises if it cannot
+    cycles = _check_state(state_url)
+    assert cycles >= acknowledged, f"{acknowledged} cycles were acknowledged, {cycles} are stored"
+    _check_integrity(metrics_url)
+    _check_metrics(metrics_url, acknowledged)
     return cycles
 
 
-def _whole_state(url: str) -> int:
-    """The number of the newest cycle. Cycles are numbered without gaps; of old ones only what they decided is kept."""
+def _check_state(url: str) -> int:
+    """The number of the newest cycle. Cycles are numbered without gaps; old cycles keep only their decisions."""
     with _reading(url, "state") as connection:
         at = metadata.cycle.c.at_us
-        asked = sa.select(sa.func.count(), sa.func.min(at), sa.func.max(at))
-        count, oldest, newest = connection.execute(asked).one()
+        query = sa.select(sa.func.count(), sa.func.min(at), sa.func.max(at))
+        count, oldest, newest = connection.execute(query).one()
         alerts, messages = (
             int(connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one())
             for table in (metadata.alert, metadata.message)
         )
     if not count:
-        assert alerts == messages == 0, "something was decided in no cycle"
+        assert alerts == messages == 0, "decisions without a cycle"
         return 0
     numbers = [round((metadata.instant(moment) - instant(0)) / STEP) for moment in (oldest, newest)]
-    assert count == numbers[1] - numbers[0] + 1, f"cycles {numbers[0]} to {numbers[1]} are only {count}"
-    decided = f"of {numbers[1]} cycles there are {alerts} alerts and {messages} messages"
-    assert alerts == messages == 2 * numbers[1], decided
+    assert count == numbers[1] - numbers[0] + 1, f"only {count} of the cycles {numbers[0]} to {numbers[1]}"
+    message = f"{numbers[1]} cycles with {alerts} alerts and {messages} messages"
+    assert alerts == messages == 2 * numbers[1], message
     return numbers[1]
 
 
-def _sound(url: str) -> None:
+def _check_integrity(url: str) -> None:
     with _reading(url, "metrics") as connection:
         if connection.dialect.name == "sqlite":
             assert connection.exec_driver_sql("PRAGMA integrity_check").scalar_one() == "ok"
 
 
-def _whole_metrics(url: str, acknowledged: int) -> None:
-    """Every minute of the last hours, and every hour since the start: raw values and roll-ups say the same."""
+def _check_metrics(url: str, acknowledged: int) -> None:
+    """Compares every minute of the last hours and every hour since the start: raw values equal roll-ups."""
     store = open_metrics(url)
     try:
         first = max(1, acknowledged - 2 * AN_HOUR)
         window = store.read_windows(EntityKind.GPU, KEYS, instant(first), instant(acknowledged + 2), STEP)
         numbers = (window.times - instant(0).timestamp()) / STEP.total_seconds()
-        whole = (window.values == numbers[None, :, None]).all(axis=(0, 2))
+        complete = (window.values == numbers[None, :, None]).all(axis=(0, 2))
         empty = np.isnan(window.values).all(axis=(0, 2))
-        assert (whole | empty).all(), "a cycle is half there"
-        assert whole[: acknowledged - first + 1].all(), "an acknowledged cycle is lost"
+        assert (complete | empty).all(), "a cycle is incomplete"
+        assert complete[: acknowledged - first + 1].all(), "an acknowledged cycle is lost"
         hours = acknowledged // AN_HOUR
         if hours:
-            _whole_hours(store.read_windows, hours)
+            _check_hours(store.read_windows, hours)
     finally:
         store.close()
 
 
-def _whole_hours(read_windows: object, hours: int) -> None:
+def _check_hours(read_windows: object, hours: int) -> None:
     assert callable(read_windows)
     window = read_windows(EntityKind.GPU, KEYS, instant(0), instant(hours * AN_HOUR), timedelta(hours=1))
     first = np.arange(hours) * AN_HOUR
@@ -139,12 +141,12 @@ def _reading(url: str, area: str) -> Iterator[sa.Connection]:
 
 
 def size(url: str) -> int:
-    """Bytes of the metrics on disk: of the SQLite file, of PostgreSQL's tables."""
+    """Bytes of the metrics on disk: the SQLite file, or PostgreSQL's tables."""
     with _reading(urls_of(url)[1], "metrics") as connection:
         if connection.dialect.name == "sqlite":
             return Path(str(connection.engine.url.database)).stat().st_size
-        held = sa.text("SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE relname = ANY(:names)")
+        query = sa.text("SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE relname = ANY(:names)")
         wide = ("latest_", "hourly_")
-        every = sa.inspect(connection).get_table_names()
-        names = [name for name in every if name in metadata.metrics.tables or name.startswith(wide)]
-        return int(connection.execute(held, {"names": names}).scalar_one())
+        tables = sa.inspect(connection).get_table_names()
+        names = [name for name in tables if name in metadata.metrics.tables or name.startswith(wide)]
+        return int(connection.execute(query, {"names": names}).scalar_one())

@@ -1,4 +1,4 @@
-"""What the tests of upkeep share: batches, looks into the tables, and a watch over transactions."""
+"""Helpers of the maintenance tests: batches, table queries, and a query after each write transaction."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def rows(store_url: str, query: str) -> list[tuple[object, ...]]:
 
 
 def tiers(store_url: str) -> dict[object, object]:
-    seen = "SELECT tier, count(*) FROM block WHERE id NOT IN (SELECT block_id FROM hidden) GROUP BY tier"
-    return dict(rows(store_url, seen))  # type: ignore[arg-type]
+    counts = "SELECT tier, count(*) FROM block WHERE id NOT IN (SELECT block_id FROM hidden) GROUP BY tier"
+    return dict(rows(store_url, counts))  # type: ignore[arg-type]
 
 
 def batch(at: object, power: float, names: tuple[int, ...] = (0, 1)) -> list[SampleBatch]:
@@ -43,25 +43,25 @@ MANY = tuple(EntityRef("prod", EntityKind.GPU, None, f"many-{number:03}") for nu
 
 def write_many(metrics: SqlMetricStore, at: datetime, power: float, entities: tuple[EntityRef, ...] = MANY) -> None:
     values = np.full((len(entities), 1), power)
-    found = SampleBatch("x", at, EntityKind.GPU, (POWER,), entities, values, np.zeros(values.shape, np.uint8))
-    metrics.write(at, [found])
+    sample_batch = SampleBatch("x", at, EntityKind.GPU, (POWER,), entities, values, np.zeros(values.shape, np.uint8))
+    metrics.write(at, [sample_batch])
 
 
 @contextmanager
-def watched(store: SqlMetricStore, query: str) -> Iterator[list[dict[object, object]]]:
-    """What a query of two columns says after each write transaction."""
-    seen: list[dict[object, object]] = []
+def counts_after_writes(store: SqlMetricStore, query: str) -> Iterator[list[dict[object, object]]]:
+    """Records the result of a two-column query after each write transaction."""
+    counts: list[dict[object, object]] = []
     writing = store._database.writing
 
     @contextmanager
-    def looked_at() -> Iterator[sa.Connection]:
+    def writing_and_counting() -> Iterator[sa.Connection]:
         with writing() as connection:
             yield connection
         with store._database.reading() as connection:
-            seen.append({row[0]: row[1] for row in connection.execute(sa.text(query))})
+            counts.append({row[0]: row[1] for row in connection.execute(sa.text(query))})
 
-    store._database.writing = looked_at  # type: ignore[method-assign]
+    store._database.writing = writing_and_counting  # type: ignore[method-assign]
     try:
-        yield seen
+        yield counts
     finally:
         store._database.writing = writing  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""Writes cycles for ever, says each once it is written, keeps the store beside that. For test_kill_maintenance.py."""
+"""Writes cycles, prints each number, and maintains the store, until test_kill_maintenance.py kills it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def main() -> None:
     store = open_metrics(urls_of(sys.argv[1])[1])
     newest = [START]
 
-    def keep() -> None:
+    def maintain() -> None:
         while True:
             store.maintain(newest[0], KEEPS)
 
-    threading.Thread(target=keep, daemon=True).start()
+    threading.Thread(target=maintain, daemon=True).start()
     for number in itertools.count():
         at = START + number * EVERY
         store.write(at, cycle(at))

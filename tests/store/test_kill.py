@@ -1,4 +1,4 @@
-"""A writer that is killed leaves whole cycles: what it said was written is there, and nothing by halves.
+"""A killed writer leaves complete cycles only, including every acknowledged one.
 
 ``make soak`` does it 200 times on each engine.
 """
@@ -10,9 +10,9 @@ import random
 from tests.store.killing import kill
 
 
-def test_only_whole_cycles_survive_ten_kills_9_one_after_the_other(store_url: str) -> None:
+def test_only_complete_cycles_survive_ten_consecutive_kills(store_url: str) -> None:
     rng, cycles = random.Random(1), 0
     for _ in range(10):
-        left = kill(store_url, rng, cycles + 1)
-        assert left.cycles >= max(left.acknowledged, cycles)
-        cycles = left.cycles
+        result = kill(store_url, rng, cycles + 1)
+        assert result.cycles >= max(result.acknowledged, cycles)
+        cycles = result.cycles

@@ -358,12 +358,12 @@ def test_a_cycle_of_which_only_the_decisions_are_there(filled: str) -> None:
     assert "1 cycles have decisions and no values, the first at 2026-03-01T13:00:00Z" in problem.message
     found = look(filled, spooled=lambda: checks.BufferedCycles([at]))["metrics"]
     assert (found.problems, "wait in the write buffer" in found.notes[-1]) == ([], True)
-    found = look(filled, spooled=lambda: checks.BufferedCycles(given_up=[Span(at - 15, at, 2)]))["metrics"]
+    found = look(filled, spooled=lambda: checks.BufferedCycles(lost=[Span(at - 15, at, 2)]))["metrics"]
     assert (found.problems, "the write buffer dropped them" in found.notes[-1]) == ([], True)
     for other in (Span(0, at - 1, 1000), Span(at + 1, at + 9, 1000), Span(0, at, 0)):
-        found = look(filled, spooled=lambda other=other: checks.BufferedCycles(given_up=[other]))["metrics"]
+        found = look(filled, spooled=lambda other=other: checks.BufferedCycles(lost=[other]))["metrics"]
         assert "1 cycles have decisions and no values" in said(found)
-    found = look(filled, spooled=lambda: checks.BufferedCycles(trouble="dropped.json cannot be read."))["metrics"]
+    found = look(filled, spooled=lambda: checks.BufferedCycles(record_error="dropped.json cannot be read."))["metrics"]
     assert "dropped.json cannot be read" in found.notes[-1]
     assert "1 cycles have decisions and no values" in said(found)
 
@@ -389,7 +389,7 @@ def cycles(store_url: str, count: int) -> tuple[SqlMetricStore, Callable[[int], 
 def test_a_late_cycle_before_the_cut_does_not_ask_for_those_that_retention_took(store_url: str) -> None:
     metrics, write = cycles(store_url, 5 * cycle_writer.AN_HOUR)
     retention, now = Retention(raw=timedelta(hours=2)), cycle_writer.instant(5 * cycle_writer.AN_HOUR + 5)
-    assert metrics.maintain(now, retention).forgotten.rows["raw", DeletionReason.AGE] > 0
+    assert metrics.maintain(now, retention).deletions.rows["raw", DeletionReason.AGE] > 0
     assert said(look(store_url)["metrics"]) == ""
     write(65)
     assert said(look(store_url)["metrics"]) == ""

@@ -1,4 +1,4 @@
-"""How a store on a server speaks to it: what is sent, what is tried again, what is told, and when a cycle counts."""
+"""Remote metric store: request format, retries, logged rejections, and the markers that make a cycle count."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ def cycle(at: datetime, *power: float, status: CellStatus = CellStatus.PRESENT) 
 
 
 class Scripted:
-    """A server that answers writes as it is told to, then with 204; it knows no samples."""
+    """A server that returns scripted responses to writes, then 204. It has no samples."""
 
     def __init__(self) -> None:
         self.answers: list[tuple[int, dict[str, str], bytes]] = []
-        self.asked: list[tuple[str, dict[str, str], bytes]] = []
+        self.requests: list[tuple[str, dict[str, str], bytes]] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.port = self._server.server_port
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def secure(self, authority: trustme.CA) -> None:
-        """Speak TLS from now on."""
+        """Switches to TLS."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         authority.issue_cert("127.0.0.1").configure_cert(context)
         self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
@@ -71,16 +71,16 @@ class Scripted:
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                outer.asked.append((self.path, dict(self.headers), body))
-                status, headers, said = 200, {}, NOTHING % (b"vector" if b"count" in body else b"matrix")
+                outer.requests.append((self.path, dict(self.headers), body))
+                status, headers, payload = 200, {}, NOTHING % (b"vector" if b"count" in body else b"matrix")
                 if self.path == "/write":
-                    status, headers, said = outer.answers.pop(0) if outer.answers else (204, {}, b"")
+                    status, headers, payload = outer.answers.pop(0) if outer.answers else (204, {}, b"")
                 self.send_response(status)
                 for name, value in headers.items():
                     self.send_header(name, value)
-                self.send_header("Content-Length", str(len(said)))
+                self.send_header("Content-Length", str(len(payload)))
                 self.end_headers()
-                self.wfile.write(said)
+                self.wfile.write(payload)
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -89,21 +89,21 @@ class Scripted:
 
     @property
     def series(self) -> list[tuple[dict[str, str], list[tuple[int, float]]]]:
-        """Every series that was sent, with its samples."""
-        found = []
-        for path, _, body in self.asked:
+        """Every received series with its samples."""
+        result = []
+        for path, _, body in self.requests:
             if path == "/write":
-                for one in WriteRequest.FromString(bytes(cramjam.snappy.decompress_raw(body))).timeseries:
-                    names = [label.name for label in one.labels]
+                for series in WriteRequest.FromString(bytes(cramjam.snappy.decompress_raw(body))).timeseries:
+                    names = [label.name for label in series.labels]
                     assert names == sorted(names)
-                    labels = {label.name: label.value for label in one.labels}
-                    found.append((labels, [(sample.timestamp, sample.value) for sample in one.samples]))
-        return found
+                    labels = {label.name: label.value for label in series.labels}
+                    result.append((labels, [(sample.timestamp, sample.value) for sample in series.samples]))
+        return result
 
     def remote(self, scheme: str = "http", **more: object) -> Remote:
         base = f"{scheme}://127.0.0.1:{self.port}"
-        told = Remote(f"{base}/write", base, "me", timeout=timedelta(seconds=5), retry_for=timedelta(seconds=1))
-        return replace(told, **more)  # type: ignore[arg-type]
+        remote = Remote(f"{base}/write", base, "me", timeout=timedelta(seconds=5), retry_for=timedelta(seconds=1))
+        return replace(remote, **more)  # type: ignore[arg-type]
 
     def close(self) -> None:
         self._server.shutdown()
@@ -112,9 +112,9 @@ class Scripted:
 
 @pytest.fixture
 def scripted() -> Iterator[Scripted]:
-    found = Scripted()
-    yield found
-    found.close()
+    server = Scripted()
+    yield server
+    server.close()
 
 
 Opened = Callable[[Remote], PrometheusMetricStore]
@@ -134,22 +134,24 @@ def opened(tmp_path: Path) -> Iterator[Opened]:
         store.close()
 
 
-def test_a_cycle_as_it_goes_over_the_wire(scripted: Scripted, opened: Opened) -> None:
+def test_a_cycle_is_sent_as_numbers_statuses_and_a_marker(scripted: Scripted, opened: Opened) -> None:
     written = opened(scripted.remote()).write(T0, cycle(T0, 100.5, NAN, status=CellStatus.RESET))
-    one, other = ({"cluster": "prod", "kind": "gpu", "name": name, "outrider": "me"} for name in ("gpu-0", "gpu-1"))
+    labels, other_labels = (
+        {"cluster": "prod", "kind": "gpu", "name": name, "outrider": "me"} for name in ("gpu-0", "gpu-1")
+    )
     assert written == 1
     assert sorted(scripted.series[:-1], key=str) == [
-        ({"__name__": "outrider_cell_status", **one, "signal": str(ECC)}, [(MS, float(CellStatus.RESET))]),
-        ({"__name__": "outrider_cell_status", **other, "signal": str(ECC)}, [(MS, float(CellStatus.RESET))]),
-        ({"__name__": "outrider_hw_accel_power_watts", **one}, [(MS, 100.5)]),
-        ({"__name__": "outrider_scrape_offset_seconds", **one}, [(MS, 0.0)]),
-        ({"__name__": "outrider_scrape_offset_seconds", **other}, [(MS, 0.0)]),
+        ({"__name__": "outrider_cell_status", **labels, "signal": str(ECC)}, [(MS, float(CellStatus.RESET))]),
+        ({"__name__": "outrider_cell_status", **other_labels, "signal": str(ECC)}, [(MS, float(CellStatus.RESET))]),
+        ({"__name__": "outrider_hw_accel_power_watts", **labels}, [(MS, 100.5)]),
+        ({"__name__": "outrider_scrape_offset_seconds", **labels}, [(MS, 0.0)]),
+        ({"__name__": "outrider_scrape_offset_seconds", **other_labels}, [(MS, 0.0)]),
     ]
     end = {"__name__": "outrider_stored_cycle_microseconds", "kind": "gpu", "outrider": "me", "write": "1"}
     assert scripted.series[-1] == (end, [(MS, T0.timestamp() * 1e6)])
 
 
-def test_a_histogram_is_cumulated_and_one_status_stands_for_all_of_it(scripted: Scripted, opened: Opened) -> None:
+def test_a_histogram_is_sent_cumulative_with_one_status_for_all_buckets(scripted: Scripted, opened: Opened) -> None:
     keys = catalog.signal("engine_ttft_seconds").bucket_keys
     replicas = tuple(EntityRef("prod", EntityKind.REPLICA, "llm", name) for name in "ab")
     values, status = np.zeros((2, len(keys))), np.zeros((2, len(keys)), dtype=np.uint8)
@@ -167,10 +169,14 @@ def test_a_histogram_is_cumulated_and_one_status_stands_for_all_of_it(scripted: 
     assert [value for _, value in by_name["outrider_engine_ttft_seconds_sum"]] == [1.25]
     ((labels, code),) = by_name["outrider_cell_status"]
     assert (labels["name"], labels["signal"], code) == ("b", "engine_ttft_seconds#*", CellStatus.STALE)
-    assert len([path for path, _, _ in scripted.asked if path == "/write"]) == 5, "10 samples a request, then the end"
+    assert len([path for path, _, _ in scripted.requests if path == "/write"]) == 5, (
+        "10 samples per request, then the marker"
+    )
 
 
-def test_headers_and_secrets_go_with_every_request(scripted: Scripted, opened: Opened, tmp_path: Path) -> None:
+def test_headers_and_credentials_are_sent_with_every_request(
+    scripted: Scripted, opened: Opened, tmp_path: Path
+) -> None:
     (tmp_path / "token").write_text("s3cret\n")
     store = opened(
         scripted.remote(
@@ -180,7 +186,7 @@ def test_headers_and_secrets_go_with_every_request(scripted: Scripted, opened: O
     store.write(T0, cycle(T0, 1.0))
     (tmp_path / "token").write_text("other\n")
     store.read_windows(EntityKind.GPU, [POWER], T0, T0 + MINUTE, STEP)
-    sent = [(path, headers["X-Scope-OrgID"], headers["Authorization"]) for path, headers, _ in scripted.asked]
+    sent = [(path, headers["X-Scope-OrgID"], headers["Authorization"]) for path, headers, _ in scripted.requests]
     assert Counter(sent) == {
         ("/api/v1/query", "ml", "Bearer s3cret"): 1,
         ("/write", "ml", "Bearer s3cret"): 2,
@@ -191,7 +197,7 @@ def test_headers_and_secrets_go_with_every_request(scripted: Scripted, opened: O
         store.write(T0 + STEP, cycle(T0 + STEP, 1.0))
 
 
-def test_tls_with_an_authority_of_ones_own(scripted: Scripted, opened: Opened, tmp_path: Path) -> None:
+def test_tls_with_a_private_certificate_authority(scripted: Scripted, opened: Opened, tmp_path: Path) -> None:
     authority = trustme.CA()
     scripted.secure(authority)
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
@@ -201,59 +207,59 @@ def test_tls_with_an_authority_of_ones_own(scripted: Scripted, opened: Opened, t
         opened(scripted.remote("https")).write(T0, cycle(T0, 1.0))
 
 
-def test_what_may_succeed_later_is_tried_again(scripted: Scripted, opened: Opened) -> None:
+def test_retryable_responses_are_retried(scripted: Scripted, opened: Opened) -> None:
     scripted.answers = [(503, {}, b"busy"), (500, {}, b""), (429, {"Retry-After": "1"}, b"slow down")]
     store = opened(scripted.remote(retry_for=timedelta(seconds=5)))
     begun = monotonic()
     assert store.write(T0, cycle(T0, 1.0)) == 2
-    assert monotonic() - begun >= 1.0, "the server asked to be left alone for a second"
-    assert len([path for path, _, _ in scripted.asked if path == "/write"]) == 5
+    assert monotonic() - begun >= 1.0, "the server requested a wait of one second"
+    assert len([path for path, _, _ in scripted.requests if path == "/write"]) == 5
     assert store.condition().refused == {}
 
 
-def test_a_server_that_stays_busy_is_away(scripted: Scripted, opened: Opened) -> None:
+def test_a_server_that_stays_busy_is_unavailable(scripted: Scripted, opened: Opened) -> None:
     scripted.answers = [(429, {"Retry-After": "60"}, b"ingestion rate limit (10000) exceeded")]
     with pytest.raises(StoreUnavailableError, match=r"HTTP 429: ingestion rate limit \(10000\) exceeded"):
         opened(scripted.remote()).write(T0, cycle(T0, 1.0))
 
 
-@pytest.mark.parametrize(("status", "said"), [(401, "no tenant"), (404, "not found"), (413, "too large"), (301, "")])
+@pytest.mark.parametrize(("status", "text"), [(401, "no tenant"), (404, "not found"), (413, "too large"), (301, "")])
 def test_a_configuration_error_is_reported_and_loses_nothing(
-    scripted: Scripted, opened: Opened, status: int, said: str
+    scripted: Scripted, opened: Opened, status: int, text: str
 ) -> None:
-    scripted.answers = [(status, {}, said.encode())]
-    with pytest.raises(StoreUnavailableError, match=f"HTTP {status}.*{said}") as told:
+    scripted.answers = [(status, {}, text.encode())]
+    with pytest.raises(StoreUnavailableError, match=f"HTTP {status}.*{text}") as caught:
         opened(scripted.remote()).write(T0, cycle(T0, 1.0))
-    assert "store.metrics.url_write" in told.value.hint
+    assert "store.metrics.url_write" in caught.value.hint
 
 
 def test_rejected_samples_are_counted_by_reason_and_logged_once(scripted: Scripted, opened: Opened) -> None:
     store = opened(scripted.remote())
-    said = 'out of order sample, series={name="gpu-%d"} at 2026-03-01T12:00:%02d'
-    with structlog.testing.capture_logs() as told:
+    message = 'out of order sample, series={name="gpu-%d"} at 2026-03-01T12:00:%02d'
+    with structlog.testing.capture_logs() as logged:
         for number in range(3):
             at = T0 + number * STEP
-            scripted.answers = [(400, {}, (said % (number, number)).encode())]
-            assert store.write(at, cycle(at, 1.0)) == 0, "two values and the offset were in that request"
+            scripted.answers = [(400, {}, (message % (number, number)).encode())]
+            assert store.write(at, cycle(at, 1.0)) == 0, "that request had two values and the offset"
         scripted.answers = [(400, {}, b"(err-mimir-max-series-per-user) per-user series limit of 150000 exceeded")]
         store.write(T0 + MINUTE, cycle(T0 + MINUTE, 1.0))
     assert store.condition().refused == {
         "HTTP 400: out of order sample, series=… at …": 9,
         "err-mimir-max-series-per-user": 3,
     }
-    assert [line["reason"] for line in told] == list(store.condition().refused)
-    assert told[0]["samples"] == 3
+    assert [line["reason"] for line in logged] == list(store.condition().refused)
+    assert logged[0]["samples"] == 3
 
 
-def test_a_cycle_whose_end_is_refused_is_an_error(scripted: Scripted, opened: Opened) -> None:
+def test_a_cycle_with_a_rejected_marker_is_an_error(scripted: Scripted, opened: Opened) -> None:
     scripted.answers = [(204, {}, b""), (400, {}, b"out of bounds")]
-    with pytest.raises(StoreError, match=r"rejects the cycle of 2026-03-01T12:00:00Z.*out of bounds") as told:
+    with pytest.raises(StoreError, match=r"rejects the cycle of 2026-03-01T12:00:00Z.*out of bounds") as caught:
         opened(scripted.remote()).write(T0, cycle(T0, 1.0))
-    assert not isinstance(told.value, StoreUnavailableError), "it would be refused again"
+    assert not isinstance(caught.value, StoreUnavailableError), "it would be rejected again"
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         (b"<html>", "did not return a matrix: '<html>'"),
         (b'{"status":"error","error":"x"}', "did not return a matrix"),
@@ -264,18 +270,18 @@ def test_a_cycle_whose_end_is_refused_is_an_error(scripted: Scripted, opened: Op
         ),
     ],
 )
-def test_an_invalid_response_is_an_error(body: bytes, said: str) -> None:
-    with pytest.raises(StoreError, match=said):
+def test_an_invalid_response_is_an_error(body: bytes, message: str) -> None:
+    with pytest.raises(StoreError, match=message):
         matrix(body)
 
 
 # --- real servers ---------------------------------------------------------------------------------
 
 
-def test_a_server_that_comes_back_takes_the_same_cycle(tmp_path: Path) -> None:
-    why = metric_servers.missing(("victoria-metrics",))
-    if why is not None:
-        pytest.skip(why)
+def test_a_server_accepts_the_same_cycle_after_an_outage(tmp_path: Path) -> None:
+    reason = metric_servers.missing(("victoria-metrics",))
+    if reason is not None:
+        pytest.skip(reason)
     event = Event("1", EventKind.XID, GPUS[0], T0 + STEP, "dcgm", "79", {})
     with metric_servers.victoria(tmp_path) as server:
         store = searchable(server, tmp_path)
@@ -283,7 +289,7 @@ def test_a_server_that_comes_back_takes_the_same_cycle(tmp_path: Path) -> None:
         server.stop()
         with pytest.raises(StoreUnavailableError, match="does not answer"):
             store.write(T0 + STEP, cycle(T0 + STEP, 3.0, 4.0), [event])
-        assert store.events(T0, T0 + MINUTE) == (event,), "events are kept at once"
+        assert store.events(T0, T0 + MINUTE) == (event,), "events are stored at once"
         with pytest.raises(StoreUnavailableError):
             store.read_windows(EntityKind.GPU, [POWER], T0, T0 + MINUTE, STEP)
         server.start()
@@ -295,27 +301,27 @@ def test_a_server_that_comes_back_takes_the_same_cycle(tmp_path: Path) -> None:
 
 
 def test_cycles_lost_by_a_killed_server_are_sent_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """VictoriaMetrics acknowledges before its disk has the samples."""
-    why = metric_servers.missing(("victoria-metrics",))
-    if why is not None:
-        pytest.skip(why)
+    """VictoriaMetrics acknowledges samples before they are on disk."""
+    reason = metric_servers.missing(("victoria-metrics",))
+    if reason is not None:
+        pytest.skip(reason)
     monkeypatch.setattr(unflushed_cycles, "SEARCHABLE_AFTER", 0.0)
     with metric_servers.victoria(tmp_path) as server:
         store = searchable(server, tmp_path)
         store.write(T0, cycle(T0, 1.0, 2.0))
         server.kill()
         server.start()
-        assert store.latest(EntityKind.GPU, [POWER]).values.size == 0, "it has forgotten, or this test shows nothing"
-        with structlog.testing.capture_logs() as told:
+        assert store.latest(EntityKind.GPU, [POWER]).values.size == 0, "precondition: the server lost the cycle"
+        with structlog.testing.capture_logs() as logged:
             for number in (1, 2):
                 store.write(T0 + number * STEP, cycle(T0 + number * STEP, 3.0, 4.0))
-        assert [line["event"] for line in told] == ["server_lost_cycles"]
+        assert [line["event"] for line in logged] == ["server_lost_cycles"]
         window = store.read_windows(EntityKind.GPU, [POWER], T0, T0 + 3 * STEP, STEP)
         assert window.column(POWER).tolist() == [[1.0, 3.0, 3.0], [2.0, 4.0, 4.0]]
         store.close()
 
 
-def test_half_a_cycle_is_no_cycle(
+def test_an_incomplete_cycle_is_not_read(
     victoria_server: MetricServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Searchable(
@@ -324,17 +330,17 @@ def test_half_a_cycle_is_no_cycle(
     store.write(T0, cycle(T0, 1.0, 2.0, 3.0))
     sent = 0
 
-    genuine = Server.write
+    write = Server.write
 
-    def only_two(server: Server, body: bytes, samples: int, until: float) -> int:
+    def write_two(server: Server, body: bytes, samples: int, deadline: float) -> int:
         nonlocal sent
         sent += 1
         if sent > 2:
-            raise StoreUnavailableError("gone")
-        return genuine(server, body, samples, until)
+            raise StoreUnavailableError("unreachable")
+        return write(server, body, samples, deadline)
 
-    monkeypatch.setattr(Server, "write", only_two)
-    with pytest.raises(StoreUnavailableError, match="gone"):
+    monkeypatch.setattr(Server, "write", write_two)
+    with pytest.raises(StoreUnavailableError, match="unreachable"):
         store.write(T0 + STEP, cycle(T0 + STEP, 4.0, 5.0, 6.0))
     victoria_server.flush()
     assert sent >= 3
@@ -346,16 +352,16 @@ def test_half_a_cycle_is_no_cycle(
 
 
 def test_a_server_without_an_out_of_order_window_is_an_error(tmp_path: Path) -> None:
-    why = metric_servers.missing(("prometheus",))
-    if why is not None:
-        pytest.skip(why)
+    reason = metric_servers.missing(("prometheus",))
+    if reason is not None:
+        pytest.skip(reason)
     with metric_servers.prometheus(tmp_path, out_of_order="0s") as server:
         store = searchable(server, tmp_path)
         store.write(T0, cycle(T0, 1.0))
         store.write(T0 + STEP, cycle(T0 + STEP, 2.0))
-        with pytest.raises(StoreError, match="out of order") as told:
+        with pytest.raises(StoreError, match="out of order") as caught:
             store.write(T0 - STEP, cycle(T0 - STEP, 3.0))
-        assert "out_of_order_time_window" in told.value.hint
+        assert "out_of_order_time_window" in caught.value.hint
         assert store.condition().refused == {"HTTP 400: out of order sample": 4}
         window = store.read_windows(EntityKind.GPU, [POWER], T0 - MINUTE, T0 + MINUTE, 2 * MINUTE)
         assert window.column(POWER).tolist() == [[2.0]]

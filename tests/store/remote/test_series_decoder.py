@@ -1,4 +1,4 @@
-"""What a server gives back is what every other store gives back, whatever was written in whatever order."""
+"""A remote store reads the same as every other store, whatever the order of writes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KEYS = (
     SignalKey(E2E, bucket=5),
     *catalog.signal(TTFT).bucket_keys,
 )
-ASKED = (
+REQUESTED = (
     *KEYS[:5],
     SignalKey(E2E, quantile=0.5),
     SignalKey(E2E, bucket=3),
@@ -49,7 +49,7 @@ ENTITIES = tuple(
 
 
 def batch_of(at: datetime, member: int, seed: int, *, alike: bool) -> SampleBatch:
-    """Cells of one entity: a number, or a status; of a histogram mostly one status for all."""
+    """Cells of one entity, each a number or a status. ``alike``: all buckets of the histogram share one status."""
     random = np.random.default_rng(seed)
     status = random.choice([0, 0, 0, 0, 1, 3, 4, 5, 6], len(KEYS)).astype(np.uint8)
     if alike:
@@ -59,17 +59,17 @@ def batch_of(at: datetime, member: int, seed: int, *, alike: bool) -> SampleBatc
     return SampleBatch(f"t{member}", at, EntityKind.REPLICA, KEYS, (ENTITIES[member],), values[None], status[None])
 
 
-def same(found: Window, expected: Window, *, others: bool = False) -> None:
-    """Equal; ``others``: but for entities of the millisecond before the span, which are all ABSENT."""
+def same(window: Window, expected: Window, *, others: bool = False) -> None:
+    """Asserts equal windows. ``others``: entities of the millisecond before the span may be present, all ABSENT."""
     if not others:
-        assert found.entities == expected.entities
-    rows = [found.entities.index(entity) for entity in expected.entities]
-    beside = [row for row in range(len(found.entities)) if row not in rows]
+        assert window.entities == expected.entities
+    rows = [window.entities.index(entity) for entity in expected.entities]
+    extra = [row for row in range(len(window.entities)) if row not in rows]
     assert rows == sorted(rows)
-    assert (found.status[beside] == CellStatus.ABSENT).all()
-    np.testing.assert_array_equal(found.times, expected.times)
-    np.testing.assert_array_equal(found.status[rows], expected.status)
-    np.testing.assert_allclose(found.values[rows], expected.values, rtol=1e-6)
+    assert (window.status[extra] == CellStatus.ABSENT).all()
+    np.testing.assert_array_equal(window.times, expected.times)
+    np.testing.assert_array_equal(window.status[rows], expected.status)
+    np.testing.assert_allclose(window.values[rows], expected.values, rtol=1e-6)
 
 
 member = st.tuples(st.integers(0, 3), st.integers(0, 1 << 30), st.booleans())
@@ -100,25 +100,25 @@ def test_a_server_returns_the_same_as_memory(
     first: int,
     named: set[int],
 ) -> None:
-    """Also of instants to the microsecond, out of order, and written again with other entities."""
-    found: MetricServer = request.getfixturevalue(f"{server}_server")
-    remote, memory = searchable(found, tmp_path_factory.mktemp("remote")), MemoryMetricStore()
+    """Includes timestamps in microseconds, out of order, and rewritten with other entities."""
+    metric_server: MetricServer = request.getfixturevalue(f"{server}_server")
+    remote, memory = searchable(metric_server, tmp_path_factory.mktemp("remote")), MemoryMetricStore()
     try:
         for slot, micros, members in drawn:
             at = START + timedelta(seconds=15 * slot, microseconds=micros)
-            batches = [batch_of(at, *one[:2], alike=one[2]) for one in members]
+            batches = [batch_of(at, *member[:2], alike=member[2]) for member in members]
             assert remote.write(at, batches) == memory.write(at, batches)
         start = START + first * MINUTE
         for step in (timedelta(seconds=15), MINUTE, 5 * MINUTE):
             span = (start, start + 6 * MINUTE, step)
             for statistic in Statistic:
-                expected = memory.read_windows(EntityKind.REPLICA, ASKED, *span, statistic=statistic)
-                window = remote.read_windows(EntityKind.REPLICA, ASKED, *span, statistic=statistic)
+                expected = memory.read_windows(EntityKind.REPLICA, REQUESTED, *span, statistic=statistic)
+                window = remote.read_windows(EntityKind.REPLICA, REQUESTED, *span, statistic=statistic)
                 same(window, expected, others=server == "prometheus")
-            some = [ENTITIES[one] for one in sorted(named)]
-            expected = memory.read_windows(EntityKind.REPLICA, ASKED, *span, some)
-            same(remote.read_windows(EntityKind.REPLICA, ASKED, *span, some), expected)
-        newest, expected = remote.latest(EntityKind.REPLICA, ASKED), memory.latest(EntityKind.REPLICA, ASKED)
+            chosen = [ENTITIES[member] for member in sorted(named)]
+            expected = memory.read_windows(EntityKind.REPLICA, REQUESTED, *span, chosen)
+            same(remote.read_windows(EntityKind.REPLICA, REQUESTED, *span, chosen), expected)
+        newest, expected = remote.latest(EntityKind.REPLICA, REQUESTED), memory.latest(EntityKind.REPLICA, REQUESTED)
         same(newest, expected, others=server == "prometheus")
         assert set(remote.latest(EntityKind.REPLICA).keys) <= {*KEYS, *catalog.signal(E2E).bucket_keys}
     finally:
@@ -126,7 +126,7 @@ def test_a_server_returns_the_same_as_memory(
 
 
 @pytest.mark.parametrize("server", ["victoria", "prometheus"])
-def test_what_the_server_folds_is_what_its_samples_give(
+def test_server_aggregation_equals_aggregation_of_raw_samples(
     server: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = searchable(request.getfixturevalue(f"{server}_server"), tmp_path)
@@ -136,11 +136,11 @@ def test_what_the_server_folds_is_what_its_samples_give(
         batches = [batch_of(at, member, int(random.integers(1 << 30)), alike=True) for member in range(3)]
         store.write(at, batches)
     span = (START, START + 20 * MINUTE, 2 * MINUTE)
-    asked = [key for key in ASKED if key.name != E2E]  # half a ladder with statuses of its own is told raw only
-    read = partial(store.read_windows, EntityKind.REPLICA, asked, *span)
+    keys = [key for key in REQUESTED if key.name != E2E]  # half a histogram with separate statuses is only read raw
+    read = partial(store.read_windows, EntityKind.REPLICA, keys, *span)
     expected = {statistic: read(statistic=statistic) for statistic in Statistic}
     monkeypatch.setattr(query_ranges, "FOLD_FROM", 0)
-    monkeypatch.setattr(query_ranges.Raw, "fields", None)  # raw samples are not asked for any more
+    monkeypatch.setattr(query_ranges.Raw, "fields", None)  # raw samples must not be queried
     for statistic in Statistic:
         same(read(statistic=statistic), expected[statistic])
     monkeypatch.setattr(query_ranges, "_POINTS", 3)
@@ -149,12 +149,10 @@ def test_what_the_server_folds_is_what_its_samples_give(
 
 
 @pytest.mark.parametrize("server", ["victoria", "prometheus"])
-def test_people_read_quantiles_and_totals_in_promql(
-    server: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_promql_returns_quantiles_and_totals(server: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """The recipes of docs/explanation/scaling-out.md."""
-    found: MetricServer = request.getfixturevalue(f"{server}_server")
-    store = searchable(found, tmp_path)
+    metric_server: MetricServer = request.getfixturevalue(f"{server}_server")
+    store = searchable(metric_server, tmp_path)
     random, buckets = np.random.default_rng(3), catalog.signal(TTFT).bucket_keys
     counts = random.integers(0, 9, (4, 2, len(buckets))).astype(float)
     for slot in range(4):
@@ -165,8 +163,8 @@ def test_people_read_quantiles_and_totals_in_promql(
     owner = f'outrider="{store.owner}"'
     total = counts.sum(axis=(0, 1))
     expected, _ = catalog.bucket_quantile(total[:-1], catalog.signal(TTFT).bounds, 0.9)
-    asked = f"histogram_quantile(0.9, sum by (le) (sum_over_time(outrider_{TTFT}_bucket{{{owner}}}[5m])))"
-    assert store.ask(asked, START + MINUTE) == pytest.approx(float(expected))
+    query = f"histogram_quantile(0.9, sum by (le) (sum_over_time(outrider_{TTFT}_bucket{{{owner}}}[5m])))"
+    assert store.ask(query, START + MINUTE) == pytest.approx(float(expected))
     mean = (
         f"sum(sum_over_time(outrider_{TTFT}_sum{{{owner}}}[5m])) / "
         f'sum(sum_over_time(outrider_{TTFT}_bucket{{{owner},le="+Inf"}}[5m]))'
@@ -178,18 +176,18 @@ def test_people_read_quantiles_and_totals_in_promql(
 def test_two_platforms_share_a_server(victoria_server: MetricServer, tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    one, other = searchable(victoria_server, tmp_path / "a"), searchable(victoria_server, tmp_path / "b")
-    one.write(START, [batch_of(START, 0, 1, alike=True)])
-    other.write(START, [batch_of(START, 1, 1, alike=True)])
-    assert one.latest(EntityKind.REPLICA, KEYS).entities == (ENTITIES[0],)
-    assert other.latest(EntityKind.REPLICA, KEYS).entities == (ENTITIES[1],)
-    assert other.entities(EntityKind.REPLICA) == (ENTITIES[1],)
-    one.close()
-    other.close()
+    first, second = searchable(victoria_server, tmp_path / "a"), searchable(victoria_server, tmp_path / "b")
+    first.write(START, [batch_of(START, 0, 1, alike=True)])
+    second.write(START, [batch_of(START, 1, 1, alike=True)])
+    assert first.latest(EntityKind.REPLICA, KEYS).entities == (ENTITIES[0],)
+    assert second.latest(EntityKind.REPLICA, KEYS).entities == (ENTITIES[1],)
+    assert second.entities(EntityKind.REPLICA) == (ENTITIES[1],)
+    first.close()
+    second.close()
 
 
-def test_an_instant_that_another_process_wrote_is_written_again(victoria_server: MetricServer, tmp_path: Path) -> None:
-    """As after a restart: nothing is remembered, the server is asked."""
+def test_a_timestamp_of_another_process_is_rewritten(victoria_server: MetricServer, tmp_path: Path) -> None:
+    """As after a restart: the cache is empty, and the server is queried."""
     before = searchable(victoria_server, tmp_path)
     before.write(START, [batch_of(START, member, 1, alike=True) for member in (0, 1)])
     before.close()

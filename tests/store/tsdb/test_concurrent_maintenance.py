@@ -17,7 +17,7 @@ from store.tsdb import atomic_replace
 from store.tsdb.retention import DeletionReason
 from store.tsdb.tiers import Work
 from tests.store import aged_store
-from tests.store.aged_store import EVERY, GPUS, HOUR, MINUTE, NEXT_DAYS, POWER, START, fill, same_answers
+from tests.store.aged_store import EVERY, GPUS, HOUR, MINUTE, NEXT_DAYS, POWER, START, assert_same_reads, fill
 from tests.store.maintenance_cases import KEEPS, batch, rows, tiers
 
 
@@ -40,10 +40,10 @@ def test_a_cycle_that_comes_in_between_is_not_lost(
     monkeypatch.setattr(atomic_replace, "stage", interrupted)
     found = metrics.maintain(NEXT_DAYS, KEEPS)
     assert len(came) == 4
-    assert found.put_off == 1, "three attempts were written into; the next run does it"
-    same_answers(metrics, truth, (10 * MINUTE, HOUR))
+    assert found.postponed == 1, "three attempts were written into; the next run does it"
+    assert_same_reads(metrics, truth, (10 * MINUTE, HOUR))
     metrics.maintain(NEXT_DAYS, KEEPS)
-    same_answers(metrics, truth, (10 * MINUTE, HOUR))
+    assert_same_reads(metrics, truth, (10 * MINUTE, HOUR))
 
 
 def test_two_keepers_do_not_take_each_others_rows_away(
@@ -65,7 +65,7 @@ def test_two_keepers_do_not_take_each_others_rows_away(
     metrics.maintain(NEXT_DAYS, KEEPS)
     assert atomic_replace.stage is stage
     other.close()
-    same_answers(metrics, truth)
+    assert_same_reads(metrics, truth)
     assert tiers(store_url) == {"raw": 36, "10m": 14, "1h": 14}
 
 
@@ -97,7 +97,7 @@ def test_rows_that_another_keeper_shows_meanwhile_are_not_deleted(
     metrics.maintain(NEXT_DAYS, KEEPS)
     other.close()
     assert (shown, freed) == ([True], [0]), "what was listed as hidden was shown before it was deleted"
-    same_answers(metrics, truth)
+    assert_same_reads(metrics, truth)
     assert tiers(store_url) == {"raw": 36, "10m": 14, "1h": 14}
 
 
@@ -152,7 +152,7 @@ def test_a_cohort_deleted_by_another_process_is_recreated(metrics: SqlMetricStor
     for minute, names in enumerate([(0, 1), (1, 2), (0, 2), (2, 3)]):
         at = START + minute * MINUTE
         metrics.write(at, batch(at, 1.0, names))
-    assert other.prune(START + 2 * HOUR, KEEPS).forgotten.rows["cohort", DeletionReason.UNUSED] > 0
+    assert other.prune(START + 2 * HOUR, KEEPS).deletions.rows["cohort", DeletionReason.UNUSED] > 0
     other.close()
     at = START + 2 * HOUR
     assert metrics.write(at, batch(at, 5.0, (0, 1))) == 2
@@ -166,7 +166,7 @@ def test_maintenance_continues_after_another_process_deleted_entities(metrics: S
     other = open_metrics(urls_of(store_url)[1])
     other.prune(later + MINUTE, KEEPS)  # the newest row stays, hidden
     metrics.write(later + MINUTE, batch(later + MINUTE, 2.0, (2,)))
-    assert other.prune(later + 2 * MINUTE, KEEPS).forgotten.rows["entity", DeletionReason.UNUSED] == 1
+    assert other.prune(later + 2 * MINUTE, KEEPS).deletions.rows["entity", DeletionReason.UNUSED] == 1
     other.close()
     found = metrics.maintain(later + 2 * HOUR, KEEPS)
     assert found.done[Work.COMPACT] == 1

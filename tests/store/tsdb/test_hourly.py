@@ -42,7 +42,7 @@ def test_an_hourly_row_equals_a_read_of_the_hour(metrics: SqlMetricStore, store_
     metrics.maintain(NEXT_DAYS, KEEPS)
     known = {
         (kind, statistic): truth.read_windows(kind, keys, START, aged_store.END, HOUR, entities, statistic=statistic)
-        for kind, (entities, keys) in aged_store.ASKED.items()
+        for kind, (entities, keys) in aged_store.REQUESTS.items()
         for statistic in Statistic
     }
     for place in range(aged_store.HOURS):

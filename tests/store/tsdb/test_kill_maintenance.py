@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from outrider.model import Statistic
 from store.factory import open_metrics, urls_of
 from store.memory import MemoryMetricStore
-from tests.store.aged_store import EVERY, HOUR, MINUTE, START, fill, same_answers
+from tests.store.aged_store import EVERY, HOUR, MINUTE, START, assert_same_reads, fill
 from tests.store.maintenance_writer import KEEPS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -51,7 +51,7 @@ def test_acknowledged_writes_survive_kill_9_during_maintenance(store_url: str, s
         for now in (None, end + MINUTE, end + timedelta(days=2)):
             if now is not None:
                 store.maintain(now, KEEPS)
-            same_answers(store, truth, (10 * MINUTE, HOUR), START, end, (Statistic.LAST, Statistic.MAX))
+            assert_same_reads(store, truth, (10 * MINUTE, HOUR), START, end, (Statistic.LAST, Statistic.MAX))
         with store._database.reading() as connection:
             left = connection.execute(sa.text("SELECT (SELECT count(*) FROM hidden), (SELECT count(*) FROM due)"))
             assert tuple(left.one()) == (0, 0)

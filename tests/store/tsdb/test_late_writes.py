@@ -14,8 +14,8 @@ from store.factory import SqlMetricStore, open_metrics, urls_of
 from store.memory import MemoryMetricStore
 from store.tsdb import disk_usage, hourly, retention
 from store.tsdb.retention import DeletionReason, Retention
-from tests.store.aged_store import GPUS, HOUR, MINUTE, NEXT_DAYS, POWER, START, fill, same_answers
-from tests.store.maintenance_cases import KEEPS, MANY, batch, rows, tiers, watched, write_many
+from tests.store.aged_store import GPUS, HOUR, MINUTE, NEXT_DAYS, POWER, START, assert_same_reads, fill
+from tests.store.maintenance_cases import KEEPS, MANY, batch, counts_after_writes, rows, tiers, write_many
 
 
 def test_size_takes_the_oldest_raw_values_first_and_then_coarser_ones(
@@ -27,12 +27,12 @@ def test_size_takes_the_oldest_raw_values_first_and_then_coarser_ones(
     with metrics._database.reading() as connection:
         used = disk_usage.measure(connection).used
     found = metrics.maintain(NEXT_DAYS, Retention(raw=timedelta(days=3), size_bytes=used - 1000))
-    assert set(found.forgotten.rows) - {("cohort", DeletionReason.UNUSED)} == {("raw", DeletionReason.SIZE)}
-    same_answers(metrics, truth, (10 * MINUTE, HOUR))
+    assert set(found.deletions.rows) - {("cohort", DeletionReason.UNUSED)} == {("raw", DeletionReason.SIZE)}
+    assert_same_reads(metrics, truth, (10 * MINUTE, HOUR))
     found = metrics.maintain(NEXT_DAYS, Retention(raw=timedelta(days=3), size_bytes=1))
-    found.forgotten.rows.pop(("cohort", DeletionReason.UNUSED), None)
-    assert {what for what, _ in found.forgotten.rows} == {"raw", "hourly", "10m", "1h"}
-    assert {because for _, because in found.forgotten.rows} == {DeletionReason.SIZE}
+    found.deletions.rows.pop(("cohort", DeletionReason.UNUSED), None)
+    assert {what for what, _ in found.deletions.rows} == {"raw", "hourly", "10m", "1h"}
+    assert {because for _, because in found.deletions.rows} == {DeletionReason.SIZE}
     assert tiers(store_url) == {}
 
 
@@ -40,7 +40,7 @@ def test_values_without_a_roll_up_are_deleted_last_and_counted(metrics: SqlMetri
     fill(metrics)
     now = START + 4 * HOUR + MINUTE  # the last hour is not settled, and not rolled up
     found = metrics.maintain(now, Retention(size_bytes=1))
-    assert found.forgotten.rows["raw", DeletionReason.SIZE_NOTHING_ELSE_LEFT] > 0
+    assert found.deletions.rows["raw", DeletionReason.SIZE_NOTHING_ELSE_LEFT] > 0
     assert "10m" not in tiers(store_url)
     metrics.write(now, batch(now, 1.0))
     metrics.maintain(now + MINUTE, Retention(size_bytes=1))
@@ -50,7 +50,7 @@ def test_values_without_a_roll_up_are_deleted_last_and_counted(metrics: SqlMetri
 def test_by_age_nothing_goes_that_is_not_rolled_up(metrics: SqlMetricStore, store_url: str) -> None:
     fill(metrics, end=START + 2 * HOUR)
     found = metrics.maintain(START + 2 * HOUR + MINUTE, Retention(raw=MINUTE))
-    assert found.forgotten.kept[DeletionReason.NOT_ROLLED_UP] == 2, "the second hour of both kinds is not settled"
+    assert found.deletions.kept[DeletionReason.NOT_ROLLED_UP] == 2, "the second hour of both kinds is not settled"
     assert tiers(store_url)["raw"] == 2 * 20
 
 
@@ -67,7 +67,7 @@ def test_a_file_gives_room_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         after = disk_usage.measure(connection)
         assert connection.exec_driver_sql("PRAGMA integrity_check").scalar() == "ok"
     store.close()
-    assert found.given_back > 0
+    assert found.released_bytes > 0
     assert after.free == 0
     assert path.stat().st_size == after.used < full.used
 
@@ -83,11 +83,11 @@ def test_a_file_that_cannot_shrink_learns_it_when_it_is_rebuilt(
         store.close()
     store = open_metrics(f"sqlite:///{path}")
     assert not shrinks(store)
-    assert store.maintain(NEXT_DAYS, KEEPS).given_back == 0
-    same_answers(store, truth, (10 * MINUTE, HOUR))
+    assert store.maintain(NEXT_DAYS, KEEPS).released_bytes == 0
+    assert_same_reads(store, truth, (10 * MINUTE, HOUR))
     store.prune(NEXT_DAYS, KEEPS, vacuum=True)
     assert shrinks(store)
-    same_answers(store, truth, (10 * MINUTE, HOUR))
+    assert_same_reads(store, truth, (10 * MINUTE, HOUR))
     store.close()
 
 
@@ -99,7 +99,7 @@ def shrinks(store: SqlMetricStore) -> bool:
 def test_prune_runs_vacuum_on_a_server(metrics: SqlMetricStore, truth: MemoryMetricStore) -> None:
     fill(metrics)
     metrics.prune(NEXT_DAYS, KEEPS, vacuum=True)
-    same_answers(metrics, truth, (10 * MINUTE, HOUR))
+    assert_same_reads(metrics, truth, (10 * MINUTE, HOUR))
 
 
 BY_HOUR = "SELECT at, count(*) FROM hourly_gpu GROUP BY at"
@@ -108,7 +108,7 @@ BY_HOUR = "SELECT at, count(*) FROM hourly_gpu GROUP BY at"
 def test_an_hour_of_the_wide_tables_is_shown_and_goes_at_once(metrics: SqlMetricStore, store_url: str) -> None:
     write_many(metrics, START, 1.0)
     write_many(metrics, START + HOUR, 1.0)
-    with watched(metrics, BY_HOUR) as seen:
+    with counts_after_writes(metrics, BY_HOUR) as seen:
         metrics.maintain(START + 3 * HOUR, KEEPS)
         write_many(metrics, START + MINUTE, 9.0)
         metrics.maintain(START + 3 * HOUR, KEEPS)
@@ -125,7 +125,7 @@ def test_a_large_hour_is_rewritten_and_deleted_in_parts(
     write_many(metrics, START, 1.0, MANY[:350])
     metrics.maintain(START + 2 * HOUR, KEEPS)
     write_many(metrics, START + MINUTE, 9.0)
-    with watched(metrics, BY_HOUR) as seen:
+    with counts_after_writes(metrics, BY_HOUR) as seen:
         metrics.maintain(START + 2 * HOUR, KEEPS)
         said = "SELECT count(*), count(DISTINCT name), max(hw_accel_power_watts), min(hw_accel_power_watts)"
         assert rows(store_url, f"{said} FROM hourly_gpu") == [(400, 400, 9.0, 5.0)]
@@ -141,10 +141,10 @@ def test_events_go_some_at_a_time(metrics: SqlMetricStore, monkeypatch: pytest.M
     times = [START + number * MINUTE for number in range(10)]
     events = [Event(f"e{n}", EventKind.LOG, GPUS[0], at, "log", "oom", {}, f"k{n}") for n, at in enumerate(times)]
     metrics.write(START, [], events)
-    with watched(metrics, "SELECT 'event', count(*) FROM event") as seen:
+    with counts_after_writes(metrics, "SELECT 'event', count(*) FROM event") as seen:
         found = metrics.maintain(START + 7 * MINUTE + timedelta(days=400))
     counts = [one["event"] for one in seen]
-    assert found.forgotten.rows["event", DeletionReason.AGE] == 7
+    assert found.deletions.rows["event", DeletionReason.AGE] == 7
     assert counts[-1] == 3
     assert max(before - after for before, after in itertools.pairwise([10, *counts])) <= 3  # type: ignore[operator,type-var]
 
@@ -160,7 +160,7 @@ def test_size_takes_no_more_of_the_wide_tables_than_it_must(postgres_url: str, m
     ((raw, many),) = rows(store_url, "SELECT sum(length(payload)), count(*) FROM block WHERE tier = 'raw'")
     limit = used[0] - int(raw) - disk_usage._ROW_BYTES * int(many) - 500  # type: ignore[call-overload]
     found = metrics.maintain(NEXT_DAYS + timedelta(days=1), Retention(raw=timedelta(days=3), size_bytes=limit))
-    assert found.forgotten.rows["raw", DeletionReason.SIZE] == many
+    assert found.deletions.rows["raw", DeletionReason.SIZE] == many
     left = rows(store_url, "SELECT at, count(*) FROM hourly_gpu GROUP BY at")
     assert left == [(max(hours), hours[max(hours)])], "the first day is gone, and that is enough"
     assert tiers(store_url) == rolled

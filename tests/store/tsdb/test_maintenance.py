@@ -17,21 +17,21 @@ from store.memory import MemoryMetricStore
 from store.tsdb.retention import DeletionReason, Retention
 from store.tsdb.tiers import Work
 from tests.store import aged_store
-from tests.store.aged_store import EVERY, GPU_KEYS, GPUS, HOUR, MINUTE, NEXT_DAYS, POWER, START, fill, same_answers
+from tests.store.aged_store import EVERY, GPU_KEYS, GPUS, HOUR, MINUTE, NEXT_DAYS, POWER, START, assert_same_reads, fill
 from tests.store.maintenance_cases import KEEPS, batch, rows, tiers
 
 
 def test_every_tier_gives_the_same_answers(metrics: SqlMetricStore, store_url: str, truth: MemoryMetricStore) -> None:
     fill(metrics)
-    same_answers(metrics, truth)
+    assert_same_reads(metrics, truth)
     during = metrics.maintain(START + 3 * HOUR + 5 * MINUTE, KEEPS)  # the first day is over
     hours = {Work.COMPACT: 6, Work.TEN_MINUTES: 6, Work.ONE_HOUR: 6}
     assert during.done == {**hours, Work.MERGE_TEN_MINUTES: 2, Work.MERGE_HOURS: 2}
-    same_answers(metrics, truth)
+    assert_same_reads(metrics, truth)
     done = metrics.maintain(NEXT_DAYS, KEEPS)
     hours = {Work.COMPACT: 2, Work.TEN_MINUTES: 2, Work.ONE_HOUR: 2}
     assert done.done == {**hours, Work.MERGE_TEN_MINUTES: 2, Work.MERGE_HOURS: 2}
-    same_answers(metrics, truth)
+    assert_same_reads(metrics, truth)
     assert rows(store_url, "SELECT count(*) FROM hidden") == rows(store_url, "SELECT count(*) FROM due") == [(0,)]
     # a day has one row for what is rolled up alike: five signals of GPUs; buckets and quantiles of replicas
     assert tiers(store_url) == {"raw": 4 * (6 + 3), "10m": 2 * (5 + 2), "1h": 2 * (5 + 2)}
@@ -42,8 +42,8 @@ def test_a_span_that_ends_inside_an_hour_equals_raw_values(metrics: SqlMetricSto
     fill(metrics)
     metrics.maintain(NEXT_DAYS, KEEPS)
     for late in (MINUTE, 10 * MINUTE, 25 * MINUTE):
-        same_answers(metrics, truth, (10 * MINUTE, HOUR), START, START + 2 * HOUR + late)
-        same_answers(metrics, truth, (10 * MINUTE, HOUR), START + late, START + 3 * HOUR)
+        assert_same_reads(metrics, truth, (10 * MINUTE, HOUR), START, START + 2 * HOUR + late)
+        assert_same_reads(metrics, truth, (10 * MINUTE, HOUR), START + late, START + 3 * HOUR)
 
 
 def test_old_raw_values_go_and_roll_ups_answer(
@@ -51,17 +51,17 @@ def test_old_raw_values_go_and_roll_ups_answer(
 ) -> None:
     fill(metrics)
     found = metrics.maintain(NEXT_DAYS, Retention(raw=NEXT_DAYS - START - 3 * HOUR))
-    assert found.forgotten.rows.pop(("cohort", DeletionReason.UNUSED)) > 0
-    assert found.forgotten.rows == {("raw", DeletionReason.AGE): 3 * 9, ("latest", DeletionReason.AGE): 2}
-    same_answers(metrics, truth, (10 * MINUTE, 30 * MINUTE, HOUR))
+    assert found.deletions.rows.pop(("cohort", DeletionReason.UNUSED)) > 0
+    assert found.deletions.rows == {("raw", DeletionReason.AGE): 3 * 9, ("latest", DeletionReason.AGE): 2}
+    assert_same_reads(metrics, truth, (10 * MINUTE, 30 * MINUTE, HOUR))
     ecc = metrics.read_windows(EntityKind.GPU, [GPU_KEYS[1]], START, START + HOUR, 5 * MINUTE, GPUS)
     assert np.flatnonzero((ecc.status[:, :, 0] != CellStatus.ABSENT).any(axis=0)).tolist() == [0, 2, 4, 6, 8, 10]
     known = truth.read_windows(EntityKind.GPU, [GPU_KEYS[1]], START, START + HOUR, HOUR, GPUS)
     np.testing.assert_array_equal(np.nansum(ecc.values, axis=1), np.nan_to_num(known.values[:, 0]))
-    same_answers(metrics, truth, (EVERY,), START + 3 * HOUR)
+    assert_same_reads(metrics, truth, (EVERY,), START + 3 * HOUR)
     metrics.maintain(NEXT_DAYS, Retention(raw=HOUR, ten_minutes=HOUR))
     assert set(tiers(store_url)) == {"1h"}
-    same_answers(metrics, truth, (HOUR, 3 * HOUR))
+    assert_same_reads(metrics, truth, (HOUR, 3 * HOUR))
     metrics.maintain(NEXT_DAYS + timedelta(days=3), Retention(raw=HOUR, ten_minutes=HOUR, hours=2 * HOUR))
     assert tiers(store_url) == {}
 
@@ -97,7 +97,7 @@ def test_cut_off_after_any_transaction_it_goes_on_where_it_was(tmp_path: Path) -
     after = 0
 
     def unchanged() -> None:
-        same_answers(store, truth, (10 * MINUTE,), start, start + 2 * HOUR, (Statistic.MEAN,))
+        assert_same_reads(store, truth, (10 * MINUTE,), start, start + 2 * HOUR, (Statistic.MEAN,))
 
     while True:
         copy = tmp_path / f"copy-{after}.db"
@@ -138,11 +138,11 @@ def test_late_cycles_are_rolled_up_again(metrics: SqlMetricStore, store_url: str
     again = START + HOUR + 3 * MINUTE  # and a second write of an instant that is there
     for store in (metrics, truth):
         store.write(again, batch(again, 7000.0))
-    same_answers(metrics, truth)
+    assert_same_reads(metrics, truth)
     done = metrics.maintain(NEXT_DAYS, KEEPS)
     assert done.done[Work.TEN_MINUTES] == done.done[Work.ONE_HOUR] == 3
     assert done.done[Work.MERGE_TEN_MINUTES] == 2
-    same_answers(metrics, truth)
+    assert_same_reads(metrics, truth)
     assert tiers(store_url) == {"raw": 4 * 9, "10m": 2 * 7, "1h": 2 * 7}
 
 

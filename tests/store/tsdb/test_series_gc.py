@@ -55,7 +55,7 @@ def test_rows_of_latest_go_when_raw_values_of_their_age_go(metrics: SqlMetricSto
     put(metrics, T0 + timedelta(hours=1), LIVE)
     assert latest(metrics) == names((*OLD, *LIVE))
     found = metrics.maintain(T0 + timedelta(hours=2, minutes=1), KEEPS)
-    assert found.forgotten.rows["latest", DeletionReason.AGE] == len(OLD)
+    assert found.deletions.rows["latest", DeletionReason.AGE] == len(OLD)
     assert latest(metrics) == names(LIVE)
     assert set(metrics.entities(EntityKind.POD)) == {*OLD, *LIVE}, "roll-ups speak of them still"
 
@@ -69,11 +69,11 @@ def test_entities_go_when_no_kept_tier_can_speak_of_them(metrics: SqlMetricStore
     put(metrics, now - STEP, LIVE[:2], 2.0)  # a new list: the newest is kept, with all that it names
     put(metrics, now - STEP, LIVE, 2.0)
     found = metrics.maintain(now, KEEPS)
-    assert found.forgotten.rows["entity", DeletionReason.UNUSED] == len(OLD)
+    assert found.deletions.rows["entity", DeletionReason.UNUSED] == len(OLD)
     for store in (metrics, other):
         assert store.entities(EntityKind.POD) == LIVE
         assert values(store, now - STEP, LIVE) == [2.0] * 3
-    assert ("entity", DeletionReason.UNUSED) not in metrics.maintain(now, KEEPS).forgotten.rows
+    assert ("entity", DeletionReason.UNUSED) not in metrics.maintain(now, KEEPS).deletions.rows
 
 
 @pytest.mark.parametrize("in_another_process", [False, True])

@@ -1,4 +1,4 @@
-"""A disk that is really full, or read-only: a small file system of memory under an SQLite store."""
+"""A full or read-only disk: a small tmpfs under a store."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REPLICAS = tuple(EntityRef("prod", EntityKind.REPLICA, "llm", f"r-{index}") for 
 
 @contextmanager
 def disk_of(folder: Path, size: str) -> Iterator[Path]:
-    """A file system of memory on a new folder."""
+    """A tmpfs on a new folder."""
     folder.mkdir()
     done = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)],
@@ -48,7 +48,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield disk
 
 
-def mounted(*arguments: str) -> None:
+def mount(*arguments: str) -> None:
     subprocess.run(["mount", *arguments], check=True)
 
 
@@ -68,13 +68,15 @@ def written_until_full(store: SqlMetricStore) -> int:
     return number
 
 
-def test_values_wait_elsewhere_until_there_is_room(small_disk: Path, tmp_path: Path) -> None:
+def test_cycles_are_buffered_while_the_disk_is_full(small_disk: Path, tmp_path: Path) -> None:
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(1 << 20))
     waits_until_there_is_room(open_metrics(f"sqlite:///{small_disk}/x.db"), ballast, tmp_path / "spool")
 
 
-def test_values_wait_elsewhere_until_a_server_has_room(postgres_server: postgres.Server, tmp_path: Path) -> None:
+def test_cycles_are_buffered_while_the_disk_of_a_server_is_full(
+    postgres_server: postgres.Server, tmp_path: Path
+) -> None:
     with disk_of(postgres_server.folder / "small", "24m") as disk, postgres_server.database_in(disk) as url:
         ballast = disk / "ballast"
         ballast.write_bytes(bytes(2 << 20))
@@ -97,20 +99,20 @@ def waits_until_there_is_room(store: SqlMetricStore, ballast: Path, folder: Path
     spooled.close()
 
 
-def test_values_wait_elsewhere_while_the_disk_is_read_only(small_disk: Path, tmp_path: Path) -> None:
-    """As a kernel mounts it after an error of the disk; what had the file open lost it."""
+def test_cycles_are_buffered_while_the_disk_is_read_only(small_disk: Path, tmp_path: Path) -> None:
+    """As the kernel remounts a disk after an error, when open files are lost."""
     store = open_metrics(f"sqlite:///{small_disk}/x.db")
     spooled = BufferedMetricStore(store, tmp_path / "spool", 1 << 24)
     spooled.write(T0, [batch(0)])
     store._database._opened.pool.dispose()
-    mounted("-o", "remount,ro", str(small_disk))
+    mount("-o", "remount,ro", str(small_disk))
     with pytest.raises(StoreUnavailableError, match=r"cannot be (written|opened)"):
         store.write(T0 + STEP, [batch(1)])
     for number in (1, 2, 3):
         spooled.write(T0 + number * STEP, [batch(number)])
     assert spooled.status().cycles == 3
     store._database._opened.pool.dispose()
-    mounted("-o", "remount,rw", str(small_disk))
+    mount("-o", "remount,rw", str(small_disk))
     spooled.write(T0 + 4 * STEP, [batch(4)])
     assert (spooled.status().cycles, spooled.status().dropped_cycles) == (0, 0)
     window = spooled.read_windows(EntityKind.REPLICA, KEYS, T0, T0 + 5 * STEP, STEP, REPLICAS)
