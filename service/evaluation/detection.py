@@ -79,7 +79,9 @@ def _judge_class(
             if first < last:
                 values[row, first - start : last - start] = recording.values[first - shift : last - shift]
         parts.append(
-            ensemble.look(memory, pool, values, step_seconds * np.arange(start, stop, dtype=np.float64), step_seconds)
+            ensemble.evaluate(
+                memory, pool, values, step_seconds * np.arange(start, stop, dtype=np.float64), step_seconds
+            )
         )
         progress(stop / length)
     scores = _joined(parts)
@@ -125,7 +127,9 @@ def judge_nab(read: Sequence[Recording], budget: float, progress: Progress) -> d
         ensemble = Ensemble(series.values.shape[1], budget * 86400.0 / (NAB_READINGS_A_DAY * step))
         memory, pool = ensemble.empty(1), ensemble.empty_pool()
         blocks = [slice(start, start + BLOCK) for start in range(0, series.times.size, BLOCK)]
-        parts = [ensemble.look(memory, pool, series.values[None, span], series.times[span], step) for span in blocks]
+        parts = [
+            ensemble.evaluate(memory, pool, series.values[None, span], series.times[span], step) for span in blocks
+        ]
         judged[series.name] = _judged(series, _joined(parts), 0, slice(None), step)
         progress("backtest", (index + 1) / len(read))
     return judged

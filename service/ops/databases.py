@@ -114,12 +114,12 @@ def _pruned(settings: Settings, now: datetime, *, vacuum: bool, progress: Progre
 
 
 def _sizes(settings: Settings) -> dict[str, tuple[str, int]]:
-    sizes = {}
+    sizes: dict[str, tuple[str, int]] = {}
     for name, database in migrate.databases_of(settings.store.url, create=False).items():
         try:
             if database.exists():
                 with database.reading() as connection:
-                    found[str(name)] = database.display_name, introspection.size(connection, name)
+                    sizes[str(name)] = database.display_name, introspection.size(connection, name)
         finally:
             database.close()
     return sizes
