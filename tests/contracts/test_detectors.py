@@ -542,6 +542,7 @@ for name, make in FACTORIES.items():
 """
 
 
+@pytest.mark.slow
 def test_every_process_sees_the_same():
     """Whatever order its sets have: the seed of hashes differs from process to process."""
     told = [

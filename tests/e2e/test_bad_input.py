@@ -208,6 +208,7 @@ def test_a_clock_that_jumps_back_decides_nothing_and_goes_on():
     play(scene)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "said"),
     [

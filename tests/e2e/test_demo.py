@@ -50,6 +50,7 @@ def performed(seen):
     return {(act["kind"], act["target"]["name"]): act for act in seen["actions"]}
 
 
+@pytest.mark.slow
 def test_the_answer_has_the_keys_that_people_script_against(seen):
     assert set(seen) >= {
         "cycles", "targets", "signals_written", "alerts", "incidents", "forecasts", "recommendations", "actions",
@@ -170,6 +171,7 @@ def instant(text):
     return datetime.fromisoformat(text)
 
 
+@pytest.mark.slow
 def test_a_hung_engine_is_restarted_and_served_again(tmp_path):
     truth, seen, _ = played(tmp_path, "engine-hung", "code-14b-2", 8)
     (incident,) = seen["incidents"]
@@ -185,6 +187,7 @@ def test_a_hung_engine_is_restarted_and_served_again(tmp_path):
     assert not {kind for kind, _ in acts} & {"cordon", "drain", "scale"}, "the device is whole and the load as usual"
 
 
+@pytest.mark.slow
 def test_a_traffic_surge_is_scaled_out_and_restarts_nobody(tmp_path):
     truth, seen, fleet = played(tmp_path, "traffic-surge", "chat-70b", 7)
     (incident,) = seen["incidents"]

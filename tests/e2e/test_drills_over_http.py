@@ -115,6 +115,7 @@ def seen(found: Run) -> list[Any]:
     return [(one.opened_at, one.resolved_at, one.priority, one.hypotheses, one.paged_at) for one in found.incidents]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_pages_over_http_give_the_same_incidents(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     job = runner.Job(SCENARIOS[name], 5)

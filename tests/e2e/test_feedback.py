@@ -114,6 +114,7 @@ def audited(platform):
         return [one for one in store.audit() if one.event in events and one.detail["file"] == own]
 
 
+@pytest.mark.slow
 def test_a_rule_gets_better_and_can_be_put_back(platform):
     (row,) = outrider(platform, "precision")
     assert (row["rule"], row["judged"], row["precision"]) == (RULE, SPELLS, 0.5)

@@ -93,6 +93,7 @@ def running(request, tmp_path) -> Iterator[Running]:
             loop.close()
 
 
+@pytest.mark.slow
 def test_a_drill_shows_the_truth_beside_what_was_found(running: Running) -> None:
     running.step(2)
     assert running.drills()["possible"]
@@ -117,6 +118,7 @@ def test_a_drill_shows_the_truth_beside_what_was_found(running: Running) -> None
     assert [one["drill"] for one in running.client.get("/api/v1/overview").json()["incidents"]] == ["drill"]
 
 
+@pytest.mark.slow
 def test_a_drill_that_is_ended_leaves_the_fleet_whole(running: Running) -> None:
     begun = running.post("/drills", {"fault": "gpu-thermal-throttle", "seconds": 600}).json()
     running.step(2)
@@ -136,6 +138,7 @@ def test_a_drill_that_is_ended_leaves_the_fleet_whole(running: Running) -> None:
     assert window.ends_at < START + timedelta(minutes=2), "the drill's window ends with it"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("order", "status", "said"),
     [
@@ -174,6 +177,7 @@ def silent(_stage: str, _share: float) -> None:
     """A progress bar that nobody looks at."""
 
 
+@pytest.mark.slow
 def test_the_command_line_follows_a_drill_over_the_api(running: Running) -> None:
     url = str(running.client.base_url)
     result = remote_drill.drill(
@@ -188,6 +192,7 @@ def test_the_command_line_follows_a_drill_over_the_api(running: Running) -> None
     assert result["truth"]["entity"]["kind"] == "node"
 
 
+@pytest.mark.slow
 def test_an_interrupted_drill_over_the_api_is_ended(running: Running) -> None:
     def interrupted(_: float) -> None:
         raise KeyboardInterrupt
@@ -208,6 +213,7 @@ def test_an_interrupted_drill_over_the_api_is_ended(running: Running) -> None:
         remote_drill.Api("http://127.0.0.1:9", "secret").get("/overview")
 
 
+@pytest.mark.slow
 def test_a_terminated_drill_over_the_api_is_ended(running: Running) -> None:
     running.step()
     with pytest.raises(KeyboardInterrupt):
@@ -223,6 +229,7 @@ def test_a_terminated_drill_over_the_api_is_ended(running: Running) -> None:
     assert not ordered["running"]
 
 
+@pytest.mark.slow
 def test_a_state_that_is_rightly_left_alone_is_a_passed_drill(running: Running) -> None:
     running.step(2)
     result = remote_drill.drill(
@@ -240,6 +247,7 @@ def test_a_state_that_is_rightly_left_alone_is_a_passed_drill(running: Running) 
     assert (found["negative"], found["detected"], found["passed"]) == (True, False, True)
 
 
+@pytest.mark.slow
 def test_the_path_is_kept_as_it_is_when_the_drill_begins(running: Running) -> None:
     running.step(2)
     begun = running.post("/drills", {"fault": "gpu-lost", "seconds": 300}).json()
@@ -262,6 +270,7 @@ def test_the_fleets_door_refuses_what_is_no_number(running: Running) -> None:
 SOON = GameDaySettings(name="now", faults=["engine-hung"], day="wed", hour=12, window="6m", lasts="2m", seed=1)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("running", [SOON], indirect=True)
 def test_a_game_day_of_the_demo_is_known_to_nobody_before_it_begins(running: Running) -> None:
     opens = game_days.last_opening(SOON, START)

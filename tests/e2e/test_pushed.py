@@ -132,6 +132,7 @@ def engine_page():
         server.server_close()
 
 
+@pytest.mark.slow
 @pytest.mark.live
 @pytest.mark.skipif(BINARY is None, reason="missing: prometheus (Debian package of that name)")
 def test_a_real_prometheus_writes_remotely_and_its_values_are_in_our_store(platform, tmp_path):
@@ -183,6 +184,7 @@ def test_a_real_prometheus_writes_remotely_and_its_values_are_in_our_store(platf
             sender.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temporality", ["cumulative", "delta"])
 def test_the_opentelemetry_sdk_exports_and_its_values_are_in_our_store(platform, temporality):
     from opentelemetry.sdk.metrics import Counter, Histogram
@@ -226,6 +228,7 @@ def test_a_kpi_is_posted_and_read_back_and_wrong_ones_are_named(platform):
     assert platform.newest("svc_kpi_value", "shop") == 42
 
 
+@pytest.mark.slow
 def test_our_own_page_tells_what_came(platform):
     page = httpx.get(f"{platform.url}/metrics", timeout=10).text
     assert 'outrider_received_requests_total{door="kpi",outcome="taken"}' in page

@@ -176,6 +176,7 @@ def platform(tmp_path_factory):
             live.close()
 
 
+@pytest.mark.slow
 def test_it_gets_ready(platform):
     until(lambda: platform.ok("/-/ready"), "/-/ready answers 200")
     assert platform.ok("/-/healthy")
@@ -214,6 +215,7 @@ def test_a_change_needs_the_token(platform):
     assert platform.token not in (platform.config.parent / "serve.log").read_text()
 
 
+@pytest.mark.slow
 def test_a_second_engine_on_the_store_is_refused(platform):
     done = platform.run("run-engine")
     assert done.returncode == 3
@@ -224,6 +226,7 @@ def test_a_second_engine_on_the_store_is_refused(platform):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_dead_engine_is_told_and_acknowledged_by_its_alert(platform):
     inject(platform.live.fleet, "engine-dead", "chat-70b-1", duration=timedelta(minutes=30))
     until(lambda: [one for one in platform.firing() if one.fault == "engine-dead"], "engine-dead fires")
@@ -240,6 +243,7 @@ def test_a_dead_engine_is_told_and_acknowledged_by_its_alert(platform):
     assert silence.rule == "engine-dead"
 
 
+@pytest.mark.slow
 def test_a_killed_engine_is_started_again_and_loses_nothing(platform):
     (alert,) = [one for one in platform.firing() if one.fault == "engine-dead"]
     incidents = [one.id for one in platform.read(lambda store: store.incidents())]
@@ -257,6 +261,7 @@ def test_a_killed_engine_is_started_again_and_loses_nothing(platform):
     until(lambda: platform.ok("/-/ready"), "the API is ready again")
 
 
+@pytest.mark.slow
 def test_sigterm_ends_everything(platform):
     children = children_of(platform.process.pid)
     assert len(children) == 3

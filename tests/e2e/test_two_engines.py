@@ -94,6 +94,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         pytest.skip(f"missing: {error}")
 
 
+@pytest.mark.slow
 def test_the_second_one_stands_by_and_says_for_whom(scene: Scene) -> None:
     first = scene.start("first")
     until(lambda: first.says("engine_started"), "the first engine works")
@@ -104,6 +105,7 @@ def test_the_second_one_stands_by_and_says_for_whom(scene: Scene) -> None:
     assert not second.says("engine_started")
 
 
+@pytest.mark.slow
 def test_an_absent_server_costs_no_values(scene: Scene) -> None:
     began = datetime.now(UTC)
     scene.server.stop("immediate")
@@ -122,6 +124,7 @@ def test_an_absent_server_costs_no_values(scene: Scene) -> None:
     assert not list((scene.folder / ".outrider" / "spool").glob("*.cycle"))
 
 
+@pytest.mark.slow
 def test_a_killed_engine_is_replaced_by_the_one_that_stands_by(scene: Scene) -> None:
     first, second = scene.engines
     first.process.send_signal(signal.SIGKILL)
@@ -132,6 +135,7 @@ def test_a_killed_engine_is_replaced_by_the_one_that_stands_by(scene: Scene) -> 
     assert second.process.poll() is None
 
 
+@pytest.mark.slow
 def test_where_it_may_not_stand_by_it_refuses(scene: Scene) -> None:
     written = yaml.safe_load((scene.folder / "outrider.yaml").read_text())
     written["store"]["stand_by"] = False

@@ -13,6 +13,7 @@ import pytest
 RUNS = 10_000
 
 
+@pytest.mark.slow
 def test_the_parser_withstands_a_fuzzer(tmp_path) -> None:
     if importlib.util.find_spec("atheris") is None:
         ours = sys.platform == "linux" and platform.machine() == "x86_64" and sys.version_info < (3, 14)

@@ -58,6 +58,7 @@ def test_the_types_are_published(name: str) -> None:
     assert resources.files(name).joinpath("py.typed").is_file()
 
 
+@pytest.mark.slow
 def test_the_command_runs(tmp_path: Path) -> None:
     beside = Path(sys.executable).with_name("outrider")
     command = str(beside) if beside.exists() else shutil.which("outrider")

@@ -56,6 +56,7 @@ def test_of_two_replicas_the_one_that_hangs_is_named():
     assert stopped < parse_rfc3339(result["incidents"][0]["opened_at"]) <= stopped + 10 * SCRAPE
 
 
+@pytest.mark.slow
 def test_a_ramp_is_load_never_a_broken_engine():
     result = run("c_ramp")
     faults = {fault for fault, _ in named(result)}
@@ -72,6 +73,7 @@ def test_quiet_recordings_wake_nobody(name):
     assert [alert for alert in result["alerts"] if alert["priority"] in PAGING] == []
 
 
+@pytest.mark.slow
 def test_every_alert_belongs_to_an_incident_that_exists():
     result = run("c_ramp")
     known = {incident["id"] for incident in result["incidents"]}

@@ -55,6 +55,7 @@ def between(before, after):
     return {one["signal"]: one["value"] for one in signal_listing.signals(found)}
 
 
+@pytest.mark.slow
 def test_the_fastapi_example_serves_counts_and_is_read():
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
@@ -92,6 +93,7 @@ def test_the_fastapi_example_serves_counts_and_is_read():
     assert signals["svc_output_invalid_ratio"] == pytest.approx(1 / 3)
 
 
+@pytest.mark.slow
 def test_the_grpc_example_streams_counts_and_is_read():
     with started("grpc_app.py") as process:
         line = process.stdout.readline()

@@ -102,6 +102,7 @@ def configured(url: str, kept: Kept, **more) -> Settings:
     return Settings.model_validate({"cluster": cluster, "collect": {"prometheus": {"url": url, "jobs": jobs, **more}}})
 
 
+@pytest.mark.slow
 @pytest.mark.live
 @pytest.mark.parametrize("pushdown", [None, "5m"])
 def test_what_a_prometheus_keeps_replays_to_what_it_tells(url: str, kept: Kept, tmp_path: Path, pushdown) -> None:
@@ -130,6 +131,7 @@ def test_what_a_prometheus_keeps_replays_to_what_it_tells(url: str, kept: Kept, 
     assert wrong == {}
 
 
+@pytest.mark.slow
 @pytest.mark.live
 def test_what_led_to_an_incident_is_kept_of_a_prometheus_too(url: str, kept: Kept, tmp_path: Path) -> None:
     ring = FlightRing(tmp_path / "ring")

@@ -39,6 +39,7 @@ def settings_of(url: str, **more: Any) -> Settings:
     return Settings.model_validate({"cluster": "c", "collect": {"prometheus": {"url": url, **more}}})
 
 
+@pytest.mark.slow
 def test_doctor_says_what_it_says_of_the_pages(kept: Any, url: str) -> None:
     last = kept.instants[-1]
     jobs = {one.target.adapter: one.target.adapter for one in kept.scrapes}

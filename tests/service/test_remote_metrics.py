@@ -85,6 +85,7 @@ async def watching(
     return settings
 
 
+@pytest.mark.slow
 def test_a_platform_keeps_its_values_on_a_server_that_goes_away_for_a_while(tmp_path: Path) -> None:
     why = metric_servers.missing(("victoria-metrics",))
     if why is not None:

@@ -68,6 +68,7 @@ def synthetic(recording: Recording, **changed: float) -> tuple[Recording, dict[s
     return replace(recording, ttft=result.ttft[0], e2e=result.e2e[0], series=told), changed
 
 
+@pytest.mark.slow
 def test_a_fit_finds_the_step_times_that_made_the_latencies() -> None:
     prefixed = read(HERE, "f_prefix", prefixes={"prefix0": 1024, "prefix1": 1024})
     recording, truth = synthetic(prefixed, step_seconds=0.026, front_seconds=0.018)

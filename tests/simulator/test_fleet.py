@@ -48,6 +48,7 @@ def test_it_starts_warm() -> None:
     assert np.allclose(at_start, later, rtol=0.25)
 
 
+@pytest.mark.slow
 def test_a_quiet_peak_keeps_its_slo() -> None:
     fleet = Fleet(start=PEAK)
     before = fleet.bank.counters.buckets["ttft"].copy()
@@ -63,6 +64,7 @@ def test_a_quiet_peak_keeps_its_slo() -> None:
     assert (fleet.gpus.memory_used / fleet.gpus.memory < 0.93).all()
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_fleet() -> None:
     one, other, another = Fleet(seed=3, start=PEAK), Fleet(seed=3, start=PEAK), Fleet(seed=4, start=PEAK)
     for fleet in (one, other, another):
@@ -82,6 +84,7 @@ def test_nothing_is_lost_when_a_pod_is_restarted() -> None:
     assert ledger.arrived == ledger.finished + ledger.failed + ledger.gave_up + len(fleet.bank.table)
 
 
+@pytest.mark.slow
 def test_a_cold_start_has_its_phases_and_takes_minutes() -> None:
     fleet = Fleet(start=PEAK)
     fleet.restart(0)

@@ -10,9 +10,9 @@ import random
 from tests.store.killing import kill
 
 
-def test_only_complete_cycles_survive_ten_consecutive_kills(store_url: str) -> None:
+def test_only_complete_cycles_survive_five_consecutive_kills(store_url: str) -> None:
     rng, cycles = random.Random(1), 0
-    for _ in range(10):
+    for _ in range(5):
         result = kill(store_url, rng, cycles + 1)
         assert result.cycles >= max(result.acknowledged, cycles)
         cycles = result.cycles

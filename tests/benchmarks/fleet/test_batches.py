@@ -120,6 +120,7 @@ def test_every_signal_of_a_quiet_fleet_is_the_same() -> None:
     assert kinds >= {EntityKind.SERVICE, EntityKind.WORKLOAD, EntityKind.CLUSTER}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["engine-hung", "gpu-lost", "exporter-down", "node-lost", "planned-rollout"])
 def test_every_signal_of_a_broken_fleet_is_the_same(fault: str) -> None:
     both = Both(Fleet(small(), 3))

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -59,6 +60,7 @@ one_alert = st.sampled_from(EVERYTHING).flatmap(
 steps = st.lists(st.lists(one_alert, max_size=8, unique_by=lambda one: one.fingerprint), min_size=1, max_size=6)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(steps, st.booleans())
 def test_every_firing_alert_is_in_exactly_one_open_incident(story, changed):

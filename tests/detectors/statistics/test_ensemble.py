@@ -52,6 +52,7 @@ def test_a_fault_on_many_metrics_alarms_at_once_after_quiet_days():
     assert mature < 4 * HEADROOM * 0.25, "blocks a day; noise alone has no true faults to make room for"
 
 
+@pytest.mark.slow
 def test_one_metric_alone_is_not_enough():
     times, values = days(2, 8, metrics=20)
     values[0, 2000, 3] += 3.0

@@ -50,6 +50,7 @@ def _library(name, logs):
 # where the formula has its second. The members follow the formula.
 
 
+@pytest.mark.slow
 def test_at_midnight_mstl_equals_the_library(week, fitted):
     fit = fitted["mstl"]
     assert fit.slope == 0.0

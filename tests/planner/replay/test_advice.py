@@ -53,6 +53,7 @@ def test_traffic_has_a_class(values, kind):
     assert traffic_class(build_workload(_trace(values))) is kind
 
 
+@pytest.mark.slow
 def test_constant_traffic_gets_the_simplest_policy_of_equal_cost():
     result = advise([_trace(np.full(SLOTS.size, 20.0))], startup=timedelta(minutes=5))[0]
     assert result.recommended == "static"
@@ -61,6 +62,7 @@ def test_constant_traffic_gets_the_simplest_policy_of_equal_cost():
     assert {row["name"] for row in shown["strategies"]} == {"static", "cron", "hpa", "keda", "knative", "outrider"}
 
 
+@pytest.mark.slow
 def test_diurnal_traffic_gets_the_cheapest_policy_that_meets_the_goal():
     result = advise([_trace(20.0 + 12.0 * np.sin(DAY))], startup=timedelta(minutes=5))[0]
     chosen = next(row for row in result.rows if row.name == result.recommended)
@@ -70,6 +72,7 @@ def test_diurnal_traffic_gets_the_cheapest_policy_that_meets_the_goal():
     assert chosen.gpu_hours_ratio < 0.9
 
 
+@pytest.mark.slow
 def test_scale_to_zero_is_recommended_only_if_the_first_request_may_wait():
     trace = _trace(_silent_nights())
     patient = advise([trace], startup=timedelta(minutes=5), cold_start_limit=timedelta(minutes=5))[0]

@@ -77,6 +77,7 @@ def test_a_fit_without_an_optimum_carries_the_newest_value(monkeypatch):
     np.testing.assert_allclose(curves.predicted[0], traffic.slots[curves.begins[0] - 1])
 
 
+@pytest.mark.slow
 def test_forecasts_are_made_once_for_all_startup_times(quick_fits, monkeypatch):
     made = []
     original = score.forecast_paths
@@ -100,6 +101,7 @@ def test_forecasts_are_made_once_for_all_startup_times(quick_fits, monkeypatch):
     assert "prophet" in together[0].settings
 
 
+@pytest.mark.slow
 def test_the_prophet_policy_can_be_left_out(quick_fits):
     result = score.replay([_trace()], startup=FIVE, prophet=False)
     assert quick_fits == []

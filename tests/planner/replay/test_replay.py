@@ -132,6 +132,7 @@ def test_the_oracle_pays_each_stretch_and_bridges_short_gaps():
     assert least_replica_minutes(_flat(load), 1.0) == pytest.approx(100 + 27 + 3)
 
 
+@pytest.mark.slow
 def test_nothing_after_a_minute_is_known_at_it():
     values = _wave(9.0)
     made = build_workload(_trace(values))
@@ -149,6 +150,7 @@ def test_nothing_after_a_minute_is_known_at_it():
     np.testing.assert_allclose(first[:until], second[:until])
 
 
+@pytest.mark.slow
 def test_bounds_cover_the_load_and_rise_with_the_margin():
     values = _wave(9.0)
     text = build_paths(values, 144, 600.0, 2)
@@ -219,6 +221,7 @@ def test_a_plan_and_a_replay_make_the_same_decision():
             assert not cooling[row]
 
 
+@pytest.mark.slow
 def test_the_margin_of_a_history_is_that_of_its_replay():
     values = _wave(6.0)
     times = START + 600.0 * np.arange(values.size)
@@ -237,6 +240,7 @@ def test_a_collapse_is_rejected_for_an_hour_and_then_accepted():
     assert fill_gaps(kept, 144)[303] == 50.0
 
 
+@pytest.mark.slow
 def test_constant_load_never_reverses():
     random = np.random.default_rng(5)
     values = 30.0 * (1.0 + random.uniform(-0.02, 0.02, 8 * 144))
@@ -252,6 +256,7 @@ def test_exactly_constant_load_keeps_exactly_the_needed_replicas():
     assert result.turns_within_30min == 0
 
 
+@pytest.mark.slow
 def test_missing_values_never_scale_in():
     values = _wave(7.0)
     made = build_workload(_trace(values))
@@ -313,6 +318,7 @@ def test_the_timetable_knows_only_the_days_before():
     assert day[5 * 1440 + 300] == pytest.approx(80.0, rel=0.05)
 
 
+@pytest.mark.slow
 def test_our_policy_meets_the_goal_for_less_than_static_peak(replayed):
     result = replayed.traces[0]
     assert result.ours.requests_waiting_over_2s_ratio <= score.WAITING_GOAL

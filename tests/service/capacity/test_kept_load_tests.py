@@ -42,6 +42,7 @@ def kept_path(error: dict[str, Any]) -> Path:
     return Path(words[3])
 
 
+@pytest.mark.slow
 def test_a_test_during_which_the_database_stops_is_kept_and_imported(
     engine: tuple[str, Any], server: postgres.Server, tmp_path: Path
 ) -> None:

@@ -66,6 +66,7 @@ def test_version_in_a_process_of_its_own(tmp_path):
 HEAVY = ("sklearn", "prophet", "pandas", "scipy", "statsforecast", "streamlit", "kubernetes", "fastapi")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "statement",
     [
@@ -421,6 +422,7 @@ def _traffic(folder, days=5):
     return file
 
 
+@pytest.mark.slow
 def test_a_scaling_replay_is_one_document_with_the_agreed_keys_and_a_picture(tmp_path):
     file = _traffic(tmp_path)
     found = answer("capacity", "replay", str(file), "--startup", "5m", "--plot", "drawn", "-o", "json", cwd=tmp_path)
@@ -453,6 +455,7 @@ def test_what_cannot_be_replayed_says_why_and_what_to_do(tmp_path, arguments, sa
     assert found["error"]["hint"]
 
 
+@pytest.mark.slow
 def test_every_strategy_is_compared_and_one_is_advised(tmp_path):
     found = answer("capacity", "strategies", str(_traffic(tmp_path)), "-o", "json", cwd=tmp_path)
     row = found["traces"][0]

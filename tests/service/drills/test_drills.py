@@ -43,6 +43,7 @@ def hung() -> tuple[runner.Run, RecordedRun]:
     return seen, recorder.recorded()
 
 
+@pytest.mark.slow
 def test_a_hung_engine_is_found_named_told_and_repaired(hung) -> None:
     result = commands.result(short("engine-hung"), hung[0], 7)
     assert set(result) >= {
@@ -66,6 +67,7 @@ def test_what_the_platform_is_given_never_says_what_is_broken(hung) -> None:
         assert not any(fault in entity.name for entity in matrix.entities for fault in faults())
 
 
+@pytest.mark.slow
 def test_a_quiet_state_is_passed_by_keeping_quiet() -> None:
     scenario = Scenario("quiet", (PlannedFault("engine-idle", MINUTE, 4 * MINUTE),), negative=True)
     result = commands.result(scenario, runner.run(runner.Job(scenario, 7)), 7)
@@ -96,6 +98,7 @@ def test_an_interrupted_drill_leaves_the_fleet_whole(monkeypatch: pytest.MonkeyP
             assert (getattr(table, effects) == neutral).all(), effects
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_run(hung) -> None:
     again = runner.run(runner.Job(short("engine-hung"), 7))
     first = hung[0]
@@ -176,6 +179,7 @@ def test_no_scenario_has_a_load_that_was_tuned_on(seed: int) -> None:
             assert most >= APART, (shape, minutes, tuned)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", scenarios.SCORING_SHAPES)
 def test_a_fleet_without_a_fault_bears_the_load_of_a_drill(shape: str) -> None:
     seed = max(scenarios.SCORING_SEEDS, key=lambda seed: sum(load.rate.max() for load in loads("diurnal", seed, 1)))
@@ -233,6 +237,7 @@ def test_an_interrupted_export_leaves_an_empty_folder(tmp_path: Path, hung) -> N
     assert list((tmp_path / "set").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_run_with_a_state_before_its_fault_is_told_by_the_fault() -> None:
     planned = PlannedFault("traffic-holiday", timedelta(0), 4 * MINUTE), PlannedFault("engine-dead", MINUTE, 3 * MINUTE)
     scenario = Scenario("mixed", planned)
@@ -248,6 +253,7 @@ def test_a_score_says_when_its_seed_is_one_of_tuning(monkeypatch: pytest.MonkeyP
         assert (found["seed"], found["tuning_seed"]) == (seed, tuned)
 
 
+@pytest.mark.slow
 def test_a_storm_is_counted_by_what_its_faults_touch(hung) -> None:
     assert not hung[0].storm
     scenario = Scenario(
@@ -260,6 +266,7 @@ def test_a_storm_is_counted_by_what_its_faults_touch(hung) -> None:
     assert runner.run(runner.Job(scenario, 7)).storm
 
 
+@pytest.mark.slow
 def test_rivals_see_the_same_values_and_open_incidents_of_their_own(hung) -> None:
     quiet = runner.quiet_run(7)
     opened = {name: rival_detectors.incidents(name, hung[1], quiet) for name in rival_detectors.RIVALS}

@@ -65,6 +65,7 @@ def test_the_week_takes_the_deviations_of_a_weekend_away(tokens):
     assert np.abs(week).mean() < 0.6 * np.abs(without).mean()
 
 
+@pytest.mark.slow
 def test_the_third_saturday_begins_calmly_and_a_fault_on_it_is_found():
     spec, begins = weekly(), SATURDAY - timedelta(minutes=2)
     platform = open_platform(World([Fleet(spec, seed=3, start=begins)]), learned=learn((spec,), 3, begins))

@@ -196,6 +196,7 @@ def store_url(request, tmp_path):
     return f"sqlite:///{tmp_path}/x.db" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
 
 
+@pytest.mark.slow
 def test_a_clock_that_steps_back_leaves_a_sound_store(store_url):
     """Hours were compacted and rolled up when the clock goes back into them, and on from there."""
     state_url, metrics_url = factory.urls_of(store_url)

@@ -166,6 +166,7 @@ class Told:
         return narratives, (state.incidents(), state.actions(), state.alerts(limit=100), shown)
 
 
+@pytest.mark.slow
 def test_incidents_are_the_same_with_the_explainer_on_off_hung_and_talking_nonsense():
     short = timedelta(seconds=1)
     narratives, ends = {}, {}

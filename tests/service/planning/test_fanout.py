@@ -41,6 +41,7 @@ def test_a_missing_ray_is_reported():
         fan_out(square, [1, 2], ray_address="local")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="missing: ray (the extra [ray])")
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning", "ignore::DeprecationWarning")
 def test_a_local_ray_gives_the_same_results():

@@ -66,6 +66,7 @@ def flown(tmp_path_factory):
     return folder, *asyncio.run(recorded(folder, 12))
 
 
+@pytest.mark.slow
 def test_every_scrape_of_every_target_is_there(flown):
     folder, answer, _ = flown
     assert answer == {"dir": str(folder), "targets": 45, "scrapes": 45 * 12}

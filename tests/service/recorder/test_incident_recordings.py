@@ -83,6 +83,7 @@ async def lived(folder: Path) -> tuple[list[Path], list[Path], str]:
         await server.close()
 
 
+@pytest.mark.slow
 def test_a_recording_kept_for_an_incident_replays_to_it(tmp_path: Path) -> None:
     kept, again, victim = asyncio.run(lived(tmp_path))
     assert len(kept) == 1

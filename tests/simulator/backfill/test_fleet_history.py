@@ -31,6 +31,7 @@ def day_of(hour: int, span: timedelta, step: timedelta = STEP, seed: int = 7) ->
     return {block.kind: block for block in backfill(SPEC, seed, start, start + span, step)}
 
 
+@pytest.mark.slow
 def test_blocks_cover_the_past_without_gap_or_overlap() -> None:
     start = datetime(2026, 11, 3, 10, tzinfo=UTC)
     times: dict[EntityKind, list[float]] = {}
@@ -77,6 +78,7 @@ def test_the_same_seed_gives_the_same_past() -> None:
     assert not np.array_equal(one[service].values, another[service].values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hour", [3, 14])
 def test_the_past_has_the_levels_of_the_live_fleet(hour: int) -> None:
     span = timedelta(minutes=12)

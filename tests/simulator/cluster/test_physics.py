@@ -172,6 +172,7 @@ def test_a_share_of_requests_fails_at_once(fleet: Fleet) -> None:
     assert ledger.arrived == ledger.finished + ledger.failed + ledger.gave_up + len(fleet.bank.table)
 
 
+@pytest.mark.slow
 def test_loading_takes_longer_from_slow_storage_and_pulling_from_a_slow_registry() -> None:
     spent = []
     for effects in ((), (("storage_factor", 3.0), ("pull_factor", 4.0))):

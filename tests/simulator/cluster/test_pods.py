@@ -79,6 +79,7 @@ def test_one_that_is_not_held_comes_up_after_its_back_off_unless_its_device_is_l
     assert fleet.pods.pods[1].restarts > 2
 
 
+@pytest.mark.slow
 def test_weights_that_cannot_be_loaded_make_a_crash_loop_that_ends_with_them() -> None:
     fleet = coarse_fleet()
     bent = Bent(fleet, ("slots", "load_fails", 0, 1.0))
@@ -95,6 +96,7 @@ def test_weights_that_cannot_be_loaded_make_a_crash_loop_that_ends_with_them() -
     assert fleet.pods.pods[0].ready
 
 
+@pytest.mark.slow
 def test_a_host_that_is_gone_becomes_not_ready_and_then_its_pods_move(fleet: Fleet) -> None:
     node = int(fleet.pods.node_of_slot[0])
     moved = [pod.slot for pod in fleet.pods.on_node(node)]

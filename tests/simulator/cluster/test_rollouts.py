@@ -40,6 +40,7 @@ def test_pods_are_replaced_one_by_one(fleet: Fleet) -> None:
     assert line.event.kind is EventKind.CHANGE
 
 
+@pytest.mark.slow
 def test_a_revision_that_does_not_come_up_stops_the_update_and_a_rollback_heals_it(fleet: Fleet) -> None:
     bent = Bent(fleet, ("slots", "load_fails", 0, 1.0))
     fleet.rollout(SERVICE, "v2")

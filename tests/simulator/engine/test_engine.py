@@ -41,6 +41,7 @@ def steps(bank: EngineBank, seconds: float, start: float = 0.0, stalled: bool = 
         bank.step(start + number * 0.5, 0.5, Conditions(stalled=np.full(bank.size, stalled)))
 
 
+@pytest.mark.slow
 @given(load=st.floats(0.1, 1.6), seed=st.integers(0, 1000))
 @settings(max_examples=12, deadline=None)
 def test_every_request_is_somewhere(load: float, seed: int) -> None:

@@ -53,6 +53,7 @@ def served(model: EngineModel, requests: list[Request], span: float) -> tuple[np
     return first, end, bank
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 10_000),
     per_second=st.sampled_from([0.5, 2.0, 8.0]),

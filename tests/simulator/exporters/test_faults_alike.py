@@ -120,6 +120,7 @@ def test_long_prompts_make_short_ones_wait_at_the_same_rate(busy: Fleet) -> None
     assert (during.ttft_seconds[here.slots] > 5 * before.ttft_seconds[here.slots]).all()
 
 
+@pytest.mark.slow
 def test_a_retry_storm_feeds_itself_after_its_peak_and_a_surge_does_not(busy: Fleet) -> None:
     surging = deepcopy(busy)
     strike(busy, "retry-storm", "chat-70b")

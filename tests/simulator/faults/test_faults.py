@@ -265,6 +265,7 @@ def test_a_surge_fills_every_replica_of_its_service_and_drains(busy: Fleet) -> N
     assert fleet.bank.waiting[slots].max() < 5
 
 
+@pytest.mark.slow
 def test_more_replicas_shorten_a_surge() -> None:
     queues = []
     for scaled in (False, True):

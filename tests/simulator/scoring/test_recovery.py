@@ -37,6 +37,7 @@ def restart(fleet: Fleet, name: str = "chat-70b-2") -> None:
     fleet.restart(pod.slot)
 
 
+@pytest.mark.slow
 def test_a_fault_that_comes_and_goes_is_not_over_in_a_pause(fleet: Fleet) -> None:
     recovery = watched(fleet, "gpu-memory-fragmentation", minutes=14)
     for _ in range(20):

@@ -44,6 +44,7 @@ def other_url(kind: str, folder: Path, request: pytest.FixtureRequest) -> str:
     return f"sqlite:///{folder}/other/y.db" if kind == "sqlite" else str(request.getfixturevalue("second_url"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("onto", ["sqlite", "postgresql"])
 def test_a_backup_of_either_engine_restores_into_either(
     store_url: str, onto: str, tmp_path: Path, request: pytest.FixtureRequest
@@ -60,6 +61,7 @@ def test_a_backup_of_either_engine_restores_into_either(
     assert full_store.seen(there) == full_store.seen(store_url)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("onto", ["sqlite", "postgresql"])
 def test_a_restored_store_goes_on_where_it_stopped(
     full_backup: Path, onto: str, tmp_path: Path, request: pytest.FixtureRequest
@@ -106,6 +108,7 @@ def test_an_empty_store_needs_no_force_and_leaves_nothing_behind(full_backup: Pa
     assert full_store.stored(sqlite_url) == full_store.stored(full)
 
 
+@pytest.mark.slow
 def test_on_postgresql_force_empties_the_tables_and_a_failure_leaves_them(
     full_backup: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +150,7 @@ def test_columns_that_left_the_catalogue_are_kept(store_url: str, tmp_path: Path
 # --- at work --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_backup_beside_a_busy_writer_is_one_instant(store_url: str, tmp_path: Path) -> None:
     command = [sys.executable, str(WRITER), store_url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
@@ -302,6 +306,7 @@ def spoilt(kind: str, path: Path, source: Path) -> None:
         path.mkdir()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["cut off", "one bit", "a text", "empty", "another tar", "a folder", "missing"])
 @pytest.mark.parametrize("packed", [True, False])
 def test_a_spoilt_backup_is_refused_and_the_store_left_alone(

@@ -66,6 +66,7 @@ def filled(store_url: str) -> str:
     return store_url
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deep", [False, True])
 def test_a_whole_store_has_no_problem_and_every_row_is_counted(filled: str, deep: bool) -> None:
     before = full_store.stored(filled)
@@ -79,6 +80,7 @@ def test_a_whole_store_has_no_problem_and_every_row_is_counted(filled: str, deep
     assert all("amcheck" in one.notes[0] for one in found.values() if filled.startswith("postgresql"))
 
 
+@pytest.mark.slow
 def test_a_store_at_work_is_checked_without_a_false_alarm(store_url: str) -> None:
     command = [sys.executable, str(WRITER), store_url]  # as fast as it can, with an upkeep of its own
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
@@ -108,6 +110,7 @@ def test_a_missing_store_is_an_error_and_is_not_created(store_url: str) -> None:
         assert all("does not contain a store" in said(one) for one in look(store_url).values())
 
 
+@pytest.mark.slow
 def test_a_newer_revision_is_a_problem_and_an_older_one_a_note(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
     change(filled, "state", "UPDATE state_revision SET version_num = 's9999'")
     found = look(filled)
@@ -216,6 +219,7 @@ def test_amcheck_compares_indexes_with_their_tables(own_server: postgres.Server)
 # --- what must be true of blocks ------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_payload_that_is_cut_off_or_bent_is_found(filled: str) -> None:
     row = block_of(filled)
     for payload, words in (
@@ -239,6 +243,7 @@ def test_bent_values_are_found_by_a_deep_look(filled: str) -> None:
     assert f"Block {row.id}" in said(look(filled, deep=True)["metrics"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("column", "value", "words"),
     [
@@ -254,6 +259,7 @@ def test_a_row_that_does_not_fit_its_block(filled: str, column: str, value: int,
     assert words in said(look(filled)["metrics"])
 
 
+@pytest.mark.slow
 def test_a_list_that_is_bent_or_names_what_is_not_there(filled: str) -> None:
     change(
         filled,
@@ -277,6 +283,7 @@ def test_a_list_that_is_gone(sqlite_url: str) -> None:
     assert "a missing or damaged list of entities" in found
 
 
+@pytest.mark.slow
 def test_two_blocks_that_hold_the_same_cells_are_found(filled: str) -> None:
     row = block_of(filled)
     change(
@@ -348,6 +355,7 @@ def test_overlaps_are_those_that_a_look_at_every_pair_finds() -> None:
 # --- decisions ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_cycle_of_which_only_the_decisions_are_there(filled: str) -> None:
     database = Database(urls_of(filled)[1], "metrics")
     at = int((full_store.T0.timestamp() + 60 * 60) * 1_000_000)
@@ -386,6 +394,7 @@ def cycles(store_url: str, count: int) -> tuple[SqlMetricStore, Callable[[int], 
     return metrics, write
 
 
+@pytest.mark.slow
 def test_a_late_cycle_before_the_cut_does_not_ask_for_those_that_retention_took(store_url: str) -> None:
     metrics, write = cycles(store_url, 5 * cycle_writer.AN_HOUR)
     retention, now = Retention(raw=timedelta(hours=2)), cycle_writer.instant(5 * cycle_writer.AN_HOUR + 5)
@@ -410,6 +419,7 @@ def test_rows_that_no_read_sees_are_no_values(store_url: str) -> None:
     assert "1 cycles have decisions and no values" in said(look(store_url)["metrics"])
 
 
+@pytest.mark.slow
 def test_records_that_cannot_be_read_are_counted_and_the_first_is_named(filled: str) -> None:
     change(filled, "state", "UPDATE alert SET body = 'oops' WHERE fingerprint IN ('f5', 'f10')")
     change(filled, "state", "UPDATE incident SET body = '{}' WHERE id = 'i5'")

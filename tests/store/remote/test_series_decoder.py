@@ -82,6 +82,7 @@ cycles = st.lists(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("server", ["victoria", "prometheus"])
 @settings(
     deadline=None,

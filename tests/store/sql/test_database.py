@@ -214,6 +214,7 @@ def test_several_may_open_a_new_store_at_once(store_url: str) -> None:
     assert failures == []
 
 
+@pytest.mark.slow
 def test_two_processes_append_without_losing_a_row(state: SqlStateStore, store_url: str) -> None:
     program = """
 import sys

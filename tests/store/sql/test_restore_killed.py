@@ -30,6 +30,7 @@ restore(sys.argv[1], Path(sys.argv[2]), now=datetime.now(UTC), force=True, progr
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_a_restore_that_is_killed_leaves_the_old_store_or_the_new_one(
     store_url: str, full: str, full_backup: Path, seed: int

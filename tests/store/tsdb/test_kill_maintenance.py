@@ -25,6 +25,7 @@ WRITER = "tests.store.maintenance_writer"
 ENOUGH = 150  # cycles: hours were compacted, rolled up and forgotten by then
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_acknowledged_writes_survive_kill_9_during_maintenance(store_url: str, seed: int) -> None:
     command = [sys.executable, "-m", WRITER, store_url]

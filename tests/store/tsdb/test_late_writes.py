@@ -72,6 +72,7 @@ def test_a_file_gives_room_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert path.stat().st_size == after.used < full.used
 
 
+@pytest.mark.slow
 def test_a_file_that_cannot_shrink_learns_it_when_it_is_rebuilt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, truth: MemoryMetricStore
 ) -> None:
@@ -96,6 +97,7 @@ def shrinks(store: SqlMetricStore) -> bool:
         return disk_usage.shrinks(connection)
 
 
+@pytest.mark.slow
 def test_prune_runs_vacuum_on_a_server(metrics: SqlMetricStore, truth: MemoryMetricStore) -> None:
     fill(metrics)
     metrics.prune(NEXT_DAYS, KEEPS, vacuum=True)

@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
+import pytest
 import sqlalchemy as sa
 
 from outrider.model import CellStatus, EntityKind, Statistic
@@ -21,6 +22,7 @@ from tests.store.aged_store import EVERY, GPU_KEYS, GPUS, HOUR, MINUTE, NEXT_DAY
 from tests.store.maintenance_cases import KEEPS, batch, rows, tiers
 
 
+@pytest.mark.slow
 def test_every_tier_gives_the_same_answers(metrics: SqlMetricStore, store_url: str, truth: MemoryMetricStore) -> None:
     fill(metrics)
     assert_same_reads(metrics, truth)
@@ -38,6 +40,7 @@ def test_every_tier_gives_the_same_answers(metrics: SqlMetricStore, store_url: s
     assert not metrics.maintain(NEXT_DAYS, KEEPS), "nothing is left to do"
 
 
+@pytest.mark.slow
 def test_a_span_that_ends_inside_an_hour_equals_raw_values(metrics: SqlMetricStore, truth: MemoryMetricStore) -> None:
     fill(metrics)
     metrics.maintain(NEXT_DAYS, KEEPS)
@@ -46,6 +49,7 @@ def test_a_span_that_ends_inside_an_hour_equals_raw_values(metrics: SqlMetricSto
         assert_same_reads(metrics, truth, (10 * MINUTE, HOUR), START + late, START + 3 * HOUR)
 
 
+@pytest.mark.slow
 def test_old_raw_values_go_and_roll_ups_answer(
     metrics: SqlMetricStore, store_url: str, truth: MemoryMetricStore
 ) -> None:
@@ -87,6 +91,7 @@ def cut_off(store: SqlMetricStore, after: int) -> Iterator[list[int]]:
         store._database.writing = writing  # type: ignore[method-assign]
 
 
+@pytest.mark.slow
 def test_cut_off_after_any_transaction_it_goes_on_where_it_was(tmp_path: Path) -> None:
     start = START + HOUR  # an hour of each day
     retention = Retention(raw=NEXT_DAYS - start - HOUR, hourly_tables=timedelta(days=9))
@@ -128,6 +133,7 @@ def test_cut_off_after_any_transaction_it_goes_on_where_it_was(tmp_path: Path) -
     assert after > 20
 
 
+@pytest.mark.slow
 def test_late_cycles_are_rolled_up_again(metrics: SqlMetricStore, store_url: str, truth: MemoryMetricStore) -> None:
     fill(metrics)
     metrics.maintain(NEXT_DAYS, KEEPS)

@@ -76,6 +76,7 @@ def test_entities_go_when_no_kept_tier_can_speak_of_them(metrics: SqlMetricStore
     assert ("entity", DeletionReason.UNUSED) not in metrics.maintain(now, KEEPS).deletions.rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_another_process", [False, True])
 def test_what_comes_back_is_known_again(
     metrics: SqlMetricStore, other: SqlMetricStore, store_url: str, in_another_process: bool

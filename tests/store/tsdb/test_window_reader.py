@@ -85,6 +85,7 @@ def same(found: Window, expected: Window) -> None:
     np.testing.assert_allclose(found.values[rows], expected.values)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cycles, st.sampled_from([15, 60, 300]), st.integers(-2, 20))
 def test_every_store_equals_a_plain_loop(

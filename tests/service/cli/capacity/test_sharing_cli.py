@@ -108,7 +108,7 @@ def test_a_split_that_cannot_be_made_says_why(tmp_path: Path) -> None:
     assert "no service is named 'x'" in message(*split, "--service", "x", cwd=tmp_path)
     (tmp_path / "one.txt").write_text("5\n")
     wrong = ("capacity", "split", "--prompts", "one.txt", "--long-ratio")
-    assert "1 of the capacity" in message(*wrong, "1", cwd=tmp_path)
+    assert "invalid capacity share for long prompts: 1" in message(*wrong, "1", cwd=tmp_path)
     assert "0 of the capacity" in message(*wrong, "0", cwd=tmp_path)
 
 
@@ -121,7 +121,7 @@ def test_spares_keep_what_is_needed_and_count_whole_nodes(tmp_path: Path) -> Non
     assert len(found["derivation"]) == 2
     assert "none would be left" in message(*spares, "--losses", "4", cwd=tmp_path)
     assert "--gpus-per-replica" in message(*spares, "--gpus-per-node", "8", cwd=tmp_path)
-    assert "how many replicas" in message("capacity", "spares", "--domains", "3", cwd=tmp_path)
+    assert "number of replicas not given" in message("capacity", "spares", "--domains", "3", cwd=tmp_path)
     assert "failure domains" in message("capacity", "spares", "--needed", "3", cwd=tmp_path)
 
 

@@ -67,6 +67,7 @@ def advised(stored: Path):
     return answer(*ASKED, cwd=stored)
 
 
+@pytest.mark.slow
 def test_services_of_the_store_are_advised_and_what_is_new_says_why(stored: Path, advised) -> None:
     (chat,) = advised["traces"]
     assert chat["name"] == "chat"
@@ -80,6 +81,7 @@ def test_services_of_the_store_are_advised_and_what_is_new_says_why(stored: Path
     assert "not enough to replay" in told.stdout
 
 
+@pytest.mark.slow
 def test_the_same_trace_is_advised_alike_from_a_file(advised, tmp_path: Path) -> None:
     begin = NOW - timedelta(minutes=10 * SLOTS)
     waves = [40.0 + 30.0 * np.sin(2 * np.pi * slot / 144) for slot in range(SLOTS)]
@@ -95,6 +97,7 @@ def test_the_same_trace_is_advised_alike_from_a_file(advised, tmp_path: Path) ->
         assert row["gpu_hours_ratio"] == pytest.approx(same["gpu_hours_ratio"], rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_replay_shows_the_waiting_of_every_strategy_beside_its_cost(tmp_path: Path) -> None:
     begin = NOW - timedelta(days=5)
     waves = [40.0 + 30.0 * np.sin(2 * np.pi * slot / 144) for slot in range(5 * 144)]

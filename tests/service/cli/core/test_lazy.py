@@ -47,6 +47,7 @@ def test_help_and_a_refused_option_import_no_store_and_no_client(arguments, code
     assert call(*arguments) == (code, [])
 
 
+@pytest.mark.slow
 def test_what_goes_on_with_threads_is_imported_before_they_begin():
     assert {name for name, place in PLACES.items() if place.goes_on} >= {"serve", "run-engine", "run-api", "demo"}
     assert "sqlalchemy" in call("run-api", "--help")[1]

@@ -42,6 +42,7 @@ def refused(*arguments: str, cwd: Path, code: int) -> dict[str, Any]:
     return error
 
 
+@pytest.mark.slow
 def test_from_an_empty_folder_to_a_restored_store(folder: Path) -> None:
     assert answer("db", "upgrade", cwd=folder) == {"revision": REVISION}
     checked = answer("db", "check", cwd=folder)
@@ -62,6 +63,7 @@ def test_from_an_empty_folder_to_a_restored_store(folder: Path) -> None:
     assert answer("db", "check", "--deep", cwd=folder)["sound"]
 
 
+@pytest.mark.slow
 def test_prune_says_what_it_did_and_how_large_the_files_are(folder: Path) -> None:
     full_store.fill(url_of(folder), count=30)
     with (folder / "outrider.yaml").open("a") as file:
