@@ -19,7 +19,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.anomaly import feedback_suppression
+from detectors.anomaly import feedback_suppression, seasonal
 from detectors.base import hysteresis, sampling
 from detectors.base.findings import anomaly_finding
 from detectors.base.protocols import AlertFeedback
@@ -70,13 +70,7 @@ WATCHED: dict[EntityKind, tuple[str, ...]] = {
         "engine_ttft_seconds",
         "engine_tpot_seconds",
     ),
-    EntityKind.GPU: (
-        "hw_accel_utilization_ratio",
-        "hw_accel_memory_used_bytes",
-        "hw_accel_temperature_celsius",
-        "hw_accel_power_watts",
-        "hw_accel_core_clock_hertz",
-    ),
+    EntityKind.GPU: seasonal.WATCHED[EntityKind.GPU],
     EntityKind.NODE: (
         "node_cpu_utilization_ratio",
         "node_memory_available_ratio",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from detectors.base.condition_durations import Flags, previous_index
-from outrider.model import CellStatus, Floats, SignalKey, Window
+from outrider.model import CellStatus, Floats, Window, signal_keys
 
 # Growth of any of these proves that the scheduler runs. Requests answered by the HTTP server are not
 # among them: rejections (4xx, 5xx) do not need the scheduler.
@@ -20,22 +20,19 @@ PROGRESS = (
     "engine_requests_finished_total",
     "engine_prompt_tokens_total",
 )
-REPLICA_KEYS = tuple(
-    SignalKey(name)
-    for name in (
-        "engine_up",
-        "target_failure_code",
-        "engine_health_ok",
-        "engine_sleep_state",
-        "engine_requests_running",
-        "engine_requests_waiting",
-        "engine_inflight_requests",
-        "engine_open_files",
-        "engine_http_requests_total",
-        "engine_http_failed_total",
-        "engine_requests_failed_total",
-        *PROGRESS,
-    )
+REPLICA_KEYS = signal_keys(
+    "engine_up",
+    "target_failure_code",
+    "engine_health_ok",
+    "engine_sleep_state",
+    "engine_requests_running",
+    "engine_requests_waiting",
+    "engine_inflight_requests",
+    "engine_open_files",
+    "engine_http_requests_total",
+    "engine_http_failed_total",
+    "engine_requests_failed_total",
+    *PROGRESS,
 )
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from detectors.base.state_arrays import Arrays
 from detectors.statistics.online_regression import DriverModel, trailing
-from outrider.model import SUM_BUCKET, CellStatus, Floats, SignalKey, Window
+from outrider.model import SUM_BUCKET, CellStatus, Floats, SignalKey, Window, signal_keys
 from outrider.vocabulary import catalog
 
 TRAILING_SECONDS = 60.0
@@ -33,7 +33,7 @@ SIGNALS = (
     "engine_batch_tokens",
 )
 KEYS: tuple[SignalKey, ...] = (
-    *(SignalKey(name) for name in SIGNALS),
+    *signal_keys(*SIGNALS),
     *(key for name in _GAPS for key in catalog.signal(name).bucket_keys),
 )
 DEFAULTS: dict[str, float] = STEP.defaults

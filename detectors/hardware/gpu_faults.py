@@ -30,6 +30,7 @@ from outrider.model import (
     NoVerdict,
     SignalKey,
     Window,
+    signal_keys,
 )
 from outrider.topology import Topology
 
@@ -86,7 +87,7 @@ class GpuFaultDetector(StatefulDetector):
 
     name = "gpu-faults"
     kind = EntityKind.GPU
-    keys: tuple[SignalKey, ...] = tuple(SignalKey(name) for name in _GPU_SIGNALS)
+    keys: tuple[SignalKey, ...] = signal_keys(*_GPU_SIGNALS)
     window = EVENT_HOLD
     state_version = 2
     defaults = _DEFAULTS

@@ -35,7 +35,7 @@ from detectors.learning.conditional_detector import (
 )
 from detectors.statistics import peer_groups
 from detectors.statistics.online_regression import DriverModel, RegressionLine
-from outrider.model import EntityRef, Finding, Floats, Interval, NoVerdict, SignalKey, Window
+from outrider.model import EntityRef, Finding, Floats, Interval, NoVerdict, SignalKey, Window, signal_keys
 from outrider.topology import Topology
 
 USED, RESERVED = "hw_accel_memory_used_bytes", "engine_memory_reserved_ratio"
@@ -80,7 +80,7 @@ class GpuMemoryExcessDetector(ConditionalDetector):
     """One verdict per accelerator with a known engine."""
 
     name = "memory-use"
-    keys: tuple[SignalKey, ...] = tuple(SignalKey(name) for name in (USED, RESERVED, CACHE))
+    keys: tuple[SignalKey, ...] = signal_keys(USED, RESERVED, CACHE)
     maybe = (CACHE, RESERVED)
     odd = ("since",)
     ahead_seconds = REGROUP_SECONDS / 2.0

@@ -28,6 +28,7 @@ from outrider.model import (
     NoVerdict,
     SignalKey,
     Window,
+    signal_keys,
 )
 from outrider.topology import Topology
 
@@ -58,7 +59,7 @@ class GpuMemoryLeakDetector(StatefulDetector):
 
     name = "device-memory"
     kind = EntityKind.GPU
-    keys: tuple[SignalKey, ...] = tuple(SignalKey(name) for name in (USED, TOTAL, RESERVED, BUSY, CACHE))
+    keys: tuple[SignalKey, ...] = signal_keys(USED, TOTAL, RESERVED, BUSY, CACHE)
     window = timedelta(minutes=10)
     state_version = 1
     defaults = _DEFAULTS

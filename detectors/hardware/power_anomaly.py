@@ -43,6 +43,7 @@ from outrider.model import (
     NoVerdict,
     SignalKey,
     Window,
+    signal_keys,
 )
 from outrider.topology import Topology
 
@@ -112,7 +113,7 @@ class PowerAnomalyDetector(ConditionalDetector):
     """One verdict per accelerator."""
 
     name = "power-draw"
-    keys: tuple[SignalKey, ...] = tuple(SignalKey(name) for name in (POWER, BUSY, TENSOR, TRAFFIC))
+    keys: tuple[SignalKey, ...] = signal_keys(POWER, BUSY, TENSOR, TRAFFIC)
     maybe = (TENSOR, TRAFFIC)
     odd = ("low_since", "high_since")
     state_version = 2

@@ -26,6 +26,7 @@ from outrider.model import (
     NoVerdict,
     SignalKey,
     Window,
+    signal_keys,
 )
 from outrider.topology import Topology
 
@@ -45,7 +46,7 @@ class PowerCapDetector(StatefulDetector):
 
     name = "power-cap"
     kind = EntityKind.GPU
-    keys: tuple[SignalKey, ...] = tuple(SignalKey(name) for name in (THROTTLED, POWER, LIMIT, CLOCK, BUSY))
+    keys: tuple[SignalKey, ...] = signal_keys(THROTTLED, POWER, LIMIT, CLOCK, BUSY)
     window = timedelta(minutes=10)
     state_version = 1
     defaults: ClassVar[dict[str, Any]] = {"limit": np.nan}

@@ -12,9 +12,9 @@ import numpy as np
 from detectors.base.condition_durations import Flags, gaps, previous_index
 from detectors.base.state_arrays import Arrays
 from outrider import windows
-from outrider.model import Floats, SignalKey, Window
+from outrider.model import Floats, Window, signal_keys
 
-KEYS = tuple(SignalKey(name) for name in ("svc_requests_total", "svc_inflight_requests"))
+KEYS = signal_keys("svc_requests_total", "svc_inflight_requests")
 RECENT = timedelta(minutes=2)
 LEVEL_SECONDS = 1800.0  # earlier level: half an hour of memory, short relative to daily patterns
 LEVEL_KNOWN_SECONDS = 30.0

@@ -18,7 +18,7 @@ from detectors.base.state_arrays import Arrays
 from detectors.base.stateful import StatefulDetector
 from detectors.load import arrivals
 from outrider import windows
-from outrider.model import EntityKind, Evidence, Finding, Interval, NoVerdict, SignalKey, Window
+from outrider.model import EntityKind, Evidence, Finding, Interval, NoVerdict, SignalKey, Window, signal_keys
 from outrider.topology import Topology
 
 SPAN = timedelta(minutes=1)
@@ -37,7 +37,7 @@ class KpiDetector(StatefulDetector):
 
     name = "kpi"
     kind = EntityKind.SERVICE
-    keys: tuple[SignalKey, ...] = tuple(SignalKey(name) for name in (KPI, INVALID, "svc_requests_total"))
+    keys: tuple[SignalKey, ...] = signal_keys(KPI, INVALID, "svc_requests_total")
     window = timedelta(minutes=10)
     state_version = 1
     defaults: ClassVar[dict[str, bool | float]] = {

@@ -20,7 +20,7 @@ from detectors.base.stateful import StatefulDetector
 from detectors.load import arrivals
 from detectors.statistics import peer_groups
 from outrider import windows
-from outrider.model import EntityKind, Finding, Floats, Interval, NoVerdict, SignalKey, Window
+from outrider.model import EntityKind, Finding, Floats, Interval, NoVerdict, SignalKey, Window, signal_keys
 from outrider.topology import Topology
 
 SPAN = timedelta(seconds=90)
@@ -36,15 +36,12 @@ class LoadImbalanceDetector(StatefulDetector):
 
     name = "skew"
     kind = EntityKind.REPLICA
-    keys: tuple[SignalKey, ...] = tuple(
-        SignalKey(name)
-        for name in (
-            "engine_http_requests_total",
-            "engine_requests_finished_total",
-            "engine_inflight_requests",
-            "engine_requests_running",
-            "engine_requests_waiting",
-        )
+    keys: tuple[SignalKey, ...] = signal_keys(
+        "engine_http_requests_total",
+        "engine_requests_finished_total",
+        "engine_inflight_requests",
+        "engine_requests_running",
+        "engine_requests_waiting",
     )
     window = timedelta(minutes=5)
     state_version = 1

@@ -10,14 +10,11 @@ import numpy as np
 from detectors.base.condition_durations import Flags, newest
 from detectors.base.findings import evidence
 from outrider import windows
-from outrider.model import Evidence, Floats, Interval, SignalKey, Window
+from outrider.model import Evidence, Floats, Interval, Window, signal_keys
 
 PROBES = timedelta(minutes=2)
 DNS_TLS = (3.0, 4.0, 18.0)  # probe_outcome_code: dns, tls, cert_expired
-KEYS = tuple(
-    SignalKey(name)
-    for name in ("probe_success", "probe_outcome_code", "probe_http_status_code", "probe_cert_expiry_seconds")
-)
+KEYS = signal_keys("probe_success", "probe_outcome_code", "probe_http_status_code", "probe_cert_expiry_seconds")
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from outrider.model import (
     Priority,
     SignalKey,
     Window,
+    signal_keys,
 )
 from outrider.topology import Topology
 from outrider.vocabulary import catalog
@@ -71,16 +72,13 @@ class QueueingDetector(StatefulDetector):
     kind = EntityKind.SERVICE
     keys: tuple[SignalKey, ...] = (
         *arrivals.KEYS,
-        *(
-            SignalKey(name)
-            for name in (
-                "svc_queue_requests",
-                "svc_generation_tokens_total",
-                "svc_prompt_tokens_total",
-                "svc_abandoned_total",
-                "svc_retries_per_second",
-                "svc_ready_backends",
-            )
+        *signal_keys(
+            "svc_queue_requests",
+            "svc_generation_tokens_total",
+            "svc_prompt_tokens_total",
+            "svc_abandoned_total",
+            "svc_retries_per_second",
+            "svc_ready_backends",
         ),
         *catalog.signal("svc_ttft_seconds").bucket_keys,
         *catalog.signal("svc_tpot_seconds").bucket_keys,

@@ -29,6 +29,7 @@ from outrider.model import (
     NoVerdictReason,
     SignalKey,
     Window,
+    signal_keys,
 )
 from outrider.topology import Topology
 from outrider.vocabulary import catalog
@@ -51,15 +52,8 @@ class RequestOutcomeDetector(StatefulDetector):
     name = "outcomes"
     kind = EntityKind.SERVICE
     keys: tuple[SignalKey, ...] = (
-        *(
-            SignalKey(name)
-            for name in (
-                "svc_requests_total",
-                "svc_failed_total",
-                "svc_refused_total",
-                "svc_abandoned_total",
-                "svc_queue_requests",
-            )
+        *signal_keys(
+            "svc_requests_total", "svc_failed_total", "svc_refused_total", "svc_abandoned_total", "svc_queue_requests"
         ),
         *catalog.signal("svc_ttft_seconds").bucket_keys,
     )

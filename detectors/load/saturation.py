@@ -30,6 +30,7 @@ from outrider.model import (
     Priority,
     SignalKey,
     Window,
+    signal_keys,
 )
 from outrider.topology import Topology
 from outrider.vocabulary import catalog
@@ -120,16 +121,13 @@ class SaturationDetector(StatefulDetector):
     name = "saturation"
     kind = EntityKind.REPLICA
     keys: tuple[SignalKey, ...] = (
-        *(
-            SignalKey(name)
-            for name in (
-                "engine_requests_running",
-                "engine_requests_waiting",
-                "engine_kv_cache_usage_ratio",
-                "engine_preemptions_per_second",
-                "engine_generation_tokens_total",
-                "engine_prompt_tokens_total",
-            )
+        *signal_keys(
+            "engine_requests_running",
+            "engine_requests_waiting",
+            "engine_kv_cache_usage_ratio",
+            "engine_preemptions_per_second",
+            "engine_generation_tokens_total",
+            "engine_prompt_tokens_total",
         ),
         *catalog.signal("engine_ttft_seconds").bucket_keys,
     )

@@ -54,7 +54,16 @@ from outrider.model.plans import (
     Why,
 )
 from outrider.model.samples import Floats, SampleBatch, Statuses, TrustVerdict, Window
-from outrider.model.signals import HOLDING_STATUSES, SUM_BUCKET, CellStatus, Layer, SignalKey, SignalKind, Statistic
+from outrider.model.signals import (
+    HOLDING_STATUSES,
+    SUM_BUCKET,
+    CellStatus,
+    Layer,
+    SignalKey,
+    SignalKind,
+    Statistic,
+    signal_keys,
+)
 from outrider.model.standings import AlarmRate, DetectorStanding, ShadowFinding, Stage, StageReason
 
 __all__ = [
@@ -123,4 +132,5 @@ __all__ = [
     "Verdict",
     "Why",
     "Window",
+    "signal_keys",
 ]

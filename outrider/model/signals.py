@@ -84,3 +84,8 @@ class SignalKey:
             name, bucket = text.split("#", 1)
             return SignalKey(name, bucket=int(bucket))
         return SignalKey(text)
+
+
+def signal_keys(*names: str) -> tuple[SignalKey, ...]:
+    """The plain columns of several signals, in their order."""
+    return tuple(SignalKey(name) for name in names)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from outrider.errors import UsageError
-from outrider.model import Calibration, EntityKind, EntityRef, Floats, SignalKey, Statistic
+from outrider.model import Calibration, EntityKind, EntityRef, Floats, SignalKey, Statistic, signal_keys
 from outrider.ports import MetricStore
 from outrider.topology import Topology
 from planner.capacity.demand import apply_formula
@@ -193,7 +193,7 @@ def replicas_of_store(
     the replica's GPU type, else of the first one. Replicas without values are left out, because they may be busy.
     """
     names = (calibrate.RUNNING, calibrate.WAITING, calibrate.KV_USED, "engine_prefix_cache_hit_ratio")
-    window = metrics.latest(EntityKind.REPLICA, tuple(SignalKey(name) for name in names))
+    window = metrics.latest(EntityKind.REPLICA, signal_keys(*names))
     members = set(topology.below(service, EntityKind.REPLICA))
     replicas = []
     for row, replica in enumerate(window.entities):

@@ -18,9 +18,9 @@ from outrider.model import (
     EntityRef,
     FleetService,
     LeadTime,
-    SignalKey,
     Statistic,
     Window,
+    signal_keys,
 )
 from outrider.ports import MetricStore
 from outrider.records.change_log import ChangeLog, Startup
@@ -38,7 +38,7 @@ LONGER_SPAN = timedelta(days=8)  # if the load of the last day was too low, such
 CALIBRATION_STEPS = tuple(timedelta(minutes=minutes) for minutes in (1, 2, 5, 10))
 _MAX_CELLS = 30_000
 ENGINE_LOAD_STEP = timedelta(minutes=10)
-ENGINE_LOAD_KEYS = tuple(SignalKey(name) for name in (calibrate.RUNNING, calibrate.WAITING, calibrate.KV_USED))
+ENGINE_LOAD_KEYS = signal_keys(calibrate.RUNNING, calibrate.WAITING, calibrate.KV_USED)
 STARTUP_SPAN = timedelta(days=14)
 MAX_STARTUPS = 5000
 

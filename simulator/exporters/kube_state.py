@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
 
 import numpy as np
 
@@ -26,6 +28,11 @@ class ServiceView:
     most: int
     limited: bool
     blind: bool
+
+    @property
+    def unavailable(self) -> int:
+        """Replicas that are ordered but not ready."""
+        return max(0, self.ordered - self.ready)
 
 
 class KubeStatePage:
@@ -82,75 +89,66 @@ def _views(fleet: Fleet) -> list[ServiceView]:
 
 
 def _conditions(view: ServiceView) -> Lines:
-    said = {"AbleToScale": True, "ScalingActive": not view.blind, "ScalingLimited": view.limited}
-    for condition, holds in said.items():
+    conditions = {"AbleToScale": True, "ScalingActive": not view.blind, "ScalingLimited": view.limited}
+    for condition, holds in conditions.items():
         for more, value in one_of("status", ("true", "false", "unknown"), "true" if holds else "false"):
             yield pairs(condition=condition) + more, value
 
 
-_DEPLOYMENTS = (
-    KubeFamily(
-        "kube_deployment_spec_replicas",
-        "gauge",
-        "[STABLE] Number of desired pods for a deployment.",
-        lambda view: [("", view.ordered)],
-    ),
-    KubeFamily(
-        "kube_deployment_status_replicas",
-        "gauge",
-        "[STABLE] The number of replicas per deployment.",
-        lambda view: [("", view.present)],
-    ),
-    KubeFamily(
-        "kube_deployment_status_replicas_ready",
-        "gauge",
-        "[STABLE] The number of ready replicas per deployment.",
-        lambda view: [("", view.ready)],
-    ),
-    KubeFamily(
+def _gauges(*rows: tuple[str, str, str]) -> tuple[KubeFamily, ...]:
+    """Families of one value per object, each as metric name, attribute of the view, and help text."""
+    return tuple(KubeFamily(name, "gauge", text, partial(_value, attrgetter(read))) for name, read, text in rows)
+
+
+def _value(read: Callable[[ServiceView], int], view: ServiceView) -> Lines:
+    return [("", read(view))]
+
+
+_DEPLOYMENTS = _gauges(
+    ("kube_deployment_spec_replicas", "ordered", "[STABLE] Number of desired pods for a deployment."),
+    ("kube_deployment_status_replicas", "present", "[STABLE] The number of replicas per deployment."),
+    ("kube_deployment_status_replicas_ready", "ready", "[STABLE] The number of ready replicas per deployment."),
+    (
         "kube_deployment_status_replicas_available",
-        "gauge",
+        "ready",
         "[STABLE] The number of available replicas per deployment.",
-        lambda view: [("", view.ready)],
     ),
-    KubeFamily(
+    (
         "kube_deployment_status_replicas_unavailable",
-        "gauge",
+        "unavailable",
         "[STABLE] The number of unavailable replicas per deployment.",
-        lambda view: [("", max(0, view.ordered - view.ready))],
     ),
-    KubeFamily(
+    (
         "kube_deployment_status_replicas_updated",
-        "gauge",
+        "updated",
         "[STABLE] The number of updated replicas per deployment.",
-        lambda view: [("", view.updated)],
     ),
 )
 _AUTOSCALERS = (
-    KubeFamily(
-        "kube_horizontalpodautoscaler_spec_min_replicas",
-        "gauge",
-        "[STABLE] Lower limit for the number of pods that can be set by the autoscaler, default 1.",
-        lambda view: [("", view.least)],
-    ),
-    KubeFamily(
-        "kube_horizontalpodautoscaler_spec_max_replicas",
-        "gauge",
-        "[STABLE] Upper limit for the number of pods that can be set by the autoscaler; "
-        "cannot be smaller than MinReplicas.",
-        lambda view: [("", view.most)],
-    ),
-    KubeFamily(
-        "kube_horizontalpodautoscaler_status_current_replicas",
-        "gauge",
-        "[STABLE] Current number of replicas of pods managed by this autoscaler.",
-        lambda view: [("", view.present)],
-    ),
-    KubeFamily(
-        "kube_horizontalpodautoscaler_status_desired_replicas",
-        "gauge",
-        "[STABLE] Desired number of replicas of pods managed by this autoscaler.",
-        lambda view: [("", view.wanted)],
+    *_gauges(
+        (
+            "kube_horizontalpodautoscaler_spec_min_replicas",
+            "least",
+            "[STABLE] Lower limit for the number of pods that can be set by the autoscaler, default 1.",
+        ),
+        (
+            "kube_horizontalpodautoscaler_spec_max_replicas",
+            "most",
+            (
+                "[STABLE] Upper limit for the number of pods that can be set by the autoscaler; "
+                "cannot be smaller than MinReplicas."
+            ),
+        ),
+        (
+            "kube_horizontalpodautoscaler_status_current_replicas",
+            "present",
+            "[STABLE] Current number of replicas of pods managed by this autoscaler.",
+        ),
+        (
+            "kube_horizontalpodautoscaler_status_desired_replicas",
+            "wanted",
+            "[STABLE] Desired number of replicas of pods managed by this autoscaler.",
+        ),
     ),
     KubeFamily(
         "kube_horizontalpodautoscaler_status_condition",
