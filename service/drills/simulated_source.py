@@ -52,7 +52,7 @@ class FleetSource:
             self._collector.set_targets(listed)
         scrapes = [_scrape(target, self._pages[one.fleet.spec.cluster].answer(one.target), at) for one, target in asked]
         collected = self._collector.absorb(scrapes, at)
-        heard = [event for one in self._heard for event in one.news()]
+        heard = [event for one in self._heard for event in one.new_events()]
         return replace(collected, events=self._deduplicator.deduplicate((*heard, *collected.events)))
 
     async def close(self) -> None:

@@ -146,9 +146,9 @@ class EngineBank:
     def fail(self, replica: np.ndarray) -> None:
         """Counts requests (one entry each, replicas may repeat) with an immediate 500."""
         self.refuse(int(replica.size))
-        one = np.ones(replica.size)
-        self.counters.add("finished_error", replica, one)
-        self.counters.add("http_5xx", replica, one)
+        ones = np.ones(replica.size)
+        self.counters.add("finished_error", replica, ones)
+        self.counters.add("http_5xx", replica, ones)
 
     def refuse_by_server(self, replica: np.ndarray) -> None:
         """Counts requests that get 503 from an HTTP server without a core; no other counter includes them."""
@@ -169,9 +169,9 @@ class EngineBank:
         if rows.size == 0:
             return
         table, counters = self.table, self.counters
-        replica, took = table.replica[rows], np.maximum(at - table.at[rows], 0.0)
+        replica, duration = table.replica[rows], np.maximum(at - table.at[rows], 0.0)
         counters.add("http_ok", replica, np.ones(rows.size))
-        counters.observe(("http", "http_fine"), replica, took)
+        counters.observe(("http", "http_fine"), replica, duration)
         if counted:
             counters.add("finished_abort", replica, np.ones(rows.size))
         self.ledger.gave_up += int(rows.size)
@@ -194,18 +194,18 @@ class EngineBank:
 
     def step(self, start: float, span: float, conditions: Conditions) -> Work:
         """Advances by ``span`` seconds from ``start`` (unix seconds) under ``conditions``."""
-        given = conditions.of(self.size)
-        self._mark_stalled(start, given.stalled)
+        current = conditions.of(self.size)
+        self._mark_stalled(start, current.stalled)
         self._give_up(start)
-        self._count_lost_transfers(span * given.transfer_failures)
-        blocks = np.maximum(np.floor(self.kv_blocks * given.kv), 1.0)
-        sequences = np.maximum(np.floor(self.max_sequences * given.batch), 1.0)
+        self._count_lost_transfers(span * current.transfer_failures)
+        blocks = np.maximum(np.floor(self.kv_blocks * current.kv), 1.0)
+        sequences = np.maximum(np.floor(self.max_sequences * current.batch), 1.0)
         done = self._scheduler.advance(
-            start + span, Limits(given.slow, given.prefill, blocks, sequences, given.stalled)
+            start + span, Limits(current.slow, current.prefill, blocks, sequences, current.stalled)
         )
         self._finish(done)
-        self._measure(blocks, given.stalled)
-        return self._work(done, start + span, span, given.stalled)
+        self._measure(blocks, current.stalled)
+        return self._work(done, start + span, span, current.stalled)
 
     # --- internals ----------------------------------------------------------------------------------
 
@@ -238,7 +238,7 @@ class EngineBank:
     def _finish(self, done: StepResult) -> None:
         """Counts complete requests."""
         table, counters = self.table, self.counters
-        counters.add("generation_tokens", np.arange(self.size), done.made)
+        counters.add("generation_tokens", np.arange(self.size), done.generated)
         if not done.finished:
             return
         rows = np.concatenate([rows for rows, _ in done.finished])
@@ -298,6 +298,6 @@ class EngineBank:
             batch=size * busy,
             prefill_ratio=np.clip(prefill / span, 0.0, busy),
             busy_ratio=busy,
-            tokens_per_second=done.made / span,
+            tokens_per_second=done.generated / span,
             prompt_tokens_per_second=done.computed / span,
         )

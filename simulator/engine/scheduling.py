@@ -50,7 +50,7 @@ class Scheduler:
     def advance(self, end: float, limits: Limits) -> StepResult:
         """Runs every step that ends by ``end``."""
         self._limits, self._done = limits, StepResult(self.clock.size)
-        self._line_up()
+        self._sort_waiting()
         working = (self.batches.size > 0) | (self._part >= 0) | np.isfinite(self.step_end) | (self._head < self._tail)
         active = np.flatnonzero(working & ~limits.stalled)
         while active.size:
@@ -95,7 +95,7 @@ class Scheduler:
 
     # --- one round ----------------------------------------------------------------------------------
 
-    def _line_up(self) -> None:
+    def _sort_waiting(self) -> None:
         """Sorts waiting requests by replica and arrival."""
         table = self._table
         rows = np.flatnonzero(table.state == WAITING)
@@ -211,11 +211,11 @@ class Scheduler:
         where = self._table.replica[rows]
         self._finish(rows, where, self.clock[where] - ago * self._step_seconds[where])
         # Sequences that complete before the last of these steps make no tokens in the rest.
-        made = steps * size - np.bincount(where, ago, self.clock.size)[replica]
+        generated = steps * size - np.bincount(where, ago, self.clock.size)[replica]
         done.busy[replica] += steps * step
-        done.batch[replica] += step * made
-        done.made[replica] += made
-        self._counters.observe(("itl", "step"), replica, step, made, steps)
+        done.batch[replica] += step * generated
+        done.generated[replica] += generated
+        self._counters.observe(("itl", "step"), replica, step, generated, steps)
         self._counters.observe("iteration", replica, size, steps)
 
     # --- steps with prompts -------------------------------------------------------------------------
@@ -227,7 +227,7 @@ class Scheduler:
         model, batches = self._model, self.batches
         size = batches.size[replica].astype(np.float64)
         plan = Plan(replica, np.maximum(model.budget[replica] - size, 1.0), self._limits.sequences[replica] - size)
-        self._go_on(plan)
+        self._continue_prompts(plan)
         self._admit(plan)
         go = np.flatnonzero(plan.tokens > 0)
         where = replica[go]
@@ -242,7 +242,7 @@ class Scheduler:
         self._step_tokens[where] = plan.tokens[go]
         self._completing = np.concatenate([self._completing, *plan.completing])
 
-    def _go_on(self, plan: Plan) -> None:
+    def _continue_prompts(self, plan: Plan) -> None:
         """Continues the partly computed prompts first."""
         has = np.flatnonzero(self._part[plan.replica] >= 0)
         if has.size:
@@ -281,7 +281,7 @@ class Scheduler:
             fits = self._fits(plan, go, need)
             self._blocked[where[~fits]] = True
             go, rows, where, own, need = go[fits], rows[fits], where[fits], own[fits], need[fits]
-            self._take(rows, where)
+            self._remove_from_queue(rows, where)
             self._prompt_blocks[where] += own
             plan.used[go] += need
             self._compute(plan, go, rows)
@@ -314,7 +314,7 @@ class Scheduler:
         returned = self._returned[replica]
         return np.where(returned >= 0, returned, np.where(there, row, -1))
 
-    def _take(self, rows: np.ndarray, replica: np.ndarray) -> None:
+    def _remove_from_queue(self, rows: np.ndarray, replica: np.ndarray) -> None:
         table = self._table
         again = self._returned[replica] >= 0
         self._returned[replica[again]] = table.below[rows[again]]
@@ -351,8 +351,8 @@ class Scheduler:
         done.busy[replica] += seconds
         done.prefill[replica] += seconds
         done.batch[replica] += seconds * size
-        done.made += np.bincount(table.replica[rows], minlength=self.clock.size)
-        done.made[replica] += size
+        done.generated += np.bincount(table.replica[rows], minlength=self.clock.size)
+        done.generated[replica] += size
         done.computed[replica] += self._step_tokens[replica]
         self._counters.observe(("itl", "step"), replica, seconds, size, np.ones(replica.size))
         self._counters.observe("iteration", replica, size + self._step_tokens[replica])

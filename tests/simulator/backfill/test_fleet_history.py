@@ -134,7 +134,7 @@ def test_upkeep_takes_replicas_away_and_leaves_their_load_to_the_others() -> Non
     rollout = next(event for event in week if event.code == "rollout" and event.entity.name == "chat-70b")
     begin, end = rollout.at - timedelta(minutes=10), rollout.at + timedelta(minutes=50)
     past, calm = (
-        {block.kind: block for block in backfill(SPEC, 7, begin, end, step, upkeep=upkeep)} for upkeep in (True, False)
+        {block.kind: block for block in backfill(SPEC, 7, begin, end, step, maintenance=work)} for work in (True, False)
     )
     up = column(past[EntityKind.REPLICA], "engine_up")[:10]
     assert (up[:, 0] == 1).all()

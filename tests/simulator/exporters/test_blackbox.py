@@ -14,7 +14,7 @@ from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.scrape.result import Scrape
 from outrider.errors import CollectError, CollectReason
 from outrider.model import CellStatus, EntityKind, EntityRef, SignalKey
-from simulator.exporters.blackbox import CERTIFICATE_SECONDS, PATIENCE_SECONDS, IngressProbe, OwnersCount
+from simulator.exporters.blackbox import CERTIFICATE_SECONDS, PATIENCE_SECONDS, IngressProbe, SdkCounters
 from simulator.exporters.targets import Pages, targets
 from simulator.fleet import Fleet
 from simulator.spec.fleets import PoolSpec, default_spec
@@ -167,7 +167,7 @@ def test_probes_outlive_the_cluster_and_its_owners_count_does_not() -> None:
 def test_a_service_without_replicas_answers_503_and_loses_its_kpi() -> None:
     watched = Watched()
     watched.fleet.scale("code-14b", 0)
-    probe, owners = IngressProbe(watched.fleet), OwnersCount(watched.fleet)
+    probe, owners = IngressProbe(watched.fleet), SdkCounters(watched.fleet)
     owners.update()
     watched.fleet.step(timedelta(minutes=6))
     owners.update()

@@ -1,4 +1,4 @@
-"""What is said where nobody answers is heard once somebody does."""
+"""What is said where nobody answers is feed once somebody does."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ def speak(fleet: Fleet) -> None:
 
 
 def test_everything_is_received_once_and_in_order(fleet: Fleet) -> None:
-    heard = EventFeed(fleet)
-    heard.news()
+    feed = EventFeed(fleet)
+    feed.new_events()
     speak(fleet)
-    assert [event.code for event in heard.news()] == ["kernel", "engine", "kubernetes", "change"]
-    assert heard.news() == []
+    assert [event.code for event in feed.new_events()] == ["kernel", "engine", "kubernetes", "change"]
+    assert feed.new_events() == []
 
 
 def test_a_host_out_of_reach_keeps_its_logs_until_it_answers(fleet: Fleet) -> None:
-    heard = EventFeed(fleet)
-    heard.news()
+    feed = EventFeed(fleet)
+    feed.new_events()
     fleet.effects.nodes.reachable[0] = 0.0
     speak(fleet)
-    assert [event.code for event in heard.news()] == ["kubernetes", "change"]
+    assert [event.code for event in feed.new_events()] == ["kubernetes", "change"]
     fleet.effects.nodes.reachable[0] = 1.0
-    assert [event.code for event in heard.news()] == ["kernel", "engine"]
+    assert [event.code for event in feed.new_events()] == ["kernel", "engine"]
 
 
 def test_of_a_cluster_out_of_sight_nothing_is_received(fleet: Fleet) -> None:
-    heard = EventFeed(fleet)
-    heard.news()
+    feed = EventFeed(fleet)
+    feed.new_events()
     fleet.effects.cluster.seen[0] = 0.0
     speak(fleet)
-    assert heard.news() == []
+    assert feed.new_events() == []
     fleet.effects.cluster.seen[0] = 1.0
-    assert len(heard.news()) == 4
+    assert len(feed.new_events()) == 4

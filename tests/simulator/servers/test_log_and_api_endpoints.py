@@ -20,7 +20,7 @@ from outrider.clock import parse_rfc3339
 from outrider.model import EntityKind, EntityRef
 from simulator.fleet import Fleet
 from simulator.journal import JournalSource
-from simulator.kubernetes.api_view import MOST_CHANGES, ExpiredError, KubernetesView, Wanted
+from simulator.kubernetes.api_view import MOST_CHANGES, ExpiredError, KubernetesView, ObjectSelection
 from simulator.servers.log_and_api_endpoints import add_routes, event_settings
 from simulator.spec.fleets import default_spec
 
@@ -359,10 +359,10 @@ def test_an_expired_watch_must_list_again() -> None:
         async with client.client.get(f"{client.url}/k8s/api/v1/events", params=gone) as answer:
             line = json.loads(await answer.content.readline())
         assert (line["type"], line["object"]["code"]) == ("ERROR", 410)
-        page = view.page("events", Wanted(), limit=3)
+        page = view.page("events", ObjectSelection(), limit=3)
         view.forget()
         with pytest.raises(ExpiredError):
-            view.page("events", Wanted(), limit=3, token=page["metadata"]["continue"])
+            view.page("events", ObjectSelection(), limit=3, token=page["metadata"]["continue"])
 
     play(scene)
 
