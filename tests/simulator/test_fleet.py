@@ -27,7 +27,7 @@ def test_the_small_fleet_is_as_described() -> None:
     assert int((fleet.pods.owner >= 0).sum()) == 52
 
 
-def test_time_moves_by_steps_only() -> None:
+def test_time_advances_only_by_steps() -> None:
     fleet = Fleet(start=PEAK)
     step(fleet, 15)
     assert fleet.now == PEAK + timedelta(seconds=15)
@@ -48,7 +48,7 @@ def test_it_starts_warm() -> None:
     assert np.allclose(at_start, later, rtol=0.25)
 
 
-def test_a_quiet_peak_keeps_its_slo() -> None:
+def test_a_peak_without_faults_keeps_its_slo() -> None:
     fleet = Fleet(start=PEAK)
     before = fleet.bank.counters.buckets["ttft"].copy()
     for _ in range(5):
@@ -85,16 +85,16 @@ def test_nothing_is_lost_when_a_pod_is_restarted() -> None:
 def test_a_cold_start_has_its_phases_and_takes_minutes() -> None:
     fleet = Fleet(start=PEAK)
     fleet.restart(0)
-    seen, took = [], 0
+    seen, seconds_taken = [], 0
     while not fleet.pods.pods[0].ready:
         step(fleet, 2)
-        took += 2
+        seconds_taken += 2
         phase = fleet.pods.pods[0].phase
         if phase not in seen:
             seen.append(phase)
-        assert took < 600
+        assert seconds_taken < 600
     assert seen == [Phase.PENDING, Phase.PULLING, Phase.LOADING, Phase.WARMING, Phase.READY]
-    assert 120 <= took <= 330
+    assert 120 <= seconds_taken <= 330
     assert abs(fleet.spec.startup.total_seconds - 210) < 60
 
 

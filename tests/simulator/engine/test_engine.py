@@ -22,17 +22,17 @@ def run(
     bank: EngineBank, service: ServiceSpec, per_second: float, seconds: float, seed: int = 0, slow: float = 1.0
 ) -> None:
     random = np.random.default_rng(seed)
-    given = Conditions(slow=np.full(bank.size, slow))
+    conditions = Conditions(slow=np.full(bank.size, slow))
     for number in range(round(seconds / 0.5)):
         start = number * 0.5
         count = int(random.poisson(per_second * bank.size * 0.5))
         at = start + 0.5 * np.sort(random.random(count))
         drawn = fit_to_engine(random, [service], np.zeros(count, dtype=np.int64), at)
         bank.accept(random.integers(bank.size, size=count), at, drawn.prompt, drawn.computed, drawn.output)
-        bank.step(start, 0.5, given)
+        bank.step(start, 0.5, conditions)
 
 
-def one(bank: EngineBank, at: float, prompt: float, output: float, replica: int = 0) -> None:
+def accept(bank: EngineBank, at: float, prompt: float, output: float, replica: int = 0) -> None:
     bank.accept(np.array([replica]), np.array([at]), np.array([prompt]), np.array([prompt]), np.array([output]))
 
 
@@ -43,7 +43,7 @@ def steps(bank: EngineBank, seconds: float, start: float = 0.0, stalled: bool = 
 
 @given(load=st.floats(0.1, 1.6), seed=st.integers(0, 1000))
 @settings(max_examples=12, deadline=None)
-def test_every_request_is_somewhere(load: float, seed: int) -> None:
+def test_no_request_is_lost(load: float, seed: int) -> None:
     bank = bank_of(CHAT.engine, 3, patience=20.0)
     run(bank, CHAT, load * CHAT.capacity_per_second(1), 40.0, seed)
     ledger = bank.ledger
@@ -84,7 +84,7 @@ def test_counters_never_fall_while_it_runs() -> None:
 def test_a_lone_request_takes_prefill_plus_its_tokens() -> None:
     engine = CHAT.engine
     bank = bank_of(engine)
-    one(bank, 0.1, prompt=1000.0, output=101.0)
+    accept(bank, 0.1, prompt=1000.0, output=101.0)
     steps(bank, 10.0)
     first = bank.counters.sums["ttft"][0]
     step = engine.step_seconds + engine.step_per_sequence_seconds
@@ -96,7 +96,7 @@ def test_a_lone_request_takes_prefill_plus_its_tokens() -> None:
 def test_requests_are_served_in_order_of_arrival_when_slots_are_short() -> None:
     bank = bank_of(replace(CHAT.engine, max_sequences=1))
     for number in range(4):
-        one(bank, 0.01 * number, prompt=100.0, output=40.0)
+        accept(bank, 0.01 * number, prompt=100.0, output=40.0)
     steps(bank, 0.5)
     assert bank.waiting[0] == 3.0
     assert bank.running[0] == 1.0
@@ -107,8 +107,8 @@ def test_requests_are_served_in_order_of_arrival_when_slots_are_short() -> None:
 def test_prefill_slows_the_decoding_of_others() -> None:
     quiet, busy = bank_of(CHAT.engine), bank_of(CHAT.engine)
     for bank in (quiet, busy):
-        one(bank, 0.0, prompt=100.0, output=300.0)
-    one(busy, 1.0, prompt=12000.0, output=10.0)
+        accept(bank, 0.0, prompt=100.0, output=300.0)
+    accept(busy, 1.0, prompt=12000.0, output=10.0)
     for bank in (quiet, busy):
         steps(bank, 20.0)
     assert busy.counters.sums["e2e"][0] > quiet.counters.sums["e2e"][0]
@@ -120,7 +120,7 @@ def test_a_full_cache_preempts_the_newest_and_loses_nothing() -> None:
     small = replace(CHAT.engine, kv_blocks=400)
     bank = bank_of(small)
     for number in range(8):
-        one(bank, 0.01 * number, prompt=760.0, output=600.0)
+        accept(bank, 0.01 * number, prompt=760.0, output=600.0)
     steps(bank, 120.0)
     assert bank.counters.plain["preemptions"][0] > 0
     assert bank.ledger.finished == 8
@@ -135,13 +135,13 @@ def test_slower_clocks_make_tokens_slower() -> None:
     assert mean[1] > 1.4 * mean[0]
 
 
-def test_a_stalled_engine_freezes_its_gauges_and_goes_on_later() -> None:
+def test_a_stalled_engine_freezes_its_gauges_and_continues_later() -> None:
     bank = bank_of(CHAT.engine)
-    one(bank, 0.0, prompt=500.0, output=200.0)
+    accept(bank, 0.0, prompt=500.0, output=200.0)
     steps(bank, 1.0)
     tokens = bank.counters.plain["generation_tokens"][0]
     for number in range(10):
-        one(bank, 1.0 + number, prompt=100.0, output=10.0)
+        accept(bank, 1.0 + number, prompt=100.0, output=10.0)
     steps(bank, 10.0, start=1.0, stalled=True)
     assert (bank.running[0], bank.waiting[0]) == (1.0, 0.0)
     assert bank.counters.plain["generation_tokens"][0] == tokens
@@ -150,10 +150,10 @@ def test_a_stalled_engine_freezes_its_gauges_and_goes_on_later() -> None:
     assert bank.ledger.finished == 11
 
 
-def test_clients_lose_patience_in_a_queue() -> None:
+def test_clients_time_out_in_a_queue() -> None:
     bank = bank_of(replace(CHAT.engine, max_sequences=1), patience=5.0)
     for _ in range(3):
-        one(bank, 0.0, prompt=100.0, output=1000.0)
+        accept(bank, 0.0, prompt=100.0, output=1000.0)
     steps(bank, 10.0)
     assert bank.ledger.gave_up == 2
 
