@@ -23,7 +23,7 @@ LENGTH_RATIO = 1 / 8  # share of outputs that end at max_tokens
 
 
 @dataclass(slots=True)
-class Ledger:
+class RequestTotals:
     """Request totals. ``arrived`` = ``finished`` + ``failed`` + ``gave_up`` + those in the table."""
 
     arrived: int = 0
@@ -88,7 +88,7 @@ class EngineBank:
         self.patience = patience_seconds
         self.table = RequestTable()
         self.counters = EngineCounters(self.size)
-        self.ledger = Ledger()
+        self.totals = RequestTotals()
         # Called for complete responses: request number in order of arrival, replica, times of first and last token.
         self.answered: Callable[[np.ndarray, np.ndarray, Floats, Floats], None] | None = None
         self.running = np.zeros(self.size)
@@ -136,12 +136,12 @@ class EngineBank:
         if prefix is not None and common is not None:
             columns |= {"prefix": prefix, "common": np.where(prefix >= 0, common, 0.0)}
         self.table.append(at.size, **columns)
-        self.ledger.arrived += int(at.size)
+        self.totals.arrived += int(at.size)
 
     def refuse(self, count: int) -> None:
         """Counts requests that reached no engine."""
-        self.ledger.arrived += count
-        self.ledger.failed += count
+        self.totals.arrived += count
+        self.totals.failed += count
 
     def fail(self, replica: np.ndarray) -> None:
         """Counts requests (one entry each, replicas may repeat) with an immediate 500."""
@@ -174,7 +174,7 @@ class EngineBank:
         counters.observe(("http", "http_fine"), replica, duration)
         if counted:
             counters.add("finished_abort", replica, np.ones(rows.size))
-        self.ledger.gave_up += int(rows.size)
+        self.totals.gave_up += int(rows.size)
         self._scheduler.remove(rows)
         table.release(rows)
 
@@ -185,7 +185,7 @@ class EngineBank:
         self._scheduler.remove(rows)
         self._scheduler.reset(replica)
         self.table.release(rows)
-        self.ledger.failed += int(rows.size)
+        self.totals.failed += int(rows.size)
         self.counters.reset(replica)
         for gauge in (self.running, self.waiting, self.kv_used_ratio, self._overhang, self._failures):
             gauge[replica] = 0.0
@@ -262,7 +262,7 @@ class EngineBank:
         counters.add("finished_length", replica, cut.astype(np.float64))
         counters.add("finished_stop", replica, (~cut).astype(np.float64))
         counters.add("http_ok", replica, np.ones(rows.size))
-        self.ledger.finished += int(rows.size)
+        self.totals.finished += int(rows.size)
         if self.answered is not None:
             self.answered(table.order[rows], replica, first, at)
         table.release(rows)

@@ -54,7 +54,7 @@ class Scheduler:
         working = (self.batches.size > 0) | (self._part >= 0) | np.isfinite(self.step_end) | (self._head < self._tail)
         active = np.flatnonzero(working & ~limits.stalled)
         while active.size:
-            active = self._round(active, end)
+            active = self._advance_to_event(active, end)
         return self._done
 
     def working(self) -> np.ndarray:
@@ -93,7 +93,7 @@ class Scheduler:
         everyone = np.arange(self.clock.size)
         return np.asarray(self.batches.blocks(everyone, -1) + prompts + self.prefixes.blocks, dtype=np.float64)
 
-    # --- one round ----------------------------------------------------------------------------------
+    # --- until the next event -----------------------------------------------------------------------
 
     def _sort_waiting(self) -> None:
         """Sorts waiting requests by replica and arrival."""
@@ -117,7 +117,7 @@ class Scheduler:
             due = np.where(head < self._tail[replica], self._table.due[first], np.inf)
         return np.where(self._returned[replica] >= 0, -np.inf, due)
 
-    def _round(self, replica: np.ndarray, end: float) -> np.ndarray:
+    def _advance_to_event(self, replica: np.ndarray, end: float) -> np.ndarray:
         """Advances each of these replicas to its next event. Returns those with more to do before ``end``."""
         ends = self.step_end[replica]
         self._complete(replica[ends <= end])
@@ -197,10 +197,10 @@ class Scheduler:
             self._short[replica[steps > 0]] = False
         go = np.flatnonzero(steps > 0)
         some = steps[go]
-        self._do(replica[go], some.astype(np.int64), step[go] + grows[go] * (some - 1), grows[go], size[go])
+        self._run_steps(replica[go], some.astype(np.int64), step[go] + grows[go] * (some - 1), grows[go], size[go])
         return steps
 
-    def _do(self, replica: np.ndarray, steps: np.ndarray, step: Floats, grows: Floats, size: np.ndarray) -> None:
+    def _run_steps(self, replica: np.ndarray, steps: np.ndarray, step: Floats, grows: Floats, size: np.ndarray) -> None:
         """Runs ``steps`` steps without prompts, of ``step`` seconds on average."""
         done = self._done
         self.batches.advance(replica, steps)

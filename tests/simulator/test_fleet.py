@@ -58,7 +58,7 @@ def test_a_peak_without_faults_keeps_its_slo() -> None:
         for slots in (slice(0, 13), slice(13, None)):
             p99, _ = bucket_quantile(seen[slots].sum(axis=0), TTFT_BOUNDS, 0.99)
             assert p99 < 0.5
-    assert fleet.bank.ledger.failed == fleet.bank.ledger.gave_up == 0
+    assert fleet.bank.totals.failed == fleet.bank.totals.gave_up == 0
     assert (fleet.gpus.clock_ratio == 1.0).all()
     assert (fleet.gpus.memory_used / fleet.gpus.memory < 0.93).all()
 
@@ -77,9 +77,9 @@ def test_nothing_is_lost_when_a_pod_is_restarted() -> None:
     step(fleet, 30)
     fleet.restart(0)
     step(fleet, 60)
-    ledger = fleet.bank.ledger
-    assert ledger.failed > 0
-    assert ledger.arrived == ledger.finished + ledger.failed + ledger.gave_up + len(fleet.bank.table)
+    totals = fleet.bank.totals
+    assert totals.failed > 0
+    assert totals.arrived == totals.finished + totals.failed + totals.gave_up + len(fleet.bank.table)
 
 
 def test_a_cold_start_has_its_phases_and_takes_minutes() -> None:

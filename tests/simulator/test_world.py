@@ -33,22 +33,22 @@ def test_a_standby_is_idle_until_the_entry_is_switched(world: World) -> None:
     world.step(timedelta(seconds=150))
     assert home.bank.in_flight.sum() == 0
     assert standby.bank.in_flight.sum() > 20
-    assert standby.bank.ledger.failed == 0
+    assert standby.bank.totals.failed == 0
 
 
 def test_the_standby_replaces_a_lost_cluster(world: World) -> None:
     home, standby = world.fleets
     Bent(home, ("cluster", "alive", 0, 0.0))
     world.step(timedelta(seconds=30))
-    assert home.bank.ledger.failed > 50
+    assert home.bank.totals.failed > 50
     control = Control(home)
     service = home.entity(EntityKind.SERVICE, SERVICE, "serving")
     assert control.act("a", "shift_traffic", service, {"cluster": "standby"}).status is OutcomeStatus.DONE
     assert control.act("b", "shift_traffic", service, {"cluster": "standby"}).status is OutcomeStatus.ALREADY
-    failed = home.bank.ledger.failed
+    failed = home.bank.totals.failed
     world.step(timedelta(seconds=30))
-    assert home.bank.ledger.failed == failed
-    assert standby.bank.ledger.failed == 0
+    assert home.bank.totals.failed == failed
+    assert standby.bank.totals.failed == 0
     assert standby.bank.in_flight.sum() > 10
     assert control.act("c", "restore_traffic", service).status is OutcomeStatus.DONE
     assert world.entries(SERVICE) == {"small": 1.0, "standby": 0.0}

@@ -105,7 +105,7 @@ def test_a_lossy_network_is_counted_and_fails_some_requests(fleet: Fleet) -> Non
         assert counted[node] > 10
         assert np.delete(counted, node).max() == 0
     assert fleet.bank.counters.plain["http_5xx"][0] > 0
-    assert fleet.bank.ledger.failed > 0
+    assert fleet.bank.totals.failed > 0
 
 
 def test_effects_change_ports_disks_clocks_and_power_supplies(fleet: Fleet) -> None:
@@ -146,7 +146,7 @@ def test_a_hung_core_keeps_its_share_unless_its_health_check_fails(fleet: Fleet,
     assert fleet.kubelets.pod_ready[2] == (share > 0)
     if effects == "core_dead":
         assert fleet.bank.in_flight[2] == 0
-        assert fleet.bank.ledger.failed > 0
+        assert fleet.bank.totals.failed > 0
     else:
         assert fleet.bank.in_flight[2] > 10
 
@@ -166,8 +166,8 @@ def test_a_share_of_requests_fails_at_once(fleet: Fleet) -> None:
     errors = now["finished_error"] - before["finished_error"]
     assert errors[0] > 20
     assert errors[1:].max() == 0
-    ledger = fleet.bank.ledger
-    assert ledger.arrived == ledger.finished + ledger.failed + ledger.gave_up + len(fleet.bank.table)
+    totals = fleet.bank.totals
+    assert totals.arrived == totals.finished + totals.failed + totals.gave_up + len(fleet.bank.table)
 
 
 def test_loading_takes_longer_from_slow_storage_and_pulling_from_a_slow_registry() -> None:
@@ -190,10 +190,10 @@ def test_loading_takes_longer_from_slow_storage_and_pulling_from_a_slow_registry
 def test_a_dead_cluster_serves_no_request_and_recovers(fleet: Fleet) -> None:
     bent = Bent(fleet, ("cluster", "alive", 0, 0.0))
     step(fleet, 60)
-    failed = fleet.bank.ledger.failed
+    failed = fleet.bank.totals.failed
     assert failed > 100
     assert fleet.bank.in_flight.sum() == 0
     bent.stop(fleet)
     step(fleet, 30)
-    assert fleet.bank.ledger.failed == failed
+    assert fleet.bank.totals.failed == failed
     assert fleet.bank.in_flight.sum() > 10

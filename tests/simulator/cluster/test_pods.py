@@ -141,7 +141,7 @@ def test_an_unreachable_host_keeps_running_without_new_requests(fleet: Fleet) ->
     assert not fleet.nodes.ready[node]
     assert fleet.router.shares(fleet.effects)[0] == 0
     assert fleet.bank.in_flight[0] == 0
-    assert fleet.bank.ledger.failed > 0
+    assert fleet.bank.totals.failed > 0
 
 
 def test_a_full_disk_blocks_the_host_and_evicts_its_pods_one_after_another(fleet: Fleet) -> None:

@@ -46,12 +46,12 @@ def steps(bank: EngineBank, seconds: float, start: float = 0.0, stalled: bool = 
 def test_no_request_is_lost(load: float, seed: int) -> None:
     bank = bank_of(CHAT.engine, 3, patience=20.0)
     run(bank, CHAT, load * CHAT.capacity_per_second(1), 40.0, seed)
-    ledger = bank.ledger
-    assert ledger.arrived == ledger.finished + ledger.failed + ledger.gave_up + len(bank.table)
+    totals = bank.totals
+    assert totals.arrived == totals.finished + totals.failed + totals.gave_up + len(bank.table)
     assert (bank.running + bank.waiting <= bank.in_flight).all()
     assert bank.in_flight.sum() == len(bank.table)
     counters = bank.counters
-    assert counters.plain["finished_stop"].sum() + counters.plain["finished_length"].sum() == ledger.finished
+    assert counters.plain["finished_stop"].sum() + counters.plain["finished_length"].sum() == totals.finished
     assert (bank.kv_used_ratio <= 1.0).all()
     assert (bank.running <= CHAT.engine.max_sequences).all()
 
@@ -63,7 +63,7 @@ def test_tokens_of_finished_requests_are_counted_exactly() -> None:
     assert len(bank.table) == 0
     assert bank.counters.plain["generation_tokens"].sum() == bank.counters.sums["output_length"].sum()
     assert bank.counters.plain["prompt_tokens"].sum() == bank.counters.sums["prompt_length"].sum()
-    gaps = bank.counters.buckets["itl"].sum() + bank.ledger.finished
+    gaps = bank.counters.buckets["itl"].sum() + bank.totals.finished
     assert gaps == bank.counters.plain["generation_tokens"].sum()
 
 
@@ -101,7 +101,7 @@ def test_requests_are_served_in_order_of_arrival_when_slots_are_short() -> None:
     assert bank.waiting[0] == 3.0
     assert bank.running[0] == 1.0
     steps(bank, 5.0, start=0.5)
-    assert bank.ledger.finished == 4
+    assert bank.totals.finished == 4
 
 
 def test_prefill_slows_the_decoding_of_others() -> None:
@@ -123,7 +123,7 @@ def test_a_full_cache_preempts_the_newest_and_loses_nothing() -> None:
         accept(bank, 0.01 * number, prompt=760.0, output=600.0)
     steps(bank, 120.0)
     assert bank.counters.plain["preemptions"][0] > 0
-    assert bank.ledger.finished == 8
+    assert bank.totals.finished == 8
     assert bank.counters.plain["generation_tokens"][0] == 8 * 600
 
 
@@ -147,7 +147,7 @@ def test_a_stalled_engine_freezes_its_gauges_and_continues_later() -> None:
     assert bank.counters.plain["generation_tokens"][0] == tokens
     assert bank.in_flight[0] == 11.0
     steps(bank, 30.0, start=11.0)
-    assert bank.ledger.finished == 11
+    assert bank.totals.finished == 11
 
 
 def test_clients_time_out_in_a_queue() -> None:
@@ -155,7 +155,7 @@ def test_clients_time_out_in_a_queue() -> None:
     for _ in range(3):
         accept(bank, 0.0, prompt=100.0, output=1000.0)
     steps(bank, 10.0)
-    assert bank.ledger.gave_up == 2
+    assert bank.totals.gave_up == 2
 
 
 def test_a_dropped_engine_fails_its_requests_and_counts_from_zero() -> None:
@@ -163,6 +163,6 @@ def test_a_dropped_engine_fails_its_requests_and_counts_from_zero() -> None:
     run(bank, CHAT, 3.0, 10.0)
     held = int(bank.in_flight[0])
     assert bank.drop(0) == held > 0
-    assert bank.ledger.failed == held
+    assert bank.totals.failed == held
     assert bank.counters.plain["generation_tokens"][0] == 0.0
     assert bank.counters.plain["generation_tokens"][1] > 0.0

@@ -59,7 +59,7 @@ def test_lost_kv_blocks_count_as_used_and_push_sequences_out() -> None:
     assert bank.kv_used_ratio[1] > 0.95
     assert bank.counters.plain["preemptions"][1] > 0 == bank.counters.plain["preemptions"][0]
     run(bank, 120.0, conditions, start=10.0)
-    assert bank.ledger.finished == 16
+    assert bank.totals.finished == 16
     assert bank.kv_used_ratio.tolist() == [0.0, 0.55]
 
 
@@ -68,7 +68,7 @@ def test_a_request_larger_than_what_is_left_of_the_cache_is_served_alone() -> No
     for _ in range(2):
         accept(bank, 0.0, 1500.0, 100.0)
     run(bank, 30.0, Conditions(kv=np.array([0.2])))
-    assert bank.ledger.finished == 2
+    assert bank.totals.finished == 2
 
 
 def test_a_stall_postpones_work_in_progress_without_loss() -> None:
@@ -105,7 +105,7 @@ def test_failures_are_counted_as_on_a_real_page() -> None:
     assert plain["finished_error"].tolist() == [2.0, 0.0, 0.0]
     assert plain["http_4xx"].tolist() == [0.0, 0.0, 1.0]
     assert plain["http_ok"].sum() == 0.0
-    assert (bank.ledger.arrived, bank.ledger.failed) == (6, 6)
+    assert (bank.totals.arrived, bank.totals.failed) == (6, 6)
 
 
 def test_clients_that_leave_show_in_first_tokens_and_2xx_only() -> None:
@@ -115,7 +115,7 @@ def test_clients_that_leave_show_in_first_tokens_and_2xx_only() -> None:
     assert bank.running[0] == 1.0
     run(bank, 3.0, start=3.0)
     plain = bank.counters.plain
-    assert (bank.running[0], bank.in_flight[0], bank.ledger.gave_up) == (0.0, 0.0, 1)
+    assert (bank.running[0], bank.in_flight[0], bank.totals.gave_up) == (0.0, 0.0, 1)
     assert bank.counters.buckets["ttft"].sum() == 1.0
     assert plain["http_ok"][0] == 1.0
     assert plain["finished_abort"][0] == plain["finished_stop"][0] == plain["finished_length"][0] == 0.0
@@ -131,7 +131,7 @@ def test_requests_aborted_by_the_engine_count_as_aborted() -> None:
     bank.abort(rows[:1], np.array([2.0]), counted=True)
     run(bank, 200.0, start=2.0)
     assert bank.counters.plain["finished_abort"][0] == 1.0
-    assert (bank.ledger.finished, bank.ledger.gave_up) == (1, 1)
+    assert (bank.totals.finished, bank.totals.gave_up) == (1, 1)
 
 
 def test_a_client_that_leaves_while_its_prompt_is_cut_frees_its_blocks() -> None:
@@ -141,7 +141,7 @@ def test_a_client_that_leaves_while_its_prompt_is_cut_frees_its_blocks() -> None
     run(bank, 1.0)
     assert bank.in_flight[0] == 2.0
     run(bank, 10.0, start=1.0)
-    assert (bank.ledger.finished, bank.ledger.gave_up) == (1, 1)
+    assert (bank.totals.finished, bank.totals.gave_up) == (1, 1)
     assert bank.kv_used_ratio[0] == 0.0
 
 

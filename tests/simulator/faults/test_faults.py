@@ -195,10 +195,10 @@ def test_engine_dead_refuses_until_its_pod_is_new(busy: Fleet) -> None:
     injection = broken(fleet, "engine-dead", "code-14b-0")
     fleet.step(15 * SECOND)
     assert page(fleet, "code-14b-0") is None
-    refused = fleet.bank.ledger.failed
+    refused = fleet.bank.totals.failed
     assert refused > 0
     fleet.step(MINUTE)
-    assert fleet.bank.ledger.failed == refused  # the health check has failed
+    assert fleet.bank.totals.failed == refused  # the health check has failed
     assert hurt(fleet, injection) == ["code-14b-0"]
     Control(fleet).act("1", "restart_pod", "code-14b-0")
     fleet.step(3 * MINUTE)

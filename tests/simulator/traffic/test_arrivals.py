@@ -102,9 +102,9 @@ def grown(fleet: Fleet, seconds: float = 40.0) -> dict[str, np.ndarray]:
 
 def test_a_healthy_gateway_answers_every_request() -> None:
     fleet = quiet_fleet()
-    arrived = fleet.bank.ledger.finished
+    arrived = fleet.bank.totals.finished
     seen = grown(fleet)
-    assert seen["answered_2xx"].sum() == fleet.bank.ledger.finished - arrived > 100
+    assert seen["answered_2xx"].sum() == fleet.bank.totals.finished - arrived > 100
     assert np.array_equal(seen["requests"], seen["answered_2xx"])
 
 

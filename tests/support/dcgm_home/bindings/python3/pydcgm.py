@@ -62,19 +62,19 @@ class DcgmGroup:
 
     def GetLatest_v2(self, group):
         found = host_engine.connected(self._handle.handle)["values"]
-        told = {}
+        latest = {}
         for kind, entity in self._entities:
             for field in group.fieldIds:
                 value = found.get(f"{kind}.{entity}", {}).get(str(field))
-                told.setdefault(kind, {}).setdefault(entity, {})[field] = [_Value(0, value)]
-        return SimpleNamespace(values=told)
+                latest.setdefault(kind, {}).setdefault(entity, {})[field] = [_Value(0, value)]
+        return SimpleNamespace(values=latest)
 
     def GetAllSinceLastCall_v2(self, before, group):
         found = host_engine.connected(self._handle.handle)["xids"]
-        told = {}
+        latest = {}
         for gpu, stamp, code in found if before is not None else found[-1:]:
-            told.setdefault(DCGM_FE_GPU, {}).setdefault(gpu, {}).setdefault(230, []).append(_Value(stamp, code))
-        return _Collection(told)
+            latest.setdefault(DCGM_FE_GPU, {}).setdefault(gpu, {}).setdefault(230, []).append(_Value(stamp, code))
+        return _Collection(latest)
 
 
 class _Collection:
