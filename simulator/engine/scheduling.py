@@ -281,7 +281,7 @@ class Scheduler:
             fits = self._fits(plan, go, need)
             self._blocked[where[~fits]] = True
             go, rows, where, own, need = go[fits], rows[fits], where[fits], own[fits], need[fits]
-            self._remove_from_queue(rows, where)
+            self._start_prefill(rows, where)
             self._prompt_blocks[where] += own
             plan.used[go] += need
             self._compute(plan, go, rows)
@@ -314,7 +314,7 @@ class Scheduler:
         returned = self._returned[replica]
         return np.where(returned >= 0, returned, np.where(there, row, -1))
 
-    def _remove_from_queue(self, rows: np.ndarray, replica: np.ndarray) -> None:
+    def _start_prefill(self, rows: np.ndarray, replica: np.ndarray) -> None:
         table = self._table
         again = self._returned[replica] >= 0
         self._returned[replica[again]] = table.below[rows[again]]
