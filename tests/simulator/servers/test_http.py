@@ -123,8 +123,8 @@ def test_actions_and_faults_use_the_control_endpoints() -> None:
         endpoint = f"{server.base_url}/control/actions"
         target = {"cluster": "demo", "kind": "node", "namespace": None, "name": "node-1"}
         action = {"id": "x1", "kind": "cordon", "target": target, "params": {}}
-        assert await post(client, endpoint, action) == (200, {"status": "done", "detail": "node-1 takes no new pods"})
-        assert await post(client, endpoint, action) == (200, {"status": "done", "detail": "node-1 takes no new pods"})
+        assert await post(client, endpoint, action) == (200, {"status": "done", "detail": "node-1 is cordoned"})
+        assert await post(client, endpoint, action) == (200, {"status": "done", "detail": "node-1 is cordoned"})
         by_key = {**action, "id": "x2", "target": "demo/node//node-1"}
         assert (await post(client, endpoint, by_key))[1]["status"] == "already"
         status, truth = await post(
