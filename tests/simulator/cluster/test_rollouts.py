@@ -84,7 +84,7 @@ def test_rollback_is_an_action(fleet: Fleet) -> None:
 def test_invalid_requests_are_refused(fleet: Fleet) -> None:
     with pytest.raises(UsageError, match="no service"):
         fleet.rollout("chat", "v2")
-    with pytest.raises(UsageError, match="v1 already"):
+    with pytest.raises(UsageError, match="already at revision v1"):
         fleet.rollout(SERVICE, "v1")
     with pytest.raises(UsageError, match="ceiling of 7"):
         fleet.scale(SERVICE, 8)

@@ -141,7 +141,7 @@ NONSENSE: tuple[tuple[str, Any, str], ...] = (
     ("actions", {"id": "1", "kind": "cordon", "target": {"kind": "shed", "name": "x"}}, "not a kind of entity"),
     ("actions", {"id": "1", "kind": "cordon", "target": "a/b/c/d"}, "is not an entity"),
     ("actions", {"id": "1", "kind": "restart_pod", "target": "pod/nobody"}, "no pod 'nobody'"),
-    ("faults", {"fault": "gpu-loss"}, "no fault"),
+    ("faults", {"fault": "gpu-loss"}, "unknown fault"),
     ("faults", {"fault": "gpu-lost", "seconds": "long"}, "seconds 'long' is not a number"),
     ("faults", {"fault": "gpu-lost", "after_seconds": []}, "after_seconds [] is not a number"),
     ("faults", {"fault": "gpu-lost", "seed": 1.5}, "seed 1.5 is not a whole number"),
