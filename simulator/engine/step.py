@@ -57,7 +57,7 @@ class StepResult:
     finished: list[tuple[np.ndarray, ...]] = field(default_factory=list)  # rows, times
 
     def __post_init__(self) -> None:
-        for name in ("busy", "prefill", "batch", "made", "computed"):
+        for name in ("busy", "prefill", "batch", "generated", "computed"):
             setattr(self, name, np.zeros(self.replicas))
 
 
