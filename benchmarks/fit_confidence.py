@@ -77,9 +77,9 @@ def text(scale: Scale, seeds: Sequence[int], answers: Sequence[RankedAnswer], be
     right = sum(answer.first_right for answer in answers)
     errors = f"error_before: {before:.3f}, error_after: {after:.3f}"
     return f"""\
-# What scores are worth as confidences. Written by benchmarks/fit_confidence.py from drills of tuning seeds.
-temperature: {scale.temperature:g}  # divides scores; smaller is surer
-unknown_score: {scale.unknown_score:g}  # what "a cause nobody named" scores
+# Maps scores to confidences. Written by benchmarks/fit_confidence.py from drills with tuning seeds.
+temperature: {scale.temperature:g}  # divides scores; smaller means more confident
+unknown_score: {scale.unknown_score:g}  # score of an unlisted cause
 fitted: {{seeds: {list(seeds)}, answers: {len(answers)}, right: {right}, {errors}}}
 """
 

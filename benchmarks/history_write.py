@@ -57,7 +57,7 @@ def _written(folder: Path, fleet: FleetSpec, span: timedelta) -> tuple[float, in
     cells = 0
     mark = time.perf_counter()
     try:
-        for block in fleet_history.backfill(fleet, 5, START, START + span, STEP, upkeep=True):
+        for block in fleet_history.backfill(fleet, 5, START, START + span, STEP, maintenance=True):
             middle = time.perf_counter()
             cells += store.write_block(block.kind, block.times, block.keys, block.entities, block.values, block.status)
             making, writing, mark = making + middle - mark, writing + time.perf_counter() - middle, time.perf_counter()

@@ -46,7 +46,7 @@ def _measure(name: str, spec: FleetSpec, target: float | None) -> Result:
         begun = time.process_time()
         fleet.step(STEP)
         seconds.append(time.process_time() - begun)
-    assert fleet.bank.ledger.failed == 0, "the fleet has failed requests"
+    assert fleet.bank.totals.failed == 0, "the fleet has failed requests"
     speed = STEP.total_seconds() / statistics.median(seconds[WARM_UP:])
     return result(
         name, speed, "x real time", target, None if target is None else speed >= target, "real time", 1.0, speed,

@@ -187,7 +187,7 @@ def _run(repo: Path, item: Item, folder: Path) -> tuple[int, str, str]:
         (shim / "sitecustomize.py").write_text(CLOCK_SHIM, encoding="utf-8")
         environment["PYTHONPATH"] = str(shim)
     print(f"{item.name}: outrider {' '.join(item.arguments)}", flush=True)
-    stdout_path, stderr_path = folder / "said", folder / "heard"
+    stdout_path, stderr_path = folder / "stdout", folder / "stderr"
     with stdout_path.open("wb") as output, stderr_path.open("wb") as errors:
         running = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=errors)
         code = _wait(running, item.name)

@@ -112,9 +112,9 @@ class Fleet:
 
     # --- used by faults and actions -----------------------------------------------------------------
 
-    def crash(self, slot: int, why: str, *, held: bool = True, ended: str = "Error") -> None:
+    def crash(self, slot: int, reason: str, *, held: bool = True, ended: str = "Error") -> None:
         """Ends the engine process of a slot; its requests fail. While ``held`` it stays down (see ``Pods.crash``)."""
-        self.pods.crash(slot, self._at, why, held=held, ended=ended)
+        self.pods.crash(slot, self._at, reason, held=held, ended=ended)
         self._forget_engine(slot)
 
     def restart(self, slot: int) -> None:
@@ -179,7 +179,7 @@ class Fleet:
             if self.desired[service.name] != service.replicas:
                 self.scale(service.name, service.replicas)
         for pod in self.pods.pods:
-            self.pods.cure(pod.slot, pod.generation, pod.why, self._at)
+            self.pods.cure(pod.slot, pod.generation, pod.reason, self._at)
 
     # --- lookups ------------------------------------------------------------------------------------
 
@@ -220,7 +220,7 @@ class Fleet:
         for service in self.spec.services:
             for pod in self.pods.of_service(service.name)[: service.replicas]:
                 self.pods.start_ready(pod.slot, self._at, start - WARM_SECONDS * AGE_FACTOR)
-        self.router.trust()
+        self.router.assume_ready()
         self.containers.settle()
         for _ in range(round(WARM_SECONDS / self.spec.tick_seconds)):
             self.tick(self.spec.tick_seconds)

@@ -72,7 +72,7 @@ class World:
         for fleet in self.fleets:
             if fleet.spec.cluster == cluster:
                 return fleet
-        raise UsageError(f"unknown cluster {cluster!r}", hint=f"clusters are: {', '.join(self.clusters)}")
+        raise UsageError(f"no cluster is named {cluster!r}", hint=f"clusters are: {', '.join(self.clusters)}")
 
     def step(self, duration: timedelta) -> None:
         """Advances every fleet by ``duration``, tick by tick."""

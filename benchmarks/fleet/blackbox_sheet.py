@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.fleet.sheets import LastCounters, Reading, Sheet, batches_of, ratio, refs
 from outrider.model import EntityKind, EntityRef, Floats, SampleBatch
-from simulator.exporters.blackbox import IngressProbe, OwnersCount
+from simulator.exporters.blackbox import IngressProbe, SdkCounters
 from simulator.fleet import Fleet
 
 
@@ -17,7 +17,7 @@ class BlackboxSheets:
     """Reads the exporters outside the clusters, one cycle per call."""
 
     def __init__(self, fleet: Fleet) -> None:
-        self._probe, self._count = IngressProbe(fleet), OwnersCount(fleet)
+        self._probe, self._count = IngressProbe(fleet), SdkCounters(fleet)
         size = len(fleet.spec.services)
         self._probes, self._counts = LastCounters(size), LastCounters(size)
         self._everyone = np.ones(size, dtype=bool)

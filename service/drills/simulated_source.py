@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from collectors.events.deduplication import EventDeduplicator
 from collectors.mapping import target as configured
 from collectors.mapping.target import Target
 from collectors.pipeline.scrape_manager import ScrapeManager
@@ -31,7 +30,6 @@ class FleetSource:
         self._world = world
         self._pages = {fleet.spec.cluster: Pages(fleet) for fleet in world.fleets}
         self._collector = ScrapeManager([])
-        self._deduplicator = EventDeduplicator()  # an XID of the kernel log also shows on a page
         self._event_feeds = [EventFeed(fleet) for fleet in world.fleets]
         self._known: dict[str, tuple[ClusterTarget, Target]] = {}
 
@@ -55,8 +53,8 @@ class FleetSource:
             for simulated, target in pairs
         ]
         collected = self._collector.absorb(scrapes, at)
-        events = [event for feed in self._event_feeds for event in feed.news()]
-        return replace(collected, events=self._deduplicator.deduplicate((*events, *collected.events)))
+        events = [event for feed in self._event_feeds for event in feed.new_events()]
+        return replace(collected, events=(*events, *collected.events))
 
     async def close(self) -> None:
         """Does nothing: no connection is open."""

@@ -1,6 +1,6 @@
 """History of a fleet as blocks: the values that collecting it would have stored.
 
-It has no faults; launches and holidays are in the load shapes, rollouts and restarts are included with ``upkeep``.
+It has no faults; launches and holidays are in the load shapes, rollouts and restarts are included with ``maintenance``.
 Levels follow the traffic and the profile of each engine; counts are drawn as in the live fleet. A gauge that is a rate
 covers the last 15 s of its step, as in a scrape; a delta covers the whole step.
 """
@@ -58,19 +58,18 @@ def backfill(
     end: datetime,
     step: timedelta = timedelta(minutes=5),
     *,
-    upkeep: bool = False,
+    maintenance: bool = False,
 ) -> Iterator[HistoryBlock]:
     """Yields the history in [start, end) on a grid of ``step``, by day and entity kind, oldest first.
 
     Kinds: service, replica, gpu and node. The same seed gives the same history, and entities are those of
-    ``Fleet(spec, seed)``. With ``upkeep``, replicas are down while ``maintenance.planned`` rolls them out or restarts
-    them: ABSENT cells, engine_up 0, and no increase in their first step after that. ``events`` returns these rollouts
-    and restarts.
+    ``Fleet(spec, seed)``. With ``maintenance``, replicas are down during planned rollouts and restarts: ABSENT cells,
+    engine_up 0, and no increase in their first step after that. ``events`` returns these rollouts and restarts.
     """
     grid = np.arange(start.timestamp(), end.timestamp(), step.total_seconds())
     longest = (1 + max(service.replicas for service in spec.services)) * spec.startup.total_seconds
     before = start.timestamp() - longest  # a rollout that started earlier may still be running
-    past = _History(spec, seed, planned(spec, seed, before, end.timestamp()) if upkeep else ())
+    past = _History(spec, seed, planned(spec, seed, before, end.timestamp()) if maintenance else ())
     per_block = max(1, round(BLOCK / step))
     for number in range(0, grid.size, per_block):
         yield from past.blocks(grid[number : number + per_block], step.total_seconds())
@@ -116,7 +115,7 @@ class _History:
             absent.append(gone)
             services.append(_service_columns(drawn, step))
             for place, pod in enumerate(pods):
-                node_rate[pod.node] += drawn.each * drawn.up[place]
+                node_rate[pod.node] += drawn.load * drawn.up[place]
                 index = np.array(pod.gpus)
                 busy = self._gpu_columns(pod, drawn, times, random)
                 gpu_values[index] = np.where(drawn.up[place][None, :, None], busy, gpu_values[index])
@@ -153,8 +152,8 @@ class _History:
         power = (gpus.idle[index, None] + (gpus.limit - gpus.idle)[index, None] * share) * sensor
         # The heat sink averages over a minute: the temperature follows the mean, not the sample.
         warm = gpus.idle[index, None] + (gpus.limit - gpus.idle)[index, None] * drawn.at("power_share", "mean")
-        held = pod.service.engine.memory_reserved_ratio - gpus.spread[index] / gpus.memory[index]
-        values[:, :, 2] = held[:, None]
+        memory_share = pod.service.engine.memory_reserved_ratio - gpus.spread[index] / gpus.memory[index]
+        values[:, :, 2] = memory_share[:, None]
         values[:, :, 3] = ambient_celsius(times) + (2.0 + gpus.offset[index])[:, None]
         values[:, :, 3] += gpus.kelvin_per_watt[index, None] * warm
         values[:, :, 3] += random.normal(0.0, 0.4, shape)
@@ -193,7 +192,7 @@ class _SampledLoad:
     """Load of a service's replicas in every step: arrays of shape (replicas, times)."""
 
     up: np.ndarray  # bool: the replica serves
-    each: Floats  # requests/s of each serving replica, (times,)
+    load: Floats  # requests/s of each serving replica, (times,)
     shape: Profile
     requests: Floats
     last: Floats  # requests of the last sample
@@ -212,39 +211,39 @@ class _SampledLoad:
     ) -> _SampledLoad:
         """Draws every step of a service; serving replicas share the total load."""
         shape, size = profile(service), up.shape
-        each = rates(service, times, seed) / np.maximum(up.sum(axis=0), 1)
+        load = rates(service, times, seed) / np.maximum(up.sum(axis=0), 1)
         sample = min(SAMPLE_SECONDS, step)
         serves = up.astype(np.float64)
-        last = np.asarray(random.poisson(each * sample, size) * serves, dtype=np.float64)
-        requests = last + random.poisson(each * (step - sample), size) * serves
-        tokens = shape.mean_at("tokens", each) + shape.spread_at("tokens", each) * random.standard_normal(size)
-        running = shape.mean_at("running", each) + shape.spread_at("running", each) * random.standard_normal(size)
+        last = np.asarray(random.poisson(load * sample, size) * serves, dtype=np.float64)
+        requests = last + random.poisson(load * (step - sample), size) * serves
+        tokens = shape.mean_at("tokens", load) + shape.spread_at("tokens", load) * random.standard_normal(size)
+        running = shape.mean_at("running", load) + shape.spread_at("running", load) * random.standard_normal(size)
         running = np.clip(np.rint(running), 0.0, service.engine.max_sequences) * serves
-        kv = shape.mean_at("kv", each) * running / np.maximum(shape.mean_at("running", each), 1e-9)
+        kv = shape.mean_at("kv", load) * running / np.maximum(shape.mean_at("running", load), 1e-9)
         total = requests.sum(axis=0).astype(np.int64)
         return _SampledLoad(
             up=up,
-            each=each,
+            load=load,
             shape=shape,
             requests=requests,
             last=last,
             tokens=np.maximum(tokens, 0.0) * serves,
-            generated=np.rint(requests * shape.mean_at("tokens", each) / np.maximum(each, 1e-9)),
+            generated=np.rint(requests * shape.mean_at("tokens", load) / np.maximum(load, 1e-9)),
             running=running,
-            waiting=np.asarray(random.poisson(shape.mean_at("waiting", each), size) * serves, dtype=np.float64),
+            waiting=np.asarray(random.poisson(shape.mean_at("waiting", load), size) * serves, dtype=np.float64),
             kv=np.clip(kv, 0.0, 1.0),
-            ttft=random.multinomial(requests.astype(np.int64), shape.buckets_at("ttft", each)).astype(np.float64),
-            tpot=random.multinomial(total, shape.buckets_at("tpot", each)).astype(np.float64),
-            e2e=random.multinomial(total, shape.buckets_at("e2e", each)).astype(np.float64),
+            ttft=random.multinomial(requests.astype(np.int64), shape.buckets_at("ttft", load)).astype(np.float64),
+            tpot=random.multinomial(total, shape.buckets_at("tpot", load)).astype(np.float64),
+            e2e=random.multinomial(total, shape.buckets_at("e2e", load)).astype(np.float64),
         )
 
-    def at(self, name: str, what: str) -> Floats:
+    def at(self, name: str, statistic: str) -> Floats:
         """Returns a curve of the profile at one replica's load, (times,)."""
-        return (self.shape.mean_at if what == "mean" else self.shape.spread_at)(name, self.each)
+        return (self.shape.mean_at if statistic == "mean" else self.shape.spread_at)(name, self.load)
 
     def sum_of(self, name: str, counts: Floats) -> Floats:
         """Returns the sum of a histogram with ``counts`` requests."""
-        per_request = np.interp(self.each, self.shape.rates, self.shape.per_request[name])
+        per_request = np.interp(self.load, self.shape.rates, self.shape.per_request[name])
         return np.asarray(counts * per_request, dtype=np.float64)
 
 

@@ -111,13 +111,13 @@ def _summary(bank: EngineBank, rates: Floats, samples: dict[str, list[Floats]]) 
     levels = rates.size
     mean, spread = {}, {}
     per_window = round(SAMPLE_SECONDS / SLICE_SECONDS)
-    for name, kept in samples.items():
-        values = np.stack(kept)  # (slices, replicas)
+    for name, slices in samples.items():
+        values = np.stack(slices)  # (slices, replicas)
         mean[name] = values.mean(axis=0).reshape(levels, TWINS).mean(axis=1)
         # Gauges are instantaneous; rates and activities are means over an interval.
         instant = name in ("running", "waiting", "kv")
-        seen = values if instant else values.reshape(-1, per_window, values.shape[1]).mean(axis=1)
-        spread[name] = seen.reshape(-1, levels, TWINS).std(axis=(0, 2))
+        windows = values if instant else values.reshape(-1, per_window, values.shape[1]).mean(axis=1)
+        spread[name] = windows.reshape(-1, levels, TWINS).std(axis=(0, 2))
     buckets, per_request = {}, {}
     for name in HISTOGRAMS:
         counts = bank.counters.buckets[name].reshape(levels, TWINS, -1).sum(axis=1)

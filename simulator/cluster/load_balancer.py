@@ -47,7 +47,7 @@ class Router:
         self.believed_up = np.where(due, healthy, self.believed_up & ~fresh)
         self.believed_up &= pods.ready | (pods.crashed_at > -np.inf)
 
-    def trust(self) -> None:
+    def assume_ready(self) -> None:
         """Marks all ready slots as up at once, as after a long time."""
         self._healthy = self.believed_up = self._pods.ready.copy()
         self._process = self._pods.process.copy()

@@ -48,7 +48,7 @@ class Pod:
     started_at: float = 0.0
     ready_at: float | None = None
     crashed_at: float | None = None
-    why: str = ""
+    reason: str = ""
     held: bool = False
     tries: int = 0
     next_restart: float = 0.0

@@ -115,7 +115,7 @@ class Pods:
             "load": self._lasts(startup.load_seconds),
             "warm": self._lasts(startup.warm_seconds),
         }
-        self._note(pod)
+        self._update_arrays(pod)
 
     def create(self, slot: int, at: float) -> None:
         """Creates a pod for the slot with its service's revision. It starts with scheduling, pull, load and warm-up."""
@@ -124,19 +124,19 @@ class Pods:
         pod.phase, pod.generation, pod.process = Phase.PENDING, pod.generation + 1, pod.process + 1
         pod.revision = self.revisions[pod.service.name]
         pod.created_at, pod.ready_at, pod.crashed_at, pod.restarts, pod.tries = at, None, None, 0, 0
-        pod.why, pod.held, pod.last_terminated, pod.unschedulable = "", False, "", False
+        pod.reason, pod.held, pod.last_terminated, pod.unschedulable = "", False, "", False
         pod.left_seconds, pod.moved_at = self._lasts(self.spec.startup.schedule_seconds), at
         pod.phase_seconds = {}
-        self._note(pod)
+        self._update_arrays(pod)
 
     def delete(self, slot: int, at: float) -> None:
         """Takes the slot out of use."""
         pod = self.pods[slot]
         self._stop(pod, at)
-        pod.phase, pod.ready_at, pod.ever_ready, pod.why, pod.held = Phase.ABSENT, None, False, "", False
-        self._note(pod)
+        pod.phase, pod.ready_at, pod.ever_ready, pod.reason, pod.held = Phase.ABSENT, None, False, "", False
+        self._update_arrays(pod)
 
-    def crash(self, slot: int, at: float, why: str, *, held: bool = True, ended: str = "Error") -> None:
+    def crash(self, slot: int, at: float, reason: str, *, held: bool = True, ended: str = "Error") -> None:
         """Ends the container's process. While ``held`` it stays down until ``cure`` is called with the same reason.
 
         Otherwise it starts after its back-off, if its devices are healthy.
@@ -144,21 +144,21 @@ class Pods:
         pod = self.pods[slot]
         if pod.ready_at is not None and at - pod.ready_at > FORGIVEN_SECONDS:
             pod.tries = 0
-        pod.phase, pod.crashed_at, pod.why, pod.held, pod.ready_at = Phase.CRASHED, at, why, held, None
+        pod.phase, pod.crashed_at, pod.reason, pod.held, pod.ready_at = Phase.CRASHED, at, reason, held, None
         pod.last_terminated = ended
         pod.next_restart = at + BACKOFF_SECONDS[min(pod.tries, len(BACKOFF_SECONDS) - 1)]
         pod.tries += 1
-        self._note(pod)
+        self._update_arrays(pod)
 
-    def cure(self, slot: int, generation: int, why: str, at: float) -> None:
+    def cure(self, slot: int, generation: int, reason: str, at: float) -> None:
         """Clears the reason that kept this generation of the pod down: the kubelet's next restart succeeds."""
         pod = self.pods[slot]
-        if pod.phase is Phase.CRASHED and pod.generation == generation and pod.why == why:
+        if pod.phase is Phase.CRASHED and pod.generation == generation and pod.reason == reason:
             self._restart_in_place(pod, at)
 
     def advance(self, at: float, pace: Pace | None = None) -> list[int]:
         """Advances every pod to ``at``; returns the slots whose engine became ready."""
-        came_up = []
+        became_ready = []
         for slot in sorted(self._active):
             pod = self.pods[slot]
             if pod.node is not None and self.dark[pod.node]:
@@ -169,8 +169,8 @@ class Pods:
             if pod.phase is not Phase.CRASHED:
                 self._start_up(pod, at, pace)
             if pod.ready:
-                came_up.append(slot)
-        return came_up
+                became_ready.append(slot)
+        return became_ready
 
     def free_gpus(self) -> np.ndarray:
         """Healthy unowned GPUs of each schedulable node."""
@@ -185,7 +185,7 @@ class Pods:
 
     # --- internals ----------------------------------------------------------------------------------
 
-    def _note(self, pod: Pod) -> None:
+    def _update_arrays(self, pod: Pod) -> None:
         """Updates the arrays after a change of a pod."""
         slot = pod.slot
         self.ready[slot], self.existing[slot] = pod.ready, pod.exists
@@ -208,11 +208,11 @@ class Pods:
                 factor = float(pace.load[pod.slot])
                 if pace.fails[pod.slot]:
                     most = FAILS_AT_RATIO * self.spec.startup.load_seconds * factor
-            took = min(at - pod.moved_at, pod.left_seconds * factor)
+            elapsed = min(at - pod.moved_at, pod.left_seconds * factor)
             word = _SPENT[pod.phase]
-            pod.phase_seconds[word] = pod.phase_seconds.get(word, 0.0) + took
-            pod.left_seconds -= took / factor
-            pod.moved_at += took
+            pod.phase_seconds[word] = pod.phase_seconds.get(word, 0.0) + elapsed
+            pod.left_seconds -= elapsed / factor
+            pod.moved_at += elapsed
             if pod.phase_seconds[word] >= most:
                 self.crash(pod.slot, pod.moved_at, "load-failed", held=False)
             elif pod.left_seconds <= 1e-9:
@@ -224,8 +224,8 @@ class Pods:
             waits = pod.unschedulable
             if not self._place(pod):
                 if not waits:
-                    why = f"0/{self.nodes} nodes are available: {self.nodes} Insufficient nvidia.com/gpu."
-                    self.write(pod, at, "FailedScheduling", why, "Warning")
+                    reason = f"0/{self.nodes} nodes are available: {self.nodes} Insufficient nvidia.com/gpu."
+                    self.write(pod, at, "FailedScheduling", reason, "Warning")
                 pod.left_seconds = max(startup.schedule_seconds, LEAST_SECONDS)
                 return
             pod.phase, pod.left_seconds = Phase.PULLING, self._lasts(startup.pull_seconds)
@@ -238,11 +238,11 @@ class Pods:
             pod.phase, pod.left_seconds = Phase.WARMING, self._lasts(startup.warm_seconds)
         else:
             pod.phase, pod.ready_at, pod.ever_ready = Phase.READY, at, True
-        self._note(pod)
+        self._update_arrays(pod)
 
     def _start_process(self, pod: Pod, at: float) -> None:
         """Starts the container; its engine loads the weights."""
-        pod.started_at, pod.why, pod.held, pod.crashed_at = at, "", False, None
+        pod.started_at, pod.reason, pod.held, pod.crashed_at = at, "", False, None
         pod.phase, pod.moved_at = Phase.LOADING, at
         pod.left_seconds = self._lasts(self.spec.startup.load_seconds)
         pod.phase_seconds = {name: spent for name, spent in pod.phase_seconds.items() if name in ("schedule", "pull")}
@@ -282,7 +282,7 @@ class Pods:
     def _restart_in_place(self, pod: Pod, at: float) -> None:
         pod.restarts, pod.process = pod.restarts + 1, pod.process + 1
         self._start_process(pod, at)
-        self._note(pod)
+        self._update_arrays(pod)
 
     def _lasts(self, mean: float) -> float:
         scatter = self.spec.startup.scatter_ratio

@@ -60,11 +60,11 @@ class Rollouts:
         state.revisions.append(revision)
         state.instant = instantly
         self._aim(service, instantly=instantly)
-        told = text or f"{service} is rolled out to {revision}"
+        message = text or f"{service} is rolled out to {revision}"
         if flags is None:
-            self._tell(service, "rollout", told, before, revision)
+            self._log_change(service, "rollout", message, before, revision)
         else:
-            self._tell(service, "flags", told, *flags, revision=revision)
+            self._log_change(service, "flags", message, *flags, revision=revision)
 
     def back(self, service: str, *, text: str = "") -> str | None:
         """Rolls back to the previous revision and returns its name, None if there is none."""
@@ -75,7 +75,7 @@ class Rollouts:
         after = state.revisions[-1]
         self._aim(service, instantly=state.instant)
         state.instant = False
-        self._tell(service, "rollback", text or f"{service} is rolled back to {after}", before, after)
+        self._log_change(service, "rollback", text or f"{service} is rolled back to {after}", before, after)
         return after
 
     def reset(self) -> None:
@@ -112,7 +112,7 @@ class Rollouts:
         for pod in [*idle, *[pod for pod in old if pod.ready][:room]]:
             fleet.restart(pod.slot)
 
-    def _tell(self, service: str, code: str, text: str, before: str, after: str, **more: str) -> None:
+    def _log_change(self, service: str, code: str, text: str, before: str, after: str, **more: str) -> None:
         fleet = self._fleet
         where = fleet.entity(EntityKind.SERVICE, service, fleet.spec.service(service).namespace)
         fleet.change(where, code, text, **{"from": before, "to": after, **more})

@@ -39,7 +39,7 @@ class Batches:
         """Adds sequences whose prefill ended with the last step, which made token ``generated`` + 1."""
         if rows.size:
             order = np.argsort(replica, kind="stable")
-            self._sit_down(replica[order], rows[order])
+            self._assign_seats(replica[order], rows[order])
 
     def advance(self, replica: np.ndarray, steps: np.ndarray) -> None:
         """Adds ``steps`` completed steps to each of these replicas (no repeats)."""
@@ -56,7 +56,7 @@ class Batches:
         which = hit // self._seats
         place = due[which] * self._seats + hit % self._seats
         rows, ago = self._row[place], steps[which] - ends[hit]
-        self._vacate(due[which], place)
+        self._free_seats(due[which], place)
         return rows, ago
 
     def remove(self, rows: np.ndarray) -> None:
@@ -64,7 +64,7 @@ class Batches:
         if rows.size:
             rows = rows[np.argsort(self._table.replica[rows], kind="stable")]
             replica = self._table.replica[rows]
-            self._vacate(replica, replica * self._seats + self._table.seat[rows])
+            self._free_seats(replica, replica * self._seats + self._table.seat[rows])
 
     def newest(self, replica: np.ndarray) -> np.ndarray:
         """Returns the row that arrived last on each of these replicas, which must not be empty."""
@@ -81,18 +81,18 @@ class Batches:
     def blocks(self, replica: np.ndarray, ahead: int) -> Floats:
         """Returns unshared KV blocks needed in the next step (``ahead`` 0) or used in the last one (-1)."""
         tokens = self._of(self._own, replica) + (self.steps[replica] + ahead)[:, None]
-        held = np.ceil(tokens * (1.0 / self._block[replica])[:, None] - 1e-9)
-        return np.asarray(np.maximum(held, 0.0).sum(axis=1), dtype=np.float64)
+        used = np.ceil(tokens * (1.0 / self._block[replica])[:, None] - 1e-9)
+        return np.asarray(np.maximum(used, 0.0).sum(axis=1), dtype=np.float64)
 
     def steps_that_fit(self, replica: np.ndarray, blocks: Floats) -> np.ndarray:
         """Returns the number of steps that fit into ``blocks`` KV blocks; at most one block's worth."""
         block = self._block[replica][:, None]
         tokens = self._of(self._own, replica) + self.steps[replica][:, None]
         empty = tokens < 0
-        held = np.where(empty, 0.0, np.ceil((tokens - 1) / block - 1e-9))
-        free = blocks - held.sum(axis=1)
+        used = np.where(empty, 0.0, np.ceil((tokens - 1) / block - 1e-9))
+        free = blocks - used.sum(axis=1)
         # A sequence takes a new block once the steps have filled its last one: sort by that step.
-        filled = np.sort(np.where(empty, np.inf, held * block - tokens + 1), axis=1)
+        filled = np.sort(np.where(empty, np.inf, used * block - tokens + 1), axis=1)
         place = np.clip(free, 0, filled.shape[1] - 1).astype(np.int64)
         until = np.where(free >= self.size[replica], np.inf, filled[np.arange(replica.size), place])
         return np.where(free < 0, 0, np.minimum(until, block[:, 0])).astype(np.int64)
@@ -108,36 +108,36 @@ class Batches:
         """Returns a row for each of these replicas."""
         return seats.reshape(-1, self._seats).take(replica, axis=0)
 
-    def _sit_down(self, replica: np.ndarray, rows: np.ndarray) -> None:
+    def _assign_seats(self, replica: np.ndarray, rows: np.ndarray) -> None:
         """Assigns seats to these sequences; equal replicas must be adjacent."""
         table = self._table
-        each, first, rank, count = _pieces(replica)
-        while int((self.size[each] + count).max()) > self._seats:
+        replicas, first, rank, count = _runs_of(replica)
+        while int((self.size[replicas] + count).max()) > self._seats:
             self._widen()
         seat = self._free[replica * self._seats + self.size[replica] + rank]
         place = replica * self._seats + seat
-        made = table.generated[rows] + 1.0
-        tokens = table.prompt[rows] + made
-        end = self.steps[replica] + (table.output[rows] - made).astype(np.int32)
+        generated = table.generated[rows] + 1.0
+        tokens = table.prompt[rows] + generated
+        end = self.steps[replica] + (table.output[rows] - generated).astype(np.int32)
         self._row[place], self._end[place] = rows, end
         self._own[place] = tokens - table.common[rows] - self.steps[replica]
         table.seat[rows] = seat
-        self.size[each] += count
-        self.context[each] += np.add.reduceat(tokens, first)
-        self.next_end[each] = np.minimum(self.next_end[each], np.minimum.reduceat(end, first))
+        self.size[replicas] += count
+        self.context[replicas] += np.add.reduceat(tokens, first)
+        self.next_end[replicas] = np.minimum(self.next_end[replicas], np.minimum.reduceat(end, first))
 
-    def _vacate(self, replica: np.ndarray, place: np.ndarray) -> None:
+    def _free_seats(self, replica: np.ndarray, place: np.ndarray) -> None:
         """Frees these seats; equal replicas must be adjacent."""
         table = self._table
-        each, first, rank, count = _pieces(replica)
+        replicas, first, rank, count = _runs_of(replica)
         rows = self._row[place]
-        self.size[each] -= count
+        self.size[replicas] -= count
         self._free[replica * self._seats + self.size[replica] + rank] = place % self._seats
         tokens = self._own[place] + self.steps[replica] + table.common[rows]
-        self.context[each] -= np.add.reduceat(tokens, first)
+        self.context[replicas] -= np.add.reduceat(tokens, first)
         self._row[place], self._end[place], self._own[place] = -1, NEVER, _EMPTY
         table.seat[rows] = -1
-        self.next_end[each] = self._of(self._end, each).min(axis=1)
+        self.next_end[replicas] = self._of(self._end, replicas).min(axis=1)
 
     def _widen(self) -> None:
         """Doubles the number of seats."""
@@ -152,7 +152,7 @@ class Batches:
         self._seats *= 2
 
 
-def _pieces(replica: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _runs_of(replica: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Returns runs of equal replicas: replica, first index, rank of each element in its run, and run lengths."""
     edge = np.flatnonzero(np.concatenate([[True], replica[1:] != replica[:-1], [True]]))
     first, count = edge[:-1], edge[1:] - edge[:-1]

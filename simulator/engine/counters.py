@@ -90,7 +90,7 @@ class _Family:
         }
         self.buckets = Buckets(self.bounds)
         # Per observation: replicas, values, and weights: none, one array, or one per histogram.
-        self.seen: list[tuple[np.ndarray, ...]] = []
+        self.observations: list[tuple[np.ndarray, ...]] = []
 
 
 class EngineCounters:
@@ -142,8 +142,8 @@ class EngineCounters:
         family = self._families.get((several, len(weights)))
         if family is None:
             family = self._families[several, len(weights)] = _Family(several)
-        family.seen.append((replica, values, *weights))
-        if len(family.seen) >= MOST_UNSETTLED:
+        family.observations.append((replica, values, *weights))
+        if len(family.observations) >= MOST_UNSETTLED:
             self._settle()
 
     def reset(self, replica: int) -> None:
@@ -164,9 +164,9 @@ class EngineCounters:
             replica, amounts = (np.concatenate(column) for column in zip(*parts, strict=True))
             self._plain[name] += np.bincount(replica, amounts, self._replicas)
         for family in self._families.values():
-            seen, family.seen = family.seen, []
-            if seen:
-                self._count(family, *(np.concatenate(column) for column in zip(*seen, strict=True)))
+            observations, family.observations = family.observations, []
+            if observations:
+                self._count(family, *(np.concatenate(column) for column in zip(*observations, strict=True)))
 
     def _count(self, family: _Family, replica: np.ndarray, values: Floats, *weights: Floats) -> None:
         width = family.bounds.size + 1

@@ -23,7 +23,7 @@ LENGTH_RATIO = 1 / 8  # share of outputs that end at max_tokens
 
 
 @dataclass(slots=True)
-class Ledger:
+class RequestTotals:
     """Request totals. ``arrived`` = ``finished`` + ``failed`` + ``gave_up`` + those in the table."""
 
     arrived: int = 0
@@ -88,7 +88,7 @@ class EngineBank:
         self.patience = patience_seconds
         self.table = RequestTable()
         self.counters = EngineCounters(self.size)
-        self.ledger = Ledger()
+        self.totals = RequestTotals()
         # Called for complete responses: request number in order of arrival, replica, times of first and last token.
         self.answered: Callable[[np.ndarray, np.ndarray, Floats, Floats], None] | None = None
         self.running = np.zeros(self.size)
@@ -136,19 +136,19 @@ class EngineBank:
         if prefix is not None and common is not None:
             columns |= {"prefix": prefix, "common": np.where(prefix >= 0, common, 0.0)}
         self.table.append(at.size, **columns)
-        self.ledger.arrived += int(at.size)
+        self.totals.arrived += int(at.size)
 
     def refuse(self, count: int) -> None:
         """Counts requests that reached no engine."""
-        self.ledger.arrived += count
-        self.ledger.failed += count
+        self.totals.arrived += count
+        self.totals.failed += count
 
     def fail(self, replica: np.ndarray) -> None:
         """Counts requests (one entry each, replicas may repeat) with an immediate 500."""
         self.refuse(int(replica.size))
-        one = np.ones(replica.size)
-        self.counters.add("finished_error", replica, one)
-        self.counters.add("http_5xx", replica, one)
+        ones = np.ones(replica.size)
+        self.counters.add("finished_error", replica, ones)
+        self.counters.add("http_5xx", replica, ones)
 
     def refuse_by_server(self, replica: np.ndarray) -> None:
         """Counts requests that get 503 from an HTTP server without a core; no other counter includes them."""
@@ -169,12 +169,12 @@ class EngineBank:
         if rows.size == 0:
             return
         table, counters = self.table, self.counters
-        replica, took = table.replica[rows], np.maximum(at - table.at[rows], 0.0)
+        replica, duration = table.replica[rows], np.maximum(at - table.at[rows], 0.0)
         counters.add("http_ok", replica, np.ones(rows.size))
-        counters.observe(("http", "http_fine"), replica, took)
+        counters.observe(("http", "http_fine"), replica, duration)
         if counted:
             counters.add("finished_abort", replica, np.ones(rows.size))
-        self.ledger.gave_up += int(rows.size)
+        self.totals.gave_up += int(rows.size)
         self._scheduler.remove(rows)
         table.release(rows)
 
@@ -185,7 +185,7 @@ class EngineBank:
         self._scheduler.remove(rows)
         self._scheduler.reset(replica)
         self.table.release(rows)
-        self.ledger.failed += int(rows.size)
+        self.totals.failed += int(rows.size)
         self.counters.reset(replica)
         for gauge in (self.running, self.waiting, self.kv_used_ratio, self._overhang, self._failures):
             gauge[replica] = 0.0
@@ -194,18 +194,18 @@ class EngineBank:
 
     def step(self, start: float, span: float, conditions: Conditions) -> Work:
         """Advances by ``span`` seconds from ``start`` (unix seconds) under ``conditions``."""
-        given = conditions.of(self.size)
-        self._mark_stalled(start, given.stalled)
+        current = conditions.of(self.size)
+        self._mark_stalled(start, current.stalled)
         self._give_up(start)
-        self._count_lost_transfers(span * given.transfer_failures)
-        blocks = np.maximum(np.floor(self.kv_blocks * given.kv), 1.0)
-        sequences = np.maximum(np.floor(self.max_sequences * given.batch), 1.0)
+        self._count_lost_transfers(span * current.transfer_failures)
+        blocks = np.maximum(np.floor(self.kv_blocks * current.kv), 1.0)
+        sequences = np.maximum(np.floor(self.max_sequences * current.batch), 1.0)
         done = self._scheduler.advance(
-            start + span, Limits(given.slow, given.prefill, blocks, sequences, given.stalled)
+            start + span, Limits(current.slow, current.prefill, blocks, sequences, current.stalled)
         )
         self._finish(done)
-        self._measure(blocks, given.stalled)
-        return self._work(done, start + span, span, given.stalled)
+        self._measure(blocks, current.stalled)
+        return self._work(done, start + span, span, current.stalled)
 
     # --- internals ----------------------------------------------------------------------------------
 
@@ -238,7 +238,7 @@ class EngineBank:
     def _finish(self, done: StepResult) -> None:
         """Counts complete requests."""
         table, counters = self.table, self.counters
-        counters.add("generation_tokens", np.arange(self.size), done.made)
+        counters.add("generation_tokens", np.arange(self.size), done.generated)
         if not done.finished:
             return
         rows = np.concatenate([rows for rows, _ in done.finished])
@@ -262,7 +262,7 @@ class EngineBank:
         counters.add("finished_length", replica, cut.astype(np.float64))
         counters.add("finished_stop", replica, (~cut).astype(np.float64))
         counters.add("http_ok", replica, np.ones(rows.size))
-        self.ledger.finished += int(rows.size)
+        self.totals.finished += int(rows.size)
         if self.answered is not None:
             self.answered(table.order[rows], replica, first, at)
         table.release(rows)
@@ -298,6 +298,6 @@ class EngineBank:
             batch=size * busy,
             prefill_ratio=np.clip(prefill / span, 0.0, busy),
             busy_ratio=busy,
-            tokens_per_second=done.made / span,
+            tokens_per_second=done.generated / span,
             prompt_tokens_per_second=done.computed / span,
         )

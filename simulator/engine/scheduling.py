@@ -50,11 +50,11 @@ class Scheduler:
     def advance(self, end: float, limits: Limits) -> StepResult:
         """Runs every step that ends by ``end``."""
         self._limits, self._done = limits, StepResult(self.clock.size)
-        self._line_up()
+        self._sort_waiting()
         working = (self.batches.size > 0) | (self._part >= 0) | np.isfinite(self.step_end) | (self._head < self._tail)
         active = np.flatnonzero(working & ~limits.stalled)
         while active.size:
-            active = self._round(active, end)
+            active = self._advance_to_event(active, end)
         return self._done
 
     def working(self) -> np.ndarray:
@@ -93,9 +93,9 @@ class Scheduler:
         everyone = np.arange(self.clock.size)
         return np.asarray(self.batches.blocks(everyone, -1) + prompts + self.prefixes.blocks, dtype=np.float64)
 
-    # --- one round ----------------------------------------------------------------------------------
+    # --- until the next event -----------------------------------------------------------------------
 
-    def _line_up(self) -> None:
+    def _sort_waiting(self) -> None:
         """Sorts waiting requests by replica and arrival."""
         table = self._table
         rows = np.flatnonzero(table.state == WAITING)
@@ -117,7 +117,7 @@ class Scheduler:
             due = np.where(head < self._tail[replica], self._table.due[first], np.inf)
         return np.where(self._returned[replica] >= 0, -np.inf, due)
 
-    def _round(self, replica: np.ndarray, end: float) -> np.ndarray:
+    def _advance_to_event(self, replica: np.ndarray, end: float) -> np.ndarray:
         """Advances each of these replicas to its next event. Returns those with more to do before ``end``."""
         ends = self.step_end[replica]
         self._complete(replica[ends <= end])
@@ -197,10 +197,10 @@ class Scheduler:
             self._short[replica[steps > 0]] = False
         go = np.flatnonzero(steps > 0)
         some = steps[go]
-        self._do(replica[go], some.astype(np.int64), step[go] + grows[go] * (some - 1), grows[go], size[go])
+        self._run_steps(replica[go], some.astype(np.int64), step[go] + grows[go] * (some - 1), grows[go], size[go])
         return steps
 
-    def _do(self, replica: np.ndarray, steps: np.ndarray, step: Floats, grows: Floats, size: np.ndarray) -> None:
+    def _run_steps(self, replica: np.ndarray, steps: np.ndarray, step: Floats, grows: Floats, size: np.ndarray) -> None:
         """Runs ``steps`` steps without prompts, of ``step`` seconds on average."""
         done = self._done
         self.batches.advance(replica, steps)
@@ -211,11 +211,11 @@ class Scheduler:
         where = self._table.replica[rows]
         self._finish(rows, where, self.clock[where] - ago * self._step_seconds[where])
         # Sequences that complete before the last of these steps make no tokens in the rest.
-        made = steps * size - np.bincount(where, ago, self.clock.size)[replica]
+        generated = steps * size - np.bincount(where, ago, self.clock.size)[replica]
         done.busy[replica] += steps * step
-        done.batch[replica] += step * made
-        done.made[replica] += made
-        self._counters.observe(("itl", "step"), replica, step, made, steps)
+        done.batch[replica] += step * generated
+        done.generated[replica] += generated
+        self._counters.observe(("itl", "step"), replica, step, generated, steps)
         self._counters.observe("iteration", replica, size, steps)
 
     # --- steps with prompts -------------------------------------------------------------------------
@@ -227,7 +227,7 @@ class Scheduler:
         model, batches = self._model, self.batches
         size = batches.size[replica].astype(np.float64)
         plan = Plan(replica, np.maximum(model.budget[replica] - size, 1.0), self._limits.sequences[replica] - size)
-        self._go_on(plan)
+        self._continue_prompts(plan)
         self._admit(plan)
         go = np.flatnonzero(plan.tokens > 0)
         where = replica[go]
@@ -242,7 +242,7 @@ class Scheduler:
         self._step_tokens[where] = plan.tokens[go]
         self._completing = np.concatenate([self._completing, *plan.completing])
 
-    def _go_on(self, plan: Plan) -> None:
+    def _continue_prompts(self, plan: Plan) -> None:
         """Continues the partly computed prompts first."""
         has = np.flatnonzero(self._part[plan.replica] >= 0)
         if has.size:
@@ -281,7 +281,7 @@ class Scheduler:
             fits = self._fits(plan, go, need)
             self._blocked[where[~fits]] = True
             go, rows, where, own, need = go[fits], rows[fits], where[fits], own[fits], need[fits]
-            self._take(rows, where)
+            self._start_prefill(rows, where)
             self._prompt_blocks[where] += own
             plan.used[go] += need
             self._compute(plan, go, rows)
@@ -314,7 +314,7 @@ class Scheduler:
         returned = self._returned[replica]
         return np.where(returned >= 0, returned, np.where(there, row, -1))
 
-    def _take(self, rows: np.ndarray, replica: np.ndarray) -> None:
+    def _start_prefill(self, rows: np.ndarray, replica: np.ndarray) -> None:
         table = self._table
         again = self._returned[replica] >= 0
         self._returned[replica[again]] = table.below[rows[again]]
@@ -351,8 +351,8 @@ class Scheduler:
         done.busy[replica] += seconds
         done.prefill[replica] += seconds
         done.batch[replica] += seconds * size
-        done.made += np.bincount(table.replica[rows], minlength=self.clock.size)
-        done.made[replica] += size
+        done.generated += np.bincount(table.replica[rows], minlength=self.clock.size)
+        done.generated[replica] += size
         done.computed[replica] += self._step_tokens[replica]
         self._counters.observe(("itl", "step"), replica, seconds, size, np.ones(replica.size))
         self._counters.observe("iteration", replica, size + self._step_tokens[replica])

@@ -52,12 +52,12 @@ class StepResult:
     busy: Floats = field(init=False)
     prefill: Floats = field(init=False)
     batch: Floats = field(init=False)
-    made: Floats = field(init=False)  # tokens generated
+    generated: Floats = field(init=False)  # tokens generated
     computed: Floats = field(init=False)  # prompt tokens
     finished: list[tuple[np.ndarray, ...]] = field(default_factory=list)  # rows, times
 
     def __post_init__(self) -> None:
-        for name in ("busy", "prefill", "batch", "made", "computed"):
+        for name in ("busy", "prefill", "batch", "generated", "computed"):
             setattr(self, name, np.zeros(self.replicas))
 
 

@@ -57,15 +57,15 @@ class IngressProbe:
         self._issued = fleet.at - draw.uniform(0.0, CERTIFICATE_SECONDS - RENEWED_BEFORE_SECONDS, self._services)
         self._name_lost = draw.random(self._services) < 0.5
         self._at = -1.0
-        self._found: ProbeResult | None = None
+        self._result: ProbeResult | None = None
 
     def probe(self) -> ProbeResult:
         """Returns the current probe result; two calls at the same time return the same."""
-        if self._found is None or self._at != self._fleet.at:
-            self._at, self._found = self._fleet.at, self._asked()
-        return self._found
+        if self._result is None or self._at != self._fleet.at:
+            self._at, self._result = self._fleet.at, self._measure()
+        return self._result
 
-    def _asked(self) -> ProbeResult:
+    def _measure(self) -> ProbeResult:
         fleet = self._fleet
         draw = np.random.default_rng([fleet.seed, 12, int(fleet.at)])
         luck, noise = draw.random((3, self._services)), 1.0 + SCATTER * draw.standard_normal((2, self._services))
@@ -138,7 +138,7 @@ def _alone_seconds(service: ServiceSpec) -> float:
     return float(engine.step_seconds + computed * engine.prefill_per_token_seconds)
 
 
-class OwnersCount:
+class SdkCounters:
     """SDK counters of each service: running totals, shape (services,), and a KPI.
 
     Invalid outputs are counted by the current invalid ratio of each engine.

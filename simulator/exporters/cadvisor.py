@@ -61,23 +61,23 @@ class CadvisorPages:
 
 def numbers(fleet: Fleet) -> dict[str, Floats]:
     """Returns all container values, each of shape (slots,), by the names of the table."""
-    held, size = fleet.containers, fleet.bank.size
-    working = np.rint(np.minimum(held.working_set_bytes, held.memory_limit_bytes))
+    containers, size = fleet.containers, fleet.bank.size
+    working = np.rint(np.minimum(containers.working_set_bytes, containers.memory_limit_bytes))
     return {
-        "periods": np.floor(held.periods),
-        "throttled_periods": np.floor(held.throttled_periods),
-        "throttled_seconds": np.round(held.throttled_seconds, 9),
-        "cpu_seconds": np.round(held.cpu_seconds, 9),
+        "periods": np.floor(containers.periods),
+        "throttled_periods": np.floor(containers.throttled_periods),
+        "throttled_seconds": np.round(containers.throttled_seconds, 9),
+        "cpu_seconds": np.round(containers.cpu_seconds, 9),
         "now": np.full(size, np.floor(fleet.at)),
         "cache_bytes": np.rint(_CACHE_RATIO * working),
-        "limit_hits": held.oom_kills,
+        "limit_hits": containers.oom_kills,
         "rss_bytes": np.rint(_RSS_RATIO * working),
         "usage_bytes": np.rint((_RSS_RATIO + _CACHE_RATIO) * working),
         "working_set_bytes": working,
-        "oom_events": held.oom_kills,
+        "oom_events": containers.oom_kills,
         "cpu_period": np.full(size, _PERIOD_MICROSECONDS),
-        "cpu_quota": np.rint(held.cpu_limit * _PERIOD_MICROSECONDS),
-        "limit_bytes": np.rint(held.memory_limit_bytes),
+        "cpu_quota": np.rint(containers.cpu_limit * _PERIOD_MICROSECONDS),
+        "limit_bytes": np.rint(containers.memory_limit_bytes),
         "started": np.array([np.floor(pod.started_at) for pod in fleet.pods.pods]),
     }
 

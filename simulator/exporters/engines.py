@@ -213,8 +213,8 @@ class _Table:
         known = self._sheets.get(pod.slot)
         if known is None or known[0] != key:
             layout = Layout(self._columns, self._bounds, self._engine.sets(self._service), rows)
-            made = outline(self._page, self._engine.style, layout, shown)
-            known = self._sheets[pod.slot] = (key, Sheet(made, made.places(row.size)))
+            page_outline = outline(self._page, self._engine.style, layout, shown)
+            known = self._sheets[pod.slot] = (key, Sheet(page_outline, page_outline.places(row.size)))
         return known[1].render(row)
 
     def _fill(self) -> None:

@@ -44,7 +44,7 @@ class IstioPage:
         self._counted: Floats = np.empty((0, 0))
         self._failed = np.empty(0)  # 5xx responses of each slot's engine at the last page
         self._by_engines = np.empty(0)
-        self._took: Floats = np.empty((0, 0))
+        self._durations: Floats = np.empty((0, 0))
         self._shares: Floats = np.empty((0, 0))
         self._buckets: Floats = np.empty((0, 0, 0))
 
@@ -62,7 +62,7 @@ class IstioPage:
             self._counted = np.zeros((services, len(_CODES)))
             self._buckets = np.zeros((services, len(_CODES), len(BOUNDS) + 1))
             self._failed, self._by_engines = np.zeros(slots), np.zeros(services)
-            self._took = np.zeros((slots, len(HISTOGRAMS["e2e"]) + 1))
+            self._durations = np.zeros((slots, len(HISTOGRAMS["e2e"]) + 1))
             self._shares = np.zeros((services, len(BOUNDS) + 1))
             self._shares[:, -1] = 1.0
         now = self._totals(fleet)
@@ -100,11 +100,11 @@ class IstioPage:
 
     def _learn(self, fleet: Fleet) -> None:
         """Updates response times since the last page: shares by bucket, unchanged without requests."""
-        took = fleet.bank.counters.buckets["e2e"]
+        seen = fleet.bank.counters.buckets["e2e"]
         grown = np.where(
-            took.sum(axis=1, keepdims=True) >= self._took.sum(axis=1, keepdims=True), took - self._took, took
+            seen.sum(axis=1, keepdims=True) >= self._durations.sum(axis=1, keepdims=True), seen - self._durations, seen
         )
-        self._took = took.copy()
+        self._durations = seen.copy()
         summed = np.zeros((self._shares.shape[0], grown.shape[1]))
         np.add.at(summed, fleet.pods.service_of_slot, np.maximum(grown, 0.0))
         edges = np.array([0.0, *HISTOGRAMS["e2e"]]) + GATEWAY_SECONDS

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.exporters.kube_pods import resource_name
-from simulator.exporters.kube_table import KubeFamily, Lines, Written, one_of, pairs
+from simulator.exporters.kube_table import CachedLines, KubeFamily, Lines, one_of, pairs
 from simulator.fleet import Fleet
 
 _STATUSES = ("true", "false", "unknown")
@@ -22,7 +22,7 @@ class NodeView:
 
     number: int
     ready: bool
-    heard: bool
+    reporting: bool
     cordoned: bool
     disk_pressure: bool
     memory_pressure: bool
@@ -37,7 +37,7 @@ class KubeNodes:
     """Writes the lines of all nodes."""
 
     def __init__(self) -> None:
-        self._written = Written(_TABLE)
+        self._written = CachedLines(_TABLE)
 
     def update(self, fleet: Fleet) -> bool:
         """Updates all lines to the fleet's state; returns True if any has changed."""
@@ -54,11 +54,11 @@ def _views(fleet: Fleet) -> list[NodeView]:
     hosts, effects, vendors = fleet.nodes, fleet.effects.nodes, fleet.gpus.vendor
     healthy = np.bincount(fleet.gpus.node, fleet.pods.healthy & fleet.gpus.visible, hosts.size)
     first = np.searchsorted(fleet.gpus.node, np.arange(hosts.size))
-    heard = hosts.ready | ((effects.alive > 0.5) & (effects.reachable > 0.5))
+    reporting = hosts.ready | ((effects.alive > 0.5) & (effects.reachable > 0.5))
     columns = (
         range(hosts.size),
         hosts.ready.tolist(),
-        heard.tolist(),
+        reporting.tolist(),
         fleet.pods.cordoned.tolist(),
         hosts.disk_pressure.tolist(),
         hosts.memory_pressure.tolist(),
@@ -85,14 +85,14 @@ def _about(view: NodeView) -> Lines:
 
 
 def _conditions(view: NodeView) -> Lines:
-    said = {
+    conditions = {
         "Ready": view.ready,
         "MemoryPressure": view.memory_pressure,
         "DiskPressure": view.disk_pressure,
         "PIDPressure": False,
     }
-    for condition, holds in said.items():
-        status = ("true" if holds else "false") if view.heard else "unknown"
+    for condition, holds in conditions.items():
+        status = ("true" if holds else "false") if view.reporting else "unknown"
         for more, value in one_of("status", _STATUSES, status):
             yield pairs(condition=condition) + more, value
 
@@ -100,10 +100,10 @@ def _conditions(view: NodeView) -> Lines:
 def _taints(view: NodeView) -> Lines:
     result = (
         (view.cordoned, "unschedulable"),
-        (not view.heard, "unreachable"),
-        (view.heard and not view.ready, "not-ready"),
-        (view.heard and view.disk_pressure, "disk-pressure"),
-        (view.heard and view.memory_pressure, "memory-pressure"),
+        (not view.reporting, "unreachable"),
+        (view.reporting and not view.ready, "not-ready"),
+        (view.reporting and view.disk_pressure, "disk-pressure"),
+        (view.reporting and view.memory_pressure, "memory-pressure"),
     )
     for holds, name in result:
         if holds:

@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 
 from simulator.cluster.pod import Phase, Pod
-from simulator.exporters.kube_table import KubeFamily, Lines, Written, one_of, pairs
+from simulator.exporters.kube_table import CachedLines, KubeFamily, Lines, one_of, pairs
 from simulator.fleet import Fleet
 from simulator.spec.names import pod_uid
 
@@ -50,7 +50,7 @@ class KubePods:
     """Writes the lines of all pods."""
 
     def __init__(self) -> None:
-        self._written = Written(_TABLE)
+        self._written = CachedLines(_TABLE)
 
     def update(self, fleet: Fleet) -> bool:
         """Updates all lines to the fleet's state; returns True if any has changed."""
@@ -164,7 +164,7 @@ def _exit_code(view: PodView) -> Lines:
         yield view.container, _EXIT_CODES.get(view.pod.last_terminated, 1.0)
 
 
-def _asked(view: PodView) -> Lines:
+def _requested(view: PodView) -> Lines:
     where = view.container + pairs(node=view.node)
     yield where + pairs(resource=view.resource, unit="integer"), float(view.pod.service.tensor_parallel)
     yield where + pairs(resource="cpu", unit="core"), view.cpu_limit
@@ -259,12 +259,12 @@ _TABLE = (
         "kube_pod_container_resource_requests",
         _GAUGE,
         "The number of requested request resource by a container.",
-        _asked,
+        _requested,
     ),
     KubeFamily(
         "kube_pod_container_resource_limits",
         _GAUGE,
         "The number of requested limit resource by a container.",
-        _asked,
+        _requested,
     ),
 )

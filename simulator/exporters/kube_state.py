@@ -11,7 +11,7 @@ import numpy as np
 
 from simulator.exporters.kube_nodes import KubeNodes
 from simulator.exporters.kube_pods import KubePods
-from simulator.exporters.kube_table import KubeFamily, Lines, Written, one_of, pairs
+from simulator.exporters.kube_table import CachedLines, KubeFamily, Lines, one_of, pairs
 from simulator.fleet import Fleet
 
 
@@ -40,7 +40,7 @@ class KubeStatePage:
 
     def __init__(self) -> None:
         self._nodes, self._pods = KubeNodes(), KubePods()
-        self._deployments, self._autoscalers = Written(_DEPLOYMENTS), Written(_AUTOSCALERS)
+        self._deployments, self._autoscalers = CachedLines(_DEPLOYMENTS), CachedLines(_AUTOSCALERS)
         self._at: float | None = None
         self._page = b""
 

@@ -21,7 +21,7 @@ class KubeFamily:
     lines: Callable[[Any], Lines]
 
 
-class Written:
+class CachedLines:
     """Lines of many objects for one table of families. An object is rewritten only if its key changes."""
 
     def __init__(self, table: Sequence[KubeFamily]) -> None:

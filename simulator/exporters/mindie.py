@@ -28,7 +28,7 @@ class MindiePages(EnginePages):
 
     def scalars(self, view: View) -> Columns:
         """Returns gauges and plain counters."""
-        prompt, cached, made = (view.plain(name) for name in ("prompt_tokens", "cached_tokens", "generation_tokens"))
+        prompt, cached, output = (view.plain(name) for name in ("prompt_tokens", "cached_tokens", "generation_tokens"))
         failed, received = view.plain("http_4xx") + view.plain("http_5xx") + view.left, view.received
         return {
             "zero": 0.0,
@@ -37,9 +37,9 @@ class MindiePages(EnginePages):
             "failed": failed,
             "failed_ratio": np.round(failed / np.maximum(received, 1.0), 6),
             "prompt_tokens": prompt,
-            "generation_tokens": made,
+            "generation_tokens": output,
             "prompt_rate": np.round(view.per_second("prompt", prompt), 4),
-            "generation_rate": np.round(view.per_second("generation", made), 4),
+            "generation_rate": np.round(view.per_second("generation", output), 4),
             "preemptions": view.plain("preemptions"),
             "running": view.gauge("running"),
             "waiting": view.gauge("waiting"),

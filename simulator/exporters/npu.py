@@ -103,19 +103,19 @@ def numbers(fleet: Fleet) -> dict[str, Floats]:
 def _network(fleet: Fleet) -> dict[str, Floats]:
     """Returns network values; a node's scale-out traffic and errors are spread over the devices' RoCE ports."""
     gpus, hosts = fleet.gpus, fleet.nodes
-    node, each = gpus.node, np.maximum(hosts.gpus, 1)[gpus.node]
+    node, devices = gpus.node, np.maximum(hosts.gpus, 1)[gpus.node]
     return {
         "network_received": np.round(gpus.nvlink / 1e8, 3),
         "network_sent": np.round(gpus.nvlink / 1e8, 3),
-        "network_errors": np.floor(hosts.rdma_errors[node] / each),
-        "network_retries": np.floor(3.0 * hosts.rdma_errors[node] / each),
+        "network_errors": np.floor(hosts.rdma_errors[node] / devices),
+        "network_retries": np.floor(3.0 * hosts.rdma_errors[node] / devices),
     }
 
 
 def _counts(fleet: Fleet, shown: np.ndarray) -> str:
     count = int(shown.size)
     sick = int((fleet.gpus.xid[shown] != 0).sum())
-    told = (
+    families = (
         ("machine_npu_nums", "Amount of npu installed on the machine.", "", count),
         ("machine_healthy_npu_nums", "Amount of healthy npu on the machine.", "", count - sick),
         ("machine_unhealthy_npu_nums", "Amount of unhealthy npu on the machine.", "", sick),
@@ -126,7 +126,7 @@ def _counts(fleet: Fleet, shown: np.ndarray) -> str:
             1,
         ),
     )
-    return "".join(f"{header(name, 'gauge', text)}{name}{pairs} {value}\n" for name, text, pairs, value in told)
+    return "".join(f"{header(name, 'gauge', text)}{name}{pairs} {value}\n" for name, text, pairs, value in families)
 
 
 def _errors(fleet: Fleet, shown: np.ndarray, rows: list[str], end: str) -> str:

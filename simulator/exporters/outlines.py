@@ -91,18 +91,18 @@ class Release:
 def release(file: str) -> Release:
     """Reads an engine release from this package; ``file`` has no ``.yaml``."""
     text = resources.files("simulator.exporters").joinpath(f"{file}.yaml").read_text(encoding="utf-8")
-    said: dict[str, Any] = yaml.safe_load(text)
-    base = release(said["base"]) if "base" in said else Release((), {}, {})
-    dropped, renamed = set(said.get("drop", ())), said.get("rename", {})
-    only = set(said.get("only", [family["name"] for family in base.families])) - dropped
+    document: dict[str, Any] = yaml.safe_load(text)
+    base = release(document["base"]) if "base" in document else Release((), {}, {})
+    dropped, renamed = set(document.get("drop", ())), document.get("rename", {})
+    only = set(document.get("only", [family["name"] for family in base.families])) - dropped
     kept = [_changed(family, renamed.get(family["name"], {})) for family in base.families if family["name"] in only]
-    ladders = {name: tuple(float(bound) for bound in bounds) for name, bounds in said.get("ladders", {}).items()}
-    blocks = {name: Block(**spec) for name, spec in said.get("histograms", {}).items()}
+    ladders = {name: tuple(float(bound) for bound in bounds) for name, bounds in document.get("ladders", {}).items()}
+    blocks = {name: Block(**spec) for name, spec in document.get("histograms", {}).items()}
     return Release(
-        families=(*kept, *said.get("families", ())),
+        families=(*kept, *document.get("families", ())),
         ladders={**base.ladders, **ladders},
         histograms={**base.histograms, **blocks},
-        sets={**base.sets, **said.get("sets", {})},
+        sets={**base.sets, **document.get("sets", {})},
     )
 
 
@@ -136,12 +136,12 @@ def outline(page: Release, style: Style, layout: Layout, shown: frozenset[str]) 
     for family in page.families:
         if family.get("when", "") in shown or "when" not in family:
             writer.family(family)
-    return writer.made
+    return writer.page_outline
 
 
 class _Writer:
     def __init__(self, style: Style, layout: Layout, shown: frozenset[str]) -> None:
-        self.made = Outline(style.number, style.gap)
+        self.page_outline = Outline(style.number, style.gap)
         self._style, self._layout, self._shown = style, layout, shown
 
     def family(self, family: dict[str, Any]) -> None:
@@ -150,7 +150,7 @@ class _Writer:
         children = list(self._children(family))
         if self._style.gap and not children:
             return  # in this style a family appears with its first series
-        self.made.family(name, kind, family.get("help", ""))
+        self.page_outline.family(name, kind, family.get("help", ""))
         for pairs, source, place in children:
             if kind == "histogram":
                 self._histogram(name, pairs, source)
@@ -182,7 +182,7 @@ class _Writer:
     def _created(self, family: dict[str, Any], children: list[tuple[Labels, str, int]]) -> None:
         name, sparse = family["name"], family.get("sparse", False)
         stem = name.removesuffix("_total") if family["type"] == "counter" else name
-        self.made.family(f"{stem}_created", "gauge", family.get("help", ""))
+        self.page_outline.family(f"{stem}_created", "gauge", family.get("help", ""))
         for number, (pairs, source, _) in enumerate(children):
             late = f"appeared:{source}" if sparse else f"appeared:{family.get('when', '')}"
             column = self._layout.columns.get(late)
@@ -220,7 +220,7 @@ class _Writer:
                 self._sample(name, labels, column)
 
     def _sample(self, name: str, pairs: Labels, column: int) -> None:
-        self.made.sample(name, dict(sorted(pairs.items())) if self._style.sort_labels else pairs, column)
+        self.page_outline.sample(name, dict(sorted(pairs.items())) if self._style.sort_labels else pairs, column)
 
 
 CREATED_APART = 8  # number of different creation times among the series of one family

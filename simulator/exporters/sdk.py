@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.exporters.blackbox import KPI, REASONS, OwnersCount
+from simulator.exporters.blackbox import KPI, REASONS, SdkCounters
 from simulator.exporters.numbers import python_number
 from simulator.exporters.text import header, labels
 from simulator.fleet import Fleet
@@ -17,12 +17,12 @@ class SdkPages:
     """Writes the page of any service."""
 
     def __init__(self) -> None:
-        self._count: OwnersCount | None = None
+        self._count: SdkCounters | None = None
 
     def page(self, fleet: Fleet, service: int) -> bytes:
         """Returns the page of a service, by its index in the fleet specification."""
         if self._count is None:
-            self._count = OwnersCount(fleet)
+            self._count = SdkCounters(fleet)
         count = self._count
         count.update()
         invalid, votes = count.invalid_by_reason[service].tolist(), count.votes[service].tolist()

@@ -51,16 +51,16 @@ class SglangPages(EnginePages):
         """Returns gauges and plain counters."""
         engine = view.service.engine
         prompt, cached = view.plain("prompt_tokens"), view.plain("cached_tokens")
-        made = view.plain("generation_tokens")
+        generated = view.plain("generation_tokens")
         capacity = float(engine.kv_blocks * engine.block_size)
         used = np.round(view.gauge("kv_used_ratio") * capacity)
         # Computed tokens stay in the radix cache until their memory is needed.
-        evictable = np.minimum(capacity - used, prompt - cached + made)
+        evictable = np.minimum(capacity - used, prompt - cached + generated)
         rows = view.slots.size
         startup = view.startup_seconds
         split = {
             f"{name}_{share}": shared(count, share)
-            for name, count in (("prompt", prompt), ("generation", made), ("finished", view.finished))
+            for name, count in (("prompt", prompt), ("generation", generated), ("finished", view.finished))
             for share in ("streamed", "whole")
         }
         return {
@@ -69,7 +69,7 @@ class SglangPages(EnginePages):
             "not_known": np.nan,
             "running": view.gauge("running"),
             "waiting": view.gauge("waiting"),
-            "generation_rate": np.round(view.per_second("generation", made), 6),
+            "generation_rate": np.round(view.per_second("generation", generated), 6),
             "cache_hit_ratio": np.round(view.share("cache", cached, prompt), 6),
             "kv_used_ratio": np.round(used / capacity, 4),
             "used_tokens": used,
@@ -83,7 +83,7 @@ class SglangPages(EnginePages):
             "cached_tokens": cached,
             "prompt_tokens": prompt,
             "finished": view.finished,
-            "generation_tokens": made,
+            "generation_tokens": generated,
             "preemptions": view.plain("preemptions"),
             "kv_transfer_failures": view.plain("kv_transfer_failures"),
             "aborted": view.left,

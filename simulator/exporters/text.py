@@ -112,8 +112,8 @@ def families(file: str) -> tuple[Family, ...]:
 
 def header(name: str, kind: str, text: str) -> str:
     """Returns the HELP and TYPE lines of a family; without a help text only TYPE, as Envoy does."""
-    told = f"# HELP {name} {text}\n" if text else ""
-    return f"{told}# TYPE {name} {kind}\n"
+    help_line = f"# HELP {name} {text}\n" if text else ""
+    return f"{help_line}# TYPE {name} {kind}\n"
 
 
 def grid(

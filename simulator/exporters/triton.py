@@ -76,8 +76,8 @@ class TritonPages(EnginePages):
     def _summaries(self, view: View) -> dict[str, Floats]:
         result: dict[str, Floats] = {}
         for name, source in (("request", "e2e"), ("queue", "queue_fine"), ("infer", "inference")):
-            seen = view.grown(f"{name} summary", view.buckets(source))
-            values = quantiles(seen, HISTOGRAMS[source], tuple(_QUANTILES.values()))
+            ended = view.grown(f"{name} summary", view.buckets(source))
+            values = quantiles(ended, HISTOGRAMS[source], tuple(_QUANTILES.values()))
             result |= {f"{name}_q{label}": np.round(values[:, at] * _MICRO) for at, label in enumerate(_QUANTILES)}
         nothing = np.isnan(result["request_q5"])
         for name, constant in (("input", INPUT_MICROSECONDS), ("output", OUTPUT_MICROSECONDS)):

@@ -72,7 +72,7 @@ class Injection:
         self._start = start.timestamp()
         self._end = self._start + duration.total_seconds()
         self._due = [_Due(action, action.at_seconds) for action in declared.actions if action.at_seconds is not None]
-        self._held = _ProcessScope()
+        self._process_scope = _ProcessScope()
         self.logged_deaths: set[tuple[int, float]] = set()  # process ends (slot, time) that are already logged
         self._values: list[np.ndarray] = []
         self._impacted = np.zeros(fleet.bank.size, dtype=bool)
@@ -119,7 +119,7 @@ class Injection:
 
         A slot counts until its pod is ready again outside the scope of the fault.
         """
-        return np.flatnonzero(self._impacted_now(fleet) | (self._impacted & _wanting(fleet)))
+        return np.flatnonzero(self._impacted_now(fleet) | (self._impacted & _out_of_service(fleet)))
 
     # --- used by actions ------------------------------------------------------------------------------
 
@@ -129,18 +129,18 @@ class Injection:
         return self.truth.entity
 
     @property
-    def why(self) -> str:
+    def reason(self) -> str:
         """Reason that keeps a crashed pod down; no other fault cures it."""
         return f"{self.truth.fault} {self.truth.entity.name}"
 
     @property
     def revision(self) -> str:
         """The revision that the fault rolled out, empty before that."""
-        return self._held.revision
+        return self._process_scope.revision
 
     def roll_out(self, revision: str) -> None:
         """Sets the revision that ``holds: revision`` refers to."""
-        self._held.revision = revision
+        self._process_scope.revision = revision
 
     def elapsed(self, fleet: Fleet) -> float:
         """Returns the seconds since the start of the fault."""
@@ -153,10 +153,10 @@ class Injection:
             return here
         pods = fleet.pods.pods
         if self.declared.holds == "process":
-            known = self._held
+            known = self._process_scope
             slots = known.slots[fleet.pods.process[known.slots] == known.processes]
         else:
-            held = [slot for slot in here.slots.tolist() if pods[slot].revision == self._held.revision]
+            held = [slot for slot in here.slots.tolist() if pods[slot].revision == self._process_scope.revision]
             slots = np.array(held, dtype=np.int64)
         gpus = np.flatnonzero(np.isin(fleet.pods.owner, slots)) if slots.size else NOTHING
         return Scope(gpus, np.unique(fleet.gpus.node[gpus]), slots, here.services)
@@ -165,9 +165,9 @@ class Injection:
         """Marks a slot that an action put out of service."""
         self._impacted[slot] = True
 
-    def later(self, fleet: Fleet, seconds: float, what: Undo) -> None:
+    def later(self, fleet: Fleet, seconds: float, undo: Undo) -> None:
         """Runs ``undo`` after ``seconds`` (inf: at the end), or at the end of the fault if that comes first."""
-        self._later.append((fleet.at + seconds, what))
+        self._later.append((fleet.at + seconds, undo))
 
     # --- internals ------------------------------------------------------------------------------------
 
@@ -175,8 +175,8 @@ class Injection:
         self.started = True
         here = self._fleet_entity.scope(fleet)
         self.truth = replace(self.truth, touches=touched(fleet, self.declared, self.entity, here))
-        self._held.slots = here.slots[fleet.pods.ready[here.slots]]
-        self._held.processes = fleet.pods.process[self._held.slots]
+        self._process_scope.slots = here.slots[fleet.pods.ready[here.slots]]
+        self._process_scope.processes = fleet.pods.process[self._process_scope.slots]
         self._values = [self._magnitude(fleet, effect, here) for effect in self.declared.effects]
 
     def _magnitude(self, fleet: Fleet, effect: Effect, here: Scope) -> np.ndarray:
@@ -190,9 +190,9 @@ class Injection:
         return np.asarray(np.maximum(effect.least, value * capacity / usual))
 
     def _do_due(self, fleet: Fleet) -> None:
-        for when, what in [entry for entry in self._later if entry[0] <= fleet.at]:
-            self._later.remove((when, what))
-            what(fleet)
+        for when, undo in [entry for entry in self._later if entry[0] <= fleet.at]:
+            self._later.remove((when, undo))
+            undo(fleet)
         elapsed = self.elapsed(fleet)
         for due in [due for due in self._due if due.at <= elapsed]:
             self._do(fleet, due.action)
@@ -247,7 +247,7 @@ class Injection:
         bad = self._impacted_now(fleet)
         if bad.any() or self._impacted.any():
             self._impacted |= bad
-            self._impacted &= bad | _wanting(fleet)
+            self._impacted &= bad | _out_of_service(fleet)
 
     def _finish(self, fleet: Fleet) -> None:
         """Undoes the actions in reverse order, then runs the actions of the end."""
@@ -255,8 +255,8 @@ class Injection:
             return
         for undo in reversed(self._undo):
             undo(fleet)
-        for _, what in self._later:
-            what(fleet)
+        for _, pending in self._later:
+            pending(fleet)
         self._later, self._undo = [], []
         for action in self.declared.actions:
             if action.at_seconds is None:
@@ -264,7 +264,7 @@ class Injection:
         self._due = []
 
 
-def _wanting(fleet: Fleet) -> np.ndarray:
+def _out_of_service(fleet: Fleet) -> np.ndarray:
     """Returns True for slots that should serve and do not, shape (slots,)."""
     return np.asarray(fleet.pods.existing & ~fleet.pods.ready)
 

@@ -150,11 +150,11 @@ def _some(fleet: Fleet, fault: Injection, count: int) -> list[Pod]:
 
 def _kill(fleet: Fleet, fault: Injection, pod: Pod, *, held: bool = True) -> None:
     """Kills the process of a pod; while ``held`` it can start again only at the fault's end."""
-    fleet.crash(pod.slot, fault.why, held=held)
+    fleet.crash(pod.slot, fault.reason, held=held)
     fault.mark_impacted(pod.slot)
-    slot, generation, why = pod.slot, pod.generation, fault.why
+    slot, generation, reason = pod.slot, pod.generation, fault.reason
 
     def cure(fleet: Fleet) -> None:
-        fleet.pods.cure(slot, generation, why, fleet.at)
+        fleet.pods.cure(slot, generation, reason, fleet.at)
 
     fault.later(fleet, inf, cure)

@@ -21,9 +21,9 @@ def conflict(new: Injection, others: list[Injection]) -> str:
     for other in others:
         if not (new.truth.start < other.truth.end and other.truth.start < new.truth.end):
             continue
-        why = _same(new, other) or _removed(new, other) or _removed(other, new) or _contrary(new, other)
-        if why:
-            return f"{why} ({other.truth.fault} lasts until {rfc3339(other.truth.end)})"
+        reason = _same(new, other) or _removed(new, other) or _removed(other, new) or _contrary(new, other)
+        if reason:
+            return f"{reason} ({other.truth.fault} lasts until {rfc3339(other.truth.end)})"
     return ""
 
 

@@ -46,8 +46,10 @@ def pci(index: int) -> str:
 
 def xid_text(code: int, process: str | None) -> str:
     """Returns the driver text of an XID; ``process`` is the pod whose engine had the device."""
-    who = "pid='<unknown>', name=<unknown>" if process is None or code == 79 else f"pid={pid(process, 1)}, name=python3"
-    return f"{who}, {_XID.get(code, 'Unknown Error')}"
+    head = (
+        "pid='<unknown>', name=<unknown>" if process is None or code == 79 else f"pid={pid(process, 1)}, name=python3"
+    )
+    return f"{head}, {_XID.get(code, 'Unknown Error')}"
 
 
 KNOWN_XIDS = frozenset(_XID)

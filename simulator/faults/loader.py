@@ -153,8 +153,8 @@ class _Reader:
             self.problem(("fault",), "is missing")
             return None
         if fault not in known:
-            what = "state of never_a_fault" if negative else "fault id"
-            self.problem(("fault",), f'"{fault}" is not a known {what}{near(fault, known)}')
+            kind_of_id = "state of never_a_fault" if negative else "fault id"
+            self.problem(("fault",), f'"{fault}" is not a known {kind_of_id}{near(fault, known)}')
             return None
         if not negative:
             if "entity" in top:
@@ -177,15 +177,15 @@ class _Reader:
         if "onset" not in of:
             return None
         path = (*path, "onset")
-        given = self._mapping(of["onset"], path)
-        shape = self._word(given, (*path, "shape"), SHAPES, "")
+        mapping = self._mapping(of["onset"], path)
+        shape = self._word(mapping, (*path, "shape"), SHAPES, "")
         if not shape:
-            if "shape" not in given:
+            if "shape" not in mapping:
                 self.problem(path, f"needs a shape: {', '.join(SHAPES)}")
             return None
         wanted = _ONSET[shape]
-        self._known(given, path, ("shape", *wanted))
-        seconds = {key: self._number(given.get(key), (*path, key)) for key in wanted}
+        self._known(mapping, path, ("shape", *wanted))
+        seconds = {key: self._number(mapping.get(key), (*path, key)) for key in wanted}
         if any(value <= 0 for value in seconds.values()):
             self.problem(path, f"{shape} needs {' and '.join(wanted)} above 0")
             return None
@@ -197,51 +197,51 @@ class _Reader:
         result = []
         for number, entry in enumerate(self._list(top, "effects")):
             path: Path_ = ("effects", number)
-            given = self._mapping(entry, path)
-            self._known(given, path, _EFFECT)
-            effect_name = str(given.get("lever", ""))
+            mapping = self._mapping(entry, path)
+            self._known(mapping, path, _EFFECT)
+            effect_name = str(mapping.get("lever", ""))
             group, _, name = effect_name.partition(".")
             if name not in LEVERS.get(group, {}):
                 self.problem((*path, "lever"), f'"{effect_name}" is not an effect{near(effect_name, _ALL_EFFECTS)}')
                 continue
             if group == "cluster" and kind is not EntityKind.CLUSTER:
                 self.problem((*path, "lever"), f"affects the whole cluster, but the fault is about one {kind.value}")
-            result.append(self._effect(given, path, group, name))
+            result.append(self._effect(mapping, path, group, name))
         return result
 
-    def _effect(self, given: Mapping[str, Any], path: Path_, group: str, effect_name: str) -> Effect:
-        do = self._word(given, (*path, "do"), DOINGS, "set")
-        if "do" not in given:
+    def _effect(self, mapping: Mapping[str, Any], path: Path_, group: str, effect_name: str) -> Effect:
+        do = self._word(mapping, (*path, "do"), DOINGS, "set")
+        if "do" not in mapping:
             self.problem(path, f"needs do: {', '.join(DOINGS)}")
-        written = given.get("to")
+        written = mapping.get("to")
         bounds = written if isinstance(written, list) else [written, written]
         if len(bounds) != 2:
             self.problem((*path, "to"), "must be one number, or two from mild to severe")
             bounds = [0.0, 0.0]
         low, high = (self._number(bound, (*path, "to")) for bound in bounds)
-        of_capacity = self._word(given, (*path, "of"), ("capacity",), "") == "capacity"
+        of_capacity = self._word(mapping, (*path, "of"), ("capacity",), "") == "capacity"
         if of_capacity and group != "services":
             self.problem((*path, "of"), "capacity applies only to effects of services")
-        anew = self._word(given, (*path, "since"), ("process",), "") == "process"
-        if anew and group != "slots":
+        since_process = self._word(mapping, (*path, "since"), ("process",), "") == "process"
+        if since_process and group != "slots":
             self.problem((*path, "since"), "process applies only to effects of slots")
         neutral = {"multiply": 1.0, "add": 0.0}.get(do, LEVERS[group][effect_name])
         if not of_capacity and (abs(high - neutral) < abs(low - neutral) or (low - neutral) * (high - neutral) < 0):
             self.problem(
                 (*path, "to"), f"runs from {low:g} to {high:g}: write it from mild to severe, away from {neutral:g}"
             )
-        after = self._duration(given, (*path, "after")) if "after" in given else None
+        after = self._duration(mapping, (*path, "after")) if "after" in mapping else None
         return Effect(
             group=group,
             effect_name=effect_name,
             do=do,  # type: ignore[arg-type]  # checked against DOINGS
             low=low,
             high=high,
-            onset=self._onset(given, path),
+            onset=self._onset(mapping, path),
             after_seconds=after.total_seconds() if after else 0.0,
             of_capacity=of_capacity,
-            least=self._number(given.get("least", 0.0), (*path, "least")),
-            since_process=anew,
+            least=self._number(mapping.get("least", 0.0), (*path, "least")),
+            since_process=since_process,
         )
 
     # --- actions --------------------------------------------------------------------------------------
@@ -250,28 +250,28 @@ class _Reader:
         result = []
         for number, entry in enumerate(self._list(top, "deeds")):
             path: Path_ = ("deeds", number)
-            given = self._mapping(entry, path)
-            name = str(given.get("do", ""))
+            mapping = self._mapping(entry, path)
+            name = str(mapping.get("do", ""))
             if name not in ACTIONS:
                 self.problem((*path, "do"), f'"{name}" is not an action{near(name, ACTIONS)}')
                 continue
-            every = self._duration(given, (*path, "every")) if "every" in given else None
+            every = self._duration(mapping, (*path, "every")) if "every" in mapping else None
             if every is not None and every <= timedelta(0):
                 self.problem((*path, "every"), "must be more than 0 s")
             result.append(
                 DeclaredAction(
                     name,
-                    self._at(given, path),
+                    self._at(mapping, path),
                     every.total_seconds() if every else None,
-                    self._arguments(given, path, name),
+                    self._arguments(mapping, path, name),
                 )
             )
         return result
 
-    def _at(self, given: Mapping[str, Any], path: Path_) -> float | None:
-        at = given.get("at")
+    def _at(self, mapping: Mapping[str, Any], path: Path_) -> float | None:
+        at = mapping.get("at")
         if at == "end":
-            if "every" in given:
+            if "every" in mapping:
                 self.problem((*path, "every"), "is not allowed with at: end")
             return None
         if at == "start":
@@ -279,22 +279,22 @@ class _Reader:
         if at is None:
             self.problem(path, "needs at: start, end, or a duration after the start")
             return 0.0
-        after = self._duration(given, (*path, "at"))
+        after = self._duration(mapping, (*path, "at"))
         return after.total_seconds() if after else 0.0
 
-    def _arguments(self, given: Mapping[str, Any], path: Path_, name: str) -> dict[str, object]:
+    def _arguments(self, entry: Mapping[str, Any], path: Path_, name: str) -> dict[str, object]:
         action = ACTIONS[name]
-        self._known(given, path, ("at", "every", "do", *action.arguments))
-        for missing in sorted(action.required - set(given)):
+        self._known(entry, path, ("at", "every", "do", *action.arguments))
+        for missing in sorted(action.required - set(entry)):
             self.problem(path, f"{name} needs {missing}")
         return {
-            key: self._argument(given, (*path, key), action.arguments[key]) for key in action.arguments if key in given
+            key: self._argument(entry, (*path, key), action.arguments[key]) for key in action.arguments if key in entry
         }
 
-    def _argument(self, given: Mapping[str, Any], path: Path_, kind: str) -> object:
-        value = given[str(path[-1])]
+    def _argument(self, mapping: Mapping[str, Any], path: Path_, kind: str) -> object:
+        value = mapping[str(path[-1])]
         if kind.startswith("timedelta"):
-            return self._duration(given, path)
+            return self._duration(mapping, path)
         if kind.startswith("tuple[int"):
             codes = tuple(value) if isinstance(value, list) else (value,)
             if unknown := [code for code in codes if code not in KNOWN_XIDS]:
@@ -327,8 +327,8 @@ class _Reader:
         self.problem(path, "is not a mapping")
         return {}
 
-    def _known(self, given: Mapping[str, Any], path: Path_, keys: Sequence[str]) -> None:
-        for key in given:
+    def _known(self, mapping: Mapping[str, Any], path: Path_, keys: Sequence[str]) -> None:
+        for key in mapping:
             if key not in keys:
                 self.problem((*path, key), f"unknown key{near(key, keys)}")
 
@@ -339,16 +339,16 @@ class _Reader:
         self.problem((key,), "is not a list")
         return []
 
-    def _words(self, top: Mapping[str, Any], key: str, known: Sequence[str], what: str) -> tuple[str, ...]:
+    def _words(self, top: Mapping[str, Any], key: str, known: Sequence[str], noun: str) -> tuple[str, ...]:
         words = tuple(str(word) for word in self._list(top, key))
         for number, word in enumerate(words):
             if word not in known:
-                self.problem((key, number), f'"{word}" is not a known {what}{near(word, known)}')
+                self.problem((key, number), f'"{word}" is not a known {noun}{near(word, known)}')
         return words
 
-    def _word(self, given: Mapping[str, Any], path: Path_, known: Sequence[str], default: str) -> str:
-        word = str(given.get(str(path[-1]), default))
-        if word in known or (word == default and str(path[-1]) not in given):
+    def _word(self, mapping: Mapping[str, Any], path: Path_, known: Sequence[str], default: str) -> str:
+        word = str(mapping.get(str(path[-1]), default))
+        if word in known or (word == default and str(path[-1]) not in mapping):
             return word
         self.problem(path, f'"{word}" is not one of {", ".join(known)}')
         return default
@@ -359,8 +359,8 @@ class _Reader:
         self.problem(path, "is missing" if value is None else f"{value!r} is not a number")
         return 0.0
 
-    def _duration(self, given: Mapping[str, Any], path: Path_) -> timedelta | None:
-        written = given[str(path[-1])]
+    def _duration(self, mapping: Mapping[str, Any], path: Path_) -> timedelta | None:
+        written = mapping[str(path[-1])]
         try:
             return parse_duration(str(written))
         except UsageError:

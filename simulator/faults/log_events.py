@@ -30,8 +30,8 @@ Subject = tuple[EntityRef, "Pod | None", "int | None"]
 def kernel_line(fleet: Fleet, fault: Injection, code: str, text: str = "") -> None:
     """Writes a line to the kernel log of every node in scope. Without ``text``, the default line of its code."""
     for node in fault.here(fleet).nodes.tolist():
-        where = fleet.entity(EntityKind.NODE, fleet.nodes.names[node])
-        fleet.journal.write(fleet.at, JournalSource.KERNEL, where, code, fill(fleet, fault, text, None, node))
+        entity = fleet.entity(EntityKind.NODE, fleet.nodes.names[node])
+        fleet.journal.write(fleet.at, JournalSource.KERNEL, entity, code, fill(fleet, fault, text, None, node))
 
 
 def engine_line(fleet: Fleet, fault: Injection, code: str, text: str = "", died: timedelta | None = None) -> None:
@@ -59,22 +59,22 @@ def kubernetes_event(
     fleet: Fleet, fault: Injection, code: str, text: str, about: str = "pod", normal: bool = False
 ) -> None:
     """Writes an event of the API server about each pod or node in scope, the service, or the entity itself."""
-    for where, pod, node in subjects(fleet, fault, about):
-        write_event(fleet, where, code, fill(fleet, fault, text, pod, node), "Normal" if normal else "Warning")
+    for entity, pod, node in subjects(fleet, fault, about):
+        write_event(fleet, entity, code, fill(fleet, fault, text, pod, node), "Normal" if normal else "Warning")
 
 
 def change(fleet: Fleet, fault: Injection, code: str, text: str, about: str = "entity") -> None:
     """Writes a change (flag, limit, driver, certificate) to the change log."""
-    for where, pod, node in subjects(fleet, fault, about):
-        fleet.change(where, code, fill(fleet, fault, text, pod, node))
+    for entity, pod, node in subjects(fleet, fault, about):
+        fleet.change(entity, code, fill(fleet, fault, text, pod, node))
 
 
 # --- used by other actions ----------------------------------------------------------------------------
 
 
-def write_event(fleet: Fleet, where: EntityRef, code: str, text: str, kind: str = "Warning") -> None:
+def write_event(fleet: Fleet, entity: EntityRef, code: str, text: str, kind: str = "Warning") -> None:
     """Writes a Kubernetes event of type ``kind``."""
-    fleet.journal.write(fleet.at, JournalSource.KUBERNETES, where, code, text, type=kind)
+    fleet.journal.write(fleet.at, JournalSource.KUBERNETES, entity, code, text, type=kind)
 
 
 def pods_here(fleet: Fleet, fault: Injection) -> list[Pod]:

@@ -69,4 +69,4 @@ NEEDS: dict[str, Callable[[Fleet, Scope], str]] = {
 
 def unmet(fleet: Fleet, needs: tuple[str, ...], here: Scope) -> str:
     """Returns the first unmet precondition of a fault as a sentence; empty if all are met."""
-    return next((why for need in needs if (why := NEEDS[need](fleet, here))), "")
+    return next((reason for need in needs if (reason := NEEDS[need](fleet, here))), "")

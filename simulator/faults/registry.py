@@ -77,9 +77,9 @@ def inject(
 
 def _refuse(fleet: Fleet, new: Injection) -> None:
     """Raises UsageError with the reason if the fault cannot be injected."""
-    why = conflict(new, fleet.injections)
-    if why:
-        raise UsageError(why, hint="choose another entity, or a time after the other fault's end")
+    reason = conflict(new, fleet.injections)
+    if reason:
+        raise UsageError(reason, hint="choose another entity, or a time after the other fault's end")
     missing = unmet(fleet, new.declared.needs, scope_of(fleet, new.entity)) if new.truth.start <= fleet.now else ""
     if missing:
         name = f"{new.entity.kind.value} {new.entity.name}"

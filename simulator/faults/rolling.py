@@ -25,8 +25,8 @@ def rollout(fleet: Fleet, fault: Injection, text: str = "", revision: str = "") 
     for service in _services(fleet, fault):
         name = revision or _next_revision(fleet, service.name)
         fault.roll_out(name)
-        told = fill(fleet, fault, text or "{service} is rolled out to {revision}")
-        fleet.rollout(service.name, name, text=told)
+        message = fill(fleet, fault, text or "{service} is rolled out to {revision}")
+        fleet.rollout(service.name, name, text=message)
 
 
 def reconfigure(fleet: Fleet, fault: Injection, text: str, before: str = "", after: str = "") -> Undo:

@@ -104,7 +104,7 @@ def device_work(fleet: Fleet, works: list[Work]) -> tuple[Activity, Load]:
     reserved, size = fleet.reserved_ratio, fleet.gpus.memory * 1048576.0
     reading = pods.loading * reserved / (fleet.spec.startup.load_seconds * pace(fleet).load)
     load = Load(
-        held=on_gpus(fleet, pods.loaded_ratio * reserved),
+        memory_share=on_gpus(fleet, pods.loaded_ratio * reserved),
         tokens=on_gpus(fleet, mean("tokens_per_second") + mean("prompt_tokens_per_second")),
         loading=on_gpus(fleet, reading) * size,
         grouped=(pods.owner >= 0) & (pods.group > 1)[np.maximum(pods.owner, 0)],

@@ -59,11 +59,11 @@ def ambient_celsius(at: float | Floats) -> Floats:
 class Load:
     """Load of an engine on its devices except arithmetic; each of shape (gpus,).
 
-    ``held`` is the share of the memory in use, ``tokens`` are generated or read per second, ``loading`` the bytes per
-    second of weights from the host, ``grouped`` is True in groups of two or more.
+    ``memory_share`` is the used share of the memory, ``tokens`` are generated or read per second, ``loading`` the bytes
+    per second of weights from the host, ``grouped`` is True in groups of two or more.
     """
 
-    held: Floats
+    memory_share: Floats
     tokens: Floats
     loading: Floats
     grouped: np.ndarray
@@ -174,8 +174,10 @@ class Gpus:
         self._draw_power(at, seconds, work.power_share * jitter, effects, effects.cooling_factor * air)
         self.nvlink_megabytes += self.nvlink * seconds / 1e6
         self.energy_millijoules += self.power * seconds * 1e3
-        held = np.where(load.held > 0, load.held * self.memory - self.spread * (load.held > 0.5), 4.0)
-        self.memory_used = np.minimum(held + effects.extra_memory_mebibytes, self.memory - DRIVER_MEBIBYTES)
+        used = np.where(
+            load.memory_share > 0, load.memory_share * self.memory - self.spread * (load.memory_share > 0.5), 4.0
+        )
+        self.memory_used = np.minimum(used + effects.extra_memory_mebibytes, self.memory - DRIVER_MEBIBYTES)
         self._count_errors(seconds, effects)
 
     def reload(self, where: np.ndarray) -> None:

@@ -53,31 +53,31 @@ class _Resource:
 
     held: dict[str, dict[str, Any]] = field(default_factory=dict)
     shapes: dict[str, _Shape] = field(default_factory=dict)
-    news: deque[tuple[int, str, dict[str, Any]]] = field(default_factory=deque)
+    changes: deque[tuple[int, str, dict[str, Any]]] = field(default_factory=deque)
     forgotten: int = 0
 
-    def keep(self, version: int, what: str, found: dict[str, Any]) -> None:
-        self.news.append((version, what, found))
-        if len(self.news) > MOST_CHANGES:
-            self.forgotten = self.news.popleft()[0]
+    def keep(self, version: int, change: str, item: dict[str, Any]) -> None:
+        self.changes.append((version, change, item))
+        if len(self.changes) > MOST_CHANGES:
+            self.forgotten = self.changes.popleft()[0]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ObjectSelection:
     """Object selection: one namespace, these labels, these values at field paths."""
 
     namespace: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     fields: Mapping[str, str] = field(default_factory=dict)
 
-    def takes(self, found: Mapping[str, Any]) -> bool:
+    def matches(self, item: Mapping[str, Any]) -> bool:
         """Returns True for a selected object."""
-        meta = found["metadata"]
+        meta = item["metadata"]
         if self.namespace is not None and meta.get("namespace") != self.namespace:
             return False
         if any(meta.get("labels", {}).get(name) != value for name, value in self.labels.items()):
             return False
-        return all(_at(found, path) == value for path, value in self.fields.items())
+        return all(_at(item, path) == value for path, value in self.fields.items())
 
 
 class KubernetesView:
@@ -88,19 +88,19 @@ class KubernetesView:
         self._version = 1_000
         self._number = 0
         self._resources = {name: _Resource() for name in KINDS}
-        self._told: dict[tuple[object, ...], objects.EventRecord] = {}
+        self._event_records: dict[tuple[object, ...], objects.EventRecord] = {}
         self._ordered: dict[str, str] = {}
         begun = float(fleet.nodes.boot.max())
         self._workloads = {service.name: first_workload(service, begun) for service in fleet.spec.services}
 
-    def page(self, resource: str, wanted: Wanted, limit: int | None = None, token: str = "") -> dict[str, Any]:
+    def page(self, resource: str, wanted: ObjectSelection, limit: int | None = None, token: str = "") -> dict[str, Any]:
         """Returns a list or one page of it. Raises ExpiredError for an old, SelectorError for an invalid token."""
         self.refresh()
         held = self._resources[resource]
         version, after = (self._version, "") if not token else _opened(token)
         if version < held.forgotten:
             raise ExpiredError
-        keys = sorted(key for key, result in held.held.items() if key > after and wanted.takes(result))
+        keys = sorted(key for key, result in held.held.items() if key > after and wanted.matches(result))
         shown = keys if limit is None else keys[:limit]
         meta: dict[str, Any] = {"resourceVersion": str(version)}
         if len(shown) < len(keys):
@@ -115,7 +115,9 @@ class KubernetesView:
         self.refresh()
         return self._resources[resource].held.get(f"{namespace}/{name}")
 
-    def news(self, resource: str, after: int, wanted: Wanted) -> tuple[int, list[tuple[str, dict[str, Any]]]]:
+    def changes(
+        self, resource: str, after: int, selection: ObjectSelection
+    ) -> tuple[int, list[tuple[str, dict[str, Any]]]]:
         """Returns the newest version, and the changes since ``after``. Raises ExpiredError if that is too old.
 
         ``after`` 0 starts with all existing objects.
@@ -123,10 +125,12 @@ class KubernetesView:
         self.refresh()
         held = self._resources[resource]
         if after == 0:
-            return self._version, [("ADDED", result) for result in held.held.values() if wanted.takes(result)]
+            return self._version, [("ADDED", result) for result in held.held.values() if selection.matches(result)]
         if after < held.forgotten:
             raise ExpiredError
-        result = [(what, one) for version, what, one in held.news if version > after and wanted.takes(one)]
+        result = [
+            (change, item) for version, change, item in held.changes if version > after and selection.matches(item)
+        ]
         return self._version, result
 
     def forget(self) -> None:
@@ -134,7 +138,7 @@ class KubernetesView:
         self.refresh()
         self._version += 1
         for held in self._resources.values():
-            held.news.clear()
+            held.changes.clear()
             held.forgotten = self._version
 
     # --- current state --------------------------------------------------------------------------------
@@ -149,7 +153,7 @@ class KubernetesView:
                 self._workloads[name] = returned(self._workloads[name], revision, self._fleet.at)
             self._ordered[name] = revision
         old = self._fleet.at - EVENT_SECONDS
-        self._told = {key: record for key, record in self._told.items() if record.last >= old}
+        self._event_records = {key: record for key, record in self._event_records.items() if record.last >= old}
         self._update("pods", self._pods())
         self._update("nodes", self._nodes())
         self._update("deployments", self._deployments())
@@ -169,12 +173,12 @@ class KubernetesView:
             notes = {objects.CHANGE: line.code}
             notes |= {objects.FROM: line.attributes["from"]} if "from" in line.attributes else {}
             notes |= {objects.TO: line.attributes["to"]} if "to" in line.attributes else {}
-            self._told[line.number,] = objects.EventRecord(line.number, line, line.at, line.at, notes=notes)
+            self._event_records[line.number,] = objects.EventRecord(line.number, line, line.at, line.at, notes=notes)
         elif line.source is JournalSource.KUBERNETES:
             key = (line.entity, line.code, line.text, self._uid(line))
-            known = self._told.get(key)
+            known = self._event_records.get(key)
             if known is None:
-                self._told[key] = objects.EventRecord(line.number, line, line.at, line.at, self._uid(line))
+                self._event_records[key] = objects.EventRecord(line.number, line, line.at, line.at, self._uid(line))
             else:
                 known.last, known.count = line.at, known.count + 1
 
@@ -195,14 +199,14 @@ class KubernetesView:
             result = render()
             self._version += 1
             result["metadata"]["resourceVersion"] = str(self._version)
-            what = "MODIFIED" if key in held.held else "ADDED"
+            change = "MODIFIED" if key in held.held else "ADDED"
             before = held.held.get(key)
             if before is not None and before["metadata"]["uid"] != result["metadata"]["uid"]:
                 held.keep(self._version, "DELETED", before)
-                self._version, what = self._version + 1, "ADDED"
+                self._version, change = self._version + 1, "ADDED"
                 result["metadata"]["resourceVersion"] = str(self._version)
             held.held[key], held.shapes[key] = result, shape
-            held.keep(self._version, what, result)
+            held.keep(self._version, change, result)
         for key in [key for key in held.held if key not in seen]:
             self._version += 1
             held.keep(self._version, "DELETED", held.held.pop(key))
@@ -267,19 +271,19 @@ class KubernetesView:
 
     def _events(self) -> Iterator[_Rendered]:
         cluster = self._fleet.spec.cluster
-        for record in self._told.values():
+        for record in self._event_records.values():
             key = f"{record.line.entity.namespace or 'default'}/{record.line.entity.name.lower()}.{record.number:016x}"
             yield key, (record.count,), partial(objects.event_object, cluster, record)
 
 
-def _listed(found: Mapping[str, Any]) -> dict[str, Any]:
+def _listed(item: Mapping[str, Any]) -> dict[str, Any]:
     """Returns an object without apiVersion and kind, as in a list."""
-    return {name: value for name, value in found.items() if name not in ("apiVersion", "kind")}
+    return {name: value for name, value in item.items() if name not in ("apiVersion", "kind")}
 
 
-def _at(found: Mapping[str, Any], path: str) -> str:
+def _at(item: Mapping[str, Any], path: str) -> str:
     """Returns the value at a field path such as ``involvedObject.kind``; empty if it is missing."""
-    value: Any = found
+    value: Any = item
     for part in path.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
     return "" if value is None else str(value)

@@ -112,11 +112,11 @@ def _pod_conditions(pod: Pod, *, ready: bool) -> list[dict[str, Any]]:
         scheduled |= {"reason": "Unschedulable" if pod.unschedulable else "SchedulingGated"}
     at = instant(pod.ready_at if ready and pod.ready_at is not None else pod.crashed_at or pod.created_at)
     unready = f"containers with unready status: [{pod.service.engine_kind}]"
-    why = {} if ready else {"reason": "ContainersNotReady", "message": unready}
+    reason = {} if ready else {"reason": "ContainersNotReady", "message": unready}
     return [
         {**scheduled, "lastTransitionTime": instant(pod.created_at)},
-        {"type": "Ready", "status": _truth(ready), "lastTransitionTime": at, **why},
-        {"type": "ContainersReady", "status": _truth(ready), "lastTransitionTime": at, **why},
+        {"type": "Ready", "status": _truth(ready), "lastTransitionTime": at, **reason},
+        {"type": "ContainersReady", "status": _truth(ready), "lastTransitionTime": at, **reason},
     ]
 
 

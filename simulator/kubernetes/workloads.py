@@ -92,9 +92,9 @@ class Workload:
         number = self.current.number + 1
         known = next((revision for revision in self.revisions if revision.template == template), None)
         before = (*known.before, known.number) if known else ()
-        made = Revision(number, template, known.made_at if known else at, before)
+        latest = Revision(number, template, known.made_at if known else at, before)
         return replace(
-            self, revisions=(*(revision for revision in self.revisions if revision is not known), made), changed_at=at
+            self, revisions=(*(revision for revision in self.revisions if revision is not known), latest), changed_at=at
         )
 
 
@@ -130,8 +130,8 @@ def changed(workload: Workload, line: JournalEntry) -> Workload | None:
         image = after or f"vllm/vllm-openai:build-{line.number}"
         return workload.take(replace(now, image=image, name=name), line.at)
     if line.code == "flags":
-        kept = tuple(arg for arg in now.args if arg != before)
-        return workload.take(replace(now, args=(*kept, after or f"--seed={line.number}"), name=name), line.at)
+        other_args = tuple(arg for arg in now.args if arg != before)
+        return workload.take(replace(now, args=(*other_args, after or f"--seed={line.number}"), name=name), line.at)
     if line.code == "restart":
         return workload.take(replace(now, restarted_at=instant(line.at), name=name), line.at)
     return None

@@ -38,8 +38,8 @@ def arrange(target: Fleet | World, scenario: Scenario, seed: int) -> tuple[Truth
             before[planned.cluster].append(EarlierFault(truth.entity, scope_of(fleet, truth.entity)))
             truths.append(truth)
     except UsageError:
-        for fleet, kept in zip(fleets, known, strict=True):
-            fleet.injections[:] = kept
+        for fleet, injections in zip(fleets, known, strict=True):
+            fleet.injections[:] = injections
         raise
     return tuple(truths)
 

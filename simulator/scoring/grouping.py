@@ -62,8 +62,8 @@ class Pairs:
 def pairs_of(run: Run, grace: timedelta) -> Pairs:
     """Returns the pairs of one run; a fault is active until ``grace`` after its end."""
     truth = [_faults_of(alert, run.injected, grace) for alert in run.fired]
-    held = [alert.incident if alert.incident is not None else number for number, alert in enumerate(run.fired)]
-    return _count(truth, held)
+    placed = [alert.incident if alert.incident is not None else number for number, alert in enumerate(run.fired)]
+    return _count(truth, placed)
 
 
 def _faults_of(alert: FiredAlert, injected: Sequence[InjectedFault], grace: timedelta) -> Faults:
@@ -85,13 +85,13 @@ def _distance(entity: EntityRef, fault: InjectedFault) -> int | None:
     return len(rings) if result is None and whole else result
 
 
-def _count(truth: Sequence[Faults], held: Iterable[str | int]) -> Pairs:
+def _count(truth: Sequence[Faults], placed: Iterable[str | int]) -> Pairs:
     """Counts pairs by a table of ground-truth classes against incidents, without a loop over pairs."""
     if not truth:
         return Pairs()
     classes = {one: number for number, one in enumerate(dict.fromkeys(truth))}
     groups: dict[str | int, int] = {}
-    columns = [groups.setdefault(one, len(groups)) for one in held]
+    columns = [groups.setdefault(one, len(groups)) for one in placed]
     table = np.zeros((len(classes), len(groups)), dtype=np.int64)
     np.add.at(table, ([classes[one] for one in truth], columns), 1)
     sure = [number for one, number in classes.items() if len(one) == 1]

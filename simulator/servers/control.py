@@ -84,17 +84,17 @@ class Control:
 def _cordon(order: _Order) -> Answer:
     node = _node(order)
     if order.fleet.pods.cordoned[node]:
-        return Answer(OutcomeStatus.ALREADY, f"{order.name} is cordoned already")
+        return Answer(OutcomeStatus.ALREADY, f"{order.name} is already cordoned")
     order.fleet.pods.cordoned[node] = True
-    return Answer(OutcomeStatus.DONE, f"{order.name} takes no new pods")
+    return Answer(OutcomeStatus.DONE, f"{order.name} is cordoned")
 
 
 def _uncordon(order: _Order) -> Answer:
     node = _node(order)
     if not order.fleet.pods.cordoned[node]:
-        return Answer(OutcomeStatus.ALREADY, f"{order.name} is schedulable already")
+        return Answer(OutcomeStatus.ALREADY, f"{order.name} is already schedulable")
     order.fleet.pods.cordoned[node] = False
-    return Answer(OutcomeStatus.DONE, f"{order.name} takes new pods again")
+    return Answer(OutcomeStatus.DONE, f"{order.name} is schedulable again")
 
 
 def _drain(order: _Order) -> Answer:
@@ -103,7 +103,7 @@ def _drain(order: _Order) -> Answer:
     moved = order.fleet.pods.on_node(node)
     for pod in moved:
         order.fleet.restart(pod.slot)
-    return Answer(OutcomeStatus.DONE, f"{order.name} is cordoned and {len(moved)} pods are placed anew")
+    return Answer(OutcomeStatus.DONE, f"{order.name} is cordoned; {len(moved)} pods are rescheduled")
 
 
 def _restart_pod(order: _Order) -> Answer:
@@ -125,7 +125,7 @@ def _switch_entry(order: _Order) -> Answer:
     if world is None:
         raise UsageError("there is no other cluster for the traffic", hint="only a world with a standby has one")
     if abs(world.entries(name).get(cluster, -1.0) - share) < 1e-9:
-        return Answer(OutcomeStatus.ALREADY, f"{share:.0%} of {name} goes to {cluster} already")
+        return Answer(OutcomeStatus.ALREADY, f"{share:.0%} of {name} already goes to {cluster}")
     world.switch_entry(name, cluster, share)
     return Answer(OutcomeStatus.DONE, f"{share:.0%} of {name} goes to {cluster}")
 
@@ -147,11 +147,11 @@ def _scale(order: _Order) -> Answer:
     if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 0:
         raise UsageError(f"replicas {wanted!r} is not a whole number", hint='give params {"replicas": 12}')
     if wanted > service.ceiling:
-        return Answer(OutcomeStatus.FAILED, f"{order.name} may have at most {service.ceiling} replicas")
+        return Answer(OutcomeStatus.FAILED, f"{order.name} has a ceiling of {service.ceiling} replicas")
     if wanted == sum(pod.exists for pod in order.fleet.pods.of_service(order.name)):
-        return Answer(OutcomeStatus.ALREADY, f"{order.name} has {wanted} replicas already")
+        return Answer(OutcomeStatus.ALREADY, f"{order.name} already has {wanted} replicas")
     before = order.fleet.scale(order.name, wanted)
-    return Answer(OutcomeStatus.DONE, f"{order.name} goes from {before} to {wanted} replicas")
+    return Answer(OutcomeStatus.DONE, f"{order.name} is scaled from {before} to {wanted} replicas")
 
 
 def _rollback(order: _Order) -> Answer:
@@ -159,8 +159,8 @@ def _rollback(order: _Order) -> Answer:
     before = order.fleet.rollouts.revision(name)
     after = order.fleet.rollback(name)
     if after is None:
-        return Answer(OutcomeStatus.FAILED, f"{name} has no revision before {before} to go back to")
-    return Answer(OutcomeStatus.DONE, f"{name} goes back from {before} to {after}")
+        return Answer(OutcomeStatus.FAILED, f"{name} has no revision before {before}")
+    return Answer(OutcomeStatus.DONE, f"{name} is rolled back from {before} to {after}")
 
 
 _VERBS: dict[ActionKind, Callable[[_Order], Answer]] = {
@@ -177,14 +177,14 @@ _VERBS: dict[ActionKind, Callable[[_Order], Answer]] = {
 
 def _ratio(value: Any, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= 1.0:
-        raise UsageError(f"{name} {value!r} is not between 0 and 1", hint="0 takes it out, 1 is its full share")
+        raise UsageError(f"{name} {value!r} is not between 0 and 1", hint="0 removes it, 1 is its full share")
     return float(value)
 
 
 def _set_weight(order: _Order, weight: float) -> Answer:
     slots, weights = _slots(order), order.fleet.router.weights
     if all(weights[slot] == weight for slot in slots):
-        return Answer(OutcomeStatus.ALREADY, f"{order.name} has weight {weight:g} already")
+        return Answer(OutcomeStatus.ALREADY, f"{order.name} already has weight {weight:g}")
     weights[slots] = weight
     return Answer(OutcomeStatus.DONE, f"{order.name}: {weight:.0%} of its share of the traffic")
 

@@ -48,8 +48,8 @@ class ControlRoutes:
         app.router.add_get("/control/targets", self._list)
         app.router.add_post("/control/actions", self._act)
         app.router.add_get("/control/faults", self._show_faults)
-        app.router.add_post("/control/faults", self._break)
-        app.router.add_post("/control/faults/stop", self._mend)
+        app.router.add_post("/control/faults", self._inject)
+        app.router.add_post("/control/faults/stop", self._stop_fault)
         app.router.add_post("/control/inbox", self._receive)
         app.router.add_get("/control/inbox", self._show_inbox)
 
@@ -80,7 +80,7 @@ class ControlRoutes:
     async def _show_faults(self, _: web.Request) -> web.StreamResponse:
         return web.json_response({"known": self.faults.known(), "ordered": self.faults.listed()})
 
-    async def _break(self, request: web.Request) -> web.StreamResponse:
+    async def _inject(self, request: web.Request) -> web.StreamResponse:
         try:
             body = await body_of(request)
             cluster = body.get("cluster")
@@ -97,7 +97,7 @@ class ControlRoutes:
             return refusal(error)
         return web.json_response(described)
 
-    async def _mend(self, request: web.Request) -> web.StreamResponse:
+    async def _stop_fault(self, request: web.Request) -> web.StreamResponse:
         try:
             described = self.faults.stop(str(needed(await body_of(request), "id")))
         except UsageError as error:

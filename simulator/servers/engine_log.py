@@ -74,7 +74,7 @@ class EngineLogs:
 
     def text(self, pod: Pod, query: LogQuery) -> str:
         """Returns the log of a pod's container, or of the previous one; oldest line first."""
-        self._read_on()
+        self._read_journal()
         running = pod.phase is not Phase.CRASHED
         # The kubelet keeps the newest log and one before; while a container is down, the newest is the dead one's.
         begin, end = (pod.started_at, float("inf"))
@@ -90,7 +90,7 @@ class EngineLogs:
         text = "".join(f"{_stamp(at)} {line}\n" if query.timestamps else f"{line}\n" for at, line in wanted)
         return text if query.limit_bytes is None else text.encode()[: query.limit_bytes].decode(errors="ignore")
 
-    def _read_on(self) -> None:
+    def _read_journal(self) -> None:
         for line in self._fleet.journal.after(self._number):
             self._number = line.number
             slot = self._slot_of.get(line.entity.name)

@@ -16,7 +16,7 @@ class EventFeed:
         self._fleet, self._read = fleet, 0
         self._waiting: list[JournalEntry] = []
 
-    def news(self) -> list[Event]:
+    def new_events(self) -> list[Event]:
         """Returns the entries that became readable since the last call."""
         journal = self._fleet.journal
         lines = [*self._waiting, *journal.after(self._read)]

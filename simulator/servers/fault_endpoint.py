@@ -80,7 +80,7 @@ class FaultEndpoint:
         if cluster is None:
             return next(iter(self._fleets.values()))
         if cluster not in self._fleets:
-            raise UsageError(f"unknown cluster {cluster!r}", hint=f"clusters: {', '.join(self._fleets)}")
+            raise UsageError(f"no cluster is named {cluster!r}", hint=f"clusters: {', '.join(self._fleets)}")
         return self._fleets[cluster]
 
 

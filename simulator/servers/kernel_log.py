@@ -34,7 +34,7 @@ LINES = {
     "machine-check": "mce: [Hardware Error]: Machine check events logged",
     "cpu-hot": "CPU12: Package temperature above threshold, cpu clock throttled (total events = 41)",
 }
-_TOLD = re.compile(r"^NVRM: Xid \(PCI:[^)]*\): \d+,\s*")
+_XID_PREFIX = re.compile(r"^NVRM: Xid \(PCI:[^)]*\): \d+,\s*")
 _PROCESS = re.compile(r"pid='?([^',\s]+)'?(?:, name=([^,\s]+))?,\s*")
 _KILLED = re.compile(r"Killed process (\d+) \(([^)]*)\)")
 
@@ -46,7 +46,7 @@ class _Log:
     boot: float
     next: int = 0
     records: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=MOST_RECORDS))
-    devices_told: set[int] = field(default_factory=set)
+    devices_logged: set[int] = field(default_factory=set)
 
     def write(self, at: float, priority: int, message: str) -> None:
         micros = max(0, round((at - self.boot) * 1e6))
@@ -64,7 +64,7 @@ class KernelLogs:
 
     def text(self, node: int, after: int | None = None) -> str:
         """Returns the records of a node with a sequence above ``after``, by default all kept ones, one per line."""
-        self._read_on()
+        self._read_journal()
         records = self._log(node).records
         return "".join(f"{line}\n" for number, line in records if after is None or number > after)
 
@@ -76,7 +76,7 @@ class KernelLogs:
         """Returns the boot time of the node, in unix seconds."""
         return float(self._fleet.nodes.boot[node])
 
-    def _read_on(self) -> None:
+    def _read_journal(self) -> None:
         for line in self._fleet.journal.after(self._number):
             self._number = line.number
             if line.source is JournalSource.KERNEL:
@@ -109,17 +109,17 @@ class KernelLogs:
         gpu = self._fleet.gpu_named.get(line.entity.name)
         index = 0 if gpu is None else int(self._fleet.gpus.index[gpu])
         address = pci_address(index)[4:-2].lower()
-        if gpu is not None and gpu not in log.devices_told:
-            log.devices_told.add(gpu)
+        if gpu is not None and gpu not in log.devices_logged:
+            log.devices_logged.add(gpu)
             log.write(line.at, ERROR, f"NVRM: GPU at PCI:{address}: {line.entity.name}")
             log.write(line.at, ERROR, f"NVRM: GPU Board Serial Number: {_number(line.entity.name, 10**13)}")
-        record = _TOLD.sub("", line.text)
+        record = _XID_PREFIX.sub("", line.text)
         process = _PROCESS.match(record)
         record = record[process.end() :] if process else record
         pid = line.attributes.get("pid") or (process[1] if process else "<unknown>")
         name = line.attributes.get("name") or (process[2] if process and process[2] else "<unknown>")
-        who = f"pid={pid}, name={name}" if pid.isdigit() else f"pid='{pid}', name={name}"
-        log.write(line.at, ERROR, f"NVRM: Xid (PCI:{address}): {line.attributes['xid']}, {who}, {record}")
+        owner = f"pid={pid}, name={name}" if pid.isdigit() else f"pid='{pid}', name={name}"
+        log.write(line.at, ERROR, f"NVRM: Xid (PCI:{address}): {line.attributes['xid']}, {owner}, {record}")
 
     def _write_oom_kill(self, log: _Log, line: JournalEntry) -> None:
         killed = _KILLED.search(line.text)

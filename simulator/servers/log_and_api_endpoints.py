@@ -20,7 +20,7 @@ from aiohttp import web
 from outrider.clock import from_unix, parse_rfc3339, rfc3339
 from simulator.exporters.responses import Status, host_status
 from simulator.fleet import Fleet
-from simulator.kubernetes.api_view import KINDS, ExpiredError, KubernetesView, SelectorError, Wanted, selector
+from simulator.kubernetes.api_view import KINDS, ExpiredError, KubernetesView, ObjectSelection, SelectorError, selector
 from simulator.servers.engine_log import EngineLogs, LogQuery
 from simulator.servers.kernel_log import KernelLogs
 
@@ -105,7 +105,7 @@ class _Endpoints:
         node = self._node_of.get(request.match_info["node"])
         if node is None:
             raise web.HTTPNotFound(text=f"the fleet has no node {request.match_info['node']}\n")
-        if not self._answers(node):
+        if not self._reachable(node):
             return _silence(request)
         try:
             after = int(request.query["after"]) if "after" in request.query else None
@@ -116,7 +116,7 @@ class _Endpoints:
 
     async def container_log(self, request: web.Request) -> web.StreamResponse:
         """Returns the log of a pod's only container."""
-        if not self._answers():
+        if not self._reachable():
             return _silence(request)
         name, query = request.match_info["name"], request.query
         pod = self._fleet.pod_named(name)
@@ -126,20 +126,20 @@ class _Endpoints:
         if query.get("container", container) != container:
             return _status(400, "BadRequest", f"container {query['container']} is not valid for pod {name}")
         if self._engine.waits(pod):
-            why = f'container "{container}" in pod "{name}" is waiting to start: ContainerCreating'
-            return _status(400, "BadRequest", why)
-        if pod.node is not None and not self._answers(pod.node):
+            message = f'container "{container}" in pod "{name}" is waiting to start: ContainerCreating'
+            return _status(400, "BadRequest", message)
+        if pod.node is not None and not self._reachable(pod.node):
             return _status(500, "InternalError", f"Get https://10.0.0.{pod.node + 10}:10250/containerLogs: i/o timeout")
         previous = query.get("previous") == "true"
         if previous and not pod.restarts:
             return _status(400, "BadRequest", f'previous terminated container "{container}" in pod "{name}" not found')
         try:
-            asked = _asked(query, self._fleet.at, previous=previous)
+            log_query = _log_query(query, self._fleet.at, previous=previous)
         except ValueError as error:
             return _status(400, "BadRequest", str(error))
-        return web.Response(text=self._engine.text(pod, asked))
+        return web.Response(text=self._engine.text(pod, log_query))
 
-    def _answers(self, node: int | None = None) -> bool:
+    def _reachable(self, node: int | None = None) -> bool:
         """Returns True if a node, or the control plane, is reachable."""
         return host_status(self._fleet, node) is Status.OK
 
@@ -147,13 +147,13 @@ class _Endpoints:
 
     async def version(self, request: web.Request) -> web.StreamResponse:
         """Returns the response to ``kubectl version``."""
-        if not self._answers():
+        if not self._reachable():
             return _silence(request)
         return web.json_response({"major": "1", "minor": "34", "gitVersion": "v1.34.1", "platform": "linux/amd64"})
 
     async def one(self, request: web.Request) -> web.StreamResponse:
         """Returns one object."""
-        if not self._answers():
+        if not self._reachable():
             return _silence(request)
         resource, name = request.match_info["resource"], request.match_info["name"]
         result = self._view.one(resource, request.match_info.get("namespace", ""), name)
@@ -161,11 +161,11 @@ class _Endpoints:
 
     async def objects(self, request: web.Request) -> web.StreamResponse:
         """Returns a list of objects, or watches their changes."""
-        if not self._answers():
+        if not self._reachable():
             return _silence(request)
         resource, query = request.match_info["resource"], request.query
         try:
-            wanted = Wanted(
+            wanted = ObjectSelection(
                 request.match_info.get("namespace"),
                 selector(query.get("labelSelector", "")),
                 selector(query.get("fieldSelector", "")),
@@ -179,7 +179,7 @@ class _Endpoints:
         except (SelectorError, ValueError) as error:
             return _status(400, "BadRequest", str(error))
 
-    async def _watch(self, request: web.Request, resource: str, wanted: Wanted) -> web.StreamResponse:
+    async def _watch(self, request: web.Request, resource: str, wanted: ObjectSelection) -> web.StreamResponse:
         """Streams changes as JSON lines, with a bookmark after each batch if requested."""
         query = request.query
         version = int(query.get("resourceVersion") or 0)
@@ -188,11 +188,11 @@ class _Endpoints:
         answer = web.StreamResponse(headers={"Content-Type": "application/json"})
         answer.enable_chunked_encoding()
         await answer.prepare(request)
-        while not self._closing and self._answers():
+        while not self._closing and self._reachable():
             moved = self._moved
             try:
-                version, news = self._view.news(resource, version, wanted)
-                lines = [_line(what, result) for what, result in news]
+                version, changes = self._view.changes(resource, version, wanted)
+                lines = [_line(change, result) for change, result in changes]
             except ExpiredError:
                 await _write(answer, [_line("ERROR", _failure(410, "Expired", f"too old resource version: {version}"))])
                 break
@@ -218,7 +218,7 @@ async def _write(answer: web.StreamResponse, lines: list[bytes]) -> bool:
     return True
 
 
-def _asked(query: Any, now: float, *, previous: bool) -> LogQuery:
+def _log_query(query: Any, now: float, *, previous: bool) -> LogQuery:
     since: float | None = None
     if query.get("sinceTime"):
         since = parse_rfc3339(query["sinceTime"]).timestamp()
@@ -240,8 +240,8 @@ def _bookmark(resource: str, version: int) -> dict[str, Any]:
     return {"kind": kind.removesuffix("List"), "apiVersion": api, "metadata": meta}
 
 
-def _line(what: str, found: dict[str, Any]) -> bytes:
-    return json.dumps({"type": what, "object": found}, separators=(",", ":")).encode() + b"\n"
+def _line(change: str, item: dict[str, Any]) -> bytes:
+    return json.dumps({"type": change, "object": item}, separators=(",", ":")).encode() + b"\n"
 
 
 def _failure(code: int, reason: str, message: str) -> dict[str, Any]:

@@ -146,7 +146,7 @@ def spec_of(gpus: int, cluster: str = "fleet", *, seed: int = 7) -> FleetSpec:
     ticks are coarser. Raises UsageError for fewer than 1 GPU.
     """
     if gpus < 1:
-        raise UsageError(f"a fleet needs GPUs, not {gpus}", hint="give a number from 8 to 10000")
+        raise UsageError(f"{gpus} GPUs are too few for a fleet", hint="give a number from 8 to 10000")
     random = np.random.default_rng([seed, 9])
     kinds = (
         _KINDS

@@ -236,10 +236,10 @@ class FleetSpec:
         if not self.pools or not self.services:
             missing = "GPUs" if not self.pools else "services"
             raise UsageError(f"fleet {self.cluster} has no {missing}", hint="give it a pool and a service or more")
-        _refuse_twins("pool", [pool.name for pool in self.pools])
-        _refuse_twins("service", [service.name for service in self.services])
+        _reject_duplicates("pool", [pool.name for pool in self.pools])
+        _reject_duplicates("service", [service.name for service in self.services])
         for service in self.services:
-            self._refuse_homeless(service)
+            self._reject_unplaceable(service)
         for kind in {service.gpu_type for service in self.services}:
             homes = self.pools_of(kind)
             needed = sum(
@@ -260,7 +260,7 @@ class FleetSpec:
         """Returns the pools with devices of a type; all for an empty type."""
         return tuple(pool for pool in self.pools if gpu_type in ("", pool.gpu_type))
 
-    def _refuse_homeless(self, service: ServiceSpec) -> None:
+    def _reject_unplaceable(self, service: ServiceSpec) -> None:
         homes = self.pools_of(service.gpu_type)
         if not homes:
             raise UsageError(
@@ -288,7 +288,7 @@ class FleetSpec:
         raise UsageError(f"the fleet has no service {name!r}", hint=f"its services are: {known}")
 
 
-def _refuse_twins(what: str, names: list[str]) -> None:
+def _reject_duplicates(noun: str, names: list[str]) -> None:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise UsageError(f"the fleet has two {what}s called {twice}", hint=f"give each {what} its own name")
+        raise UsageError(f"the fleet has two {noun}s called {twice}", hint=f"give each {noun} its own name")

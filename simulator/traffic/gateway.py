@@ -31,7 +31,7 @@ class GatewayCounters:
         self.disconnects = np.zeros(services)
         self.retries = np.zeros(services)
         self._services = services
-        self._seen: dict[str, Floats] = {}
+        self._last: dict[str, Floats] = {}
 
     @property
     def requests(self) -> Floats:
@@ -51,9 +51,9 @@ class GatewayCounters:
         grown = {}
         for name in _FROM_ENGINES:
             now = counters.plain[name]
-            before = self._seen.get(name, np.zeros(now.shape))
+            before = self._last.get(name, np.zeros(now.shape))
             grown[name] = np.where(now >= before, now - before, now)
-            self._seen[name] = now.copy()
+            self._last[name] = now.copy()
         whole = grown["finished_stop"] + grown["finished_length"]
         # An engine counts an aborted request as 2xx over HTTP, but not as finished.
         left = np.maximum(grown["http_ok"] - whole - grown["finished_abort"], 0.0)
@@ -62,5 +62,5 @@ class GatewayCounters:
         self.answered_5xx += self._by_service(service_of_slot, grown["http_5xx"])
         self.disconnects += self._by_service(service_of_slot, left)
 
-    def _by_service(self, service_of_slot: np.ndarray, each: Floats) -> Floats:
-        return np.bincount(service_of_slot, each, self._services).astype(np.float64)
+    def _by_service(self, service_of_slot: np.ndarray, values: Floats) -> Floats:
+        return np.bincount(service_of_slot, values, self._services).astype(np.float64)

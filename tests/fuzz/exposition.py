@@ -1,7 +1,7 @@
 """Coverage-guided fuzzing of the parser: ``python tests/fuzz/exposition.py -max_total_time=600 [CORPUS]``.
 
-Whatever the bytes are, the parser gives a page or a CollectError, and the quick way through a page finds
-what the careful way finds. Pages written by the grammar below must be read as prometheus_client reads them.
+For any bytes, the parser returns a page or a CollectError, and its cached path gives the same result as its full path.
+Pages written by the grammar below must be read as by prometheus_client.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _LETTERS = ["a", "le", "}", "{", ",", "=", " ", "#", "\\\\", "\\n", '\\"', "é",
 
 
 def rows(page: Page) -> Counter[Any]:
-    """What the page says, comparable with another reading of it."""
-    found: Counter[Any] = Counter()
+    """Returns the samples of a page in a comparable form."""
+    counts: Counter[Any] = Counter()
     for series, value, stamp in zip(page.series, page.values, page.timestamps, strict=True):
         renamed = page.types.get(series.name) == "counter" and not series.name.endswith("_total")
         number, at = float(value), float(stamp)
         key = series.name + "_total" * renamed, tuple(sorted(series.labels.items()))
-        found[(*key, "NaN" if math.isnan(number) else number, None if math.isnan(at) else at)] += 1
-    return found
+        counts[(*key, "NaN" if math.isnan(number) else number, None if math.isnan(at) else at)] += 1
+    return counts
 
 
 def outcome(parser: Parser, body: bytes, source: str = "") -> Any:
-    """The rows, or why there are none."""
+    """Returns the rows, or the reason for none."""
     try:
         return rows(parser.parse(body, source=source))
     except CollectError as error:
@@ -46,7 +46,7 @@ def outcome(parser: Parser, body: bytes, source: str = "") -> Any:
 
 
 def written(data: atheris.FuzzedDataProvider) -> str:
-    """A page by the rules of the format, unless one of its values is no number."""
+    """Returns a page by the rules of the format; some values may not be numbers."""
     lines = []
     for _ in range(data.ConsumeIntInRange(0, 6)):
         labels = {
@@ -61,7 +61,7 @@ def written(data: atheris.FuzzedDataProvider) -> str:
 
 
 def one_input(raw: bytes) -> None:
-    """The check that atheris drives."""
+    """Checks one input of atheris."""
     data = atheris.FuzzedDataProvider(raw)
     if data.ConsumeBool():
         body, other = data.ConsumeBytes(200), data.ConsumeBytes(200)

@@ -1,4 +1,4 @@
-"""A short run of each fuzzer, from its own seed; long ones are run by hand (see the files beside)."""
+"""A short run of each fuzzer with its own seed; run long ones manually (see the other files)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_the_parser_withstands_a_fuzzer(tmp_path) -> None:
         ours = sys.platform == "linux" and platform.machine() == "x86_64" and sys.version_info < (3, 14)
         pytest.skip("missing: atheris is not installed" if ours else "atheris has no wheel for this platform")
     fuzzer = Path(__file__).with_name("exposition.py")
-    found = subprocess.run(
+    run = subprocess.run(
         [sys.executable, str(fuzzer), f"-runs={RUNS}", "-seed=1", "-max_len=1000"],
         check=False,
         cwd=tmp_path,
@@ -27,5 +27,5 @@ def test_the_parser_withstands_a_fuzzer(tmp_path) -> None:
         text=True,
         timeout=300,
     )
-    assert found.returncode == 0, found.stderr[-3000:]
-    assert f"#{RUNS}\tDONE" in found.stderr
+    assert run.returncode == 0, run.stderr[-3000:]
+    assert f"#{RUNS}\tDONE" in run.stderr

@@ -1,4 +1,4 @@
-"""What must hold wherever Outrider is installed; scripts/wheel_test.py runs this on the wheel alone."""
+"""Requirements of every installation of Outrider; scripts/wheel_test.py runs these tests on the wheel."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ RUN_ON_IMPORT = (
     "store.migrations",
     "service.capacity.locust_stream",
 )  # scripts of Streamlit, alembic and Locust
-OF_AN_EXTRA = {"planner.forecast.lstm_training": "equinox"}  # and what of it is imported first
+OF_AN_EXTRA = {"planner.forecast.lstm_training": "equinox"}  # module -> its first import of the extra
 
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_every_module_can_be_imported(name: str) -> None:
     package = importlib.import_module(name)
-    found = [module.name for module in pkgutil.walk_packages(package.__path__, f"{name}.")]
-    for module in found:
+    modules = [module.name for module in pkgutil.walk_packages(package.__path__, f"{name}.")]
+    for module in modules:
         if module.startswith(RUN_ON_IMPORT) or module.endswith("__main__"):
             continue
         if module in OF_AN_EXTRA and importlib.util.find_spec(OF_AN_EXTRA[module]) is None:
@@ -84,12 +84,12 @@ def test_the_command_runs(tmp_path: Path) -> None:
         ("store", "migrations/versions/state", ".py"),
     ],
 )
-def test_what_a_package_reads_is_installed_with_it(package: str, folder: str, suffix: str) -> None:
-    place = resources.files(package).joinpath(folder)
-    assert any(entry.name.endswith(suffix) for entry in place.iterdir())
+def test_data_files_of_a_package_are_installed(package: str, folder: str, suffix: str) -> None:
+    data = resources.files(package).joinpath(folder)
+    assert any(entry.name.endswith(suffix) for entry in data.iterdir())
 
 
-def test_a_store_can_be_made(tmp_path: Path) -> None:
+def test_a_store_can_be_created(tmp_path: Path) -> None:
     from store import factory
 
     url = f"sqlite:///{tmp_path}/x.db"

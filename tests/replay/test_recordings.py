@@ -1,4 +1,4 @@
-"""The recordings of a real engine, through the whole cycle: one incident with one right cause, or none."""
+"""Recordings of a real engine through full cycles: one incident with the right cause, or none."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -34,7 +34,7 @@ def test_a_killed_engine_is_dead_within_two_scrapes_and_resolves_after_its_resta
     assert "monitor-blind" not in {fault for fault, _ in named(result)}
 
 
-def test_a_hung_engine_is_named_within_six_scrapes_and_its_backlog_is_no_second_hang():
+def test_a_hung_engine_is_named_within_six_scrapes_and_its_backlog_is_not_a_second_hang():
     result = run("i_hang")
     assert named(result) == [("engine-hung", "i_hang")]
     stopped, resumed = from_unix(1795230176.228), from_unix(1795230251.228)
@@ -49,7 +49,7 @@ def test_a_sleeping_engine_is_asleep_not_hung():
     assert named(run("l_sleep")) == [("engine-asleep", "l_sleep")]
 
 
-def test_of_two_replicas_the_one_that_hangs_is_named():
+def test_the_hung_one_of_two_replicas_is_named():
     result = run("n_fleet_hang")
     assert named(result) == [("engine-hung", "replica-1")]
     stopped = from_unix(1795231388.317)
@@ -57,7 +57,7 @@ def test_of_two_replicas_the_one_that_hangs_is_named():
 
 
 @pytest.mark.slow
-def test_a_ramp_is_load_never_a_broken_engine():
+def test_a_load_ramp_is_not_an_engine_fault():
     result = run("c_ramp")
     faults = {fault for fault, _ in named(result)}
     assert faults
@@ -67,14 +67,14 @@ def test_a_ramp_is_load_never_a_broken_engine():
 
 
 @pytest.mark.parametrize("name", ["a_idle", "b_steady", "f_prefix"])
-def test_quiet_recordings_wake_nobody(name):
+def test_recordings_without_faults_do_not_page(name):
     result = run(name)
     assert [incident for incident in result["incidents"] if incident["priority"] in PAGING] == []
     assert [alert for alert in result["alerts"] if alert["priority"] in PAGING] == []
 
 
 @pytest.mark.slow
-def test_every_alert_belongs_to_an_incident_that_exists():
+def test_every_alert_belongs_to_an_existing_incident():
     result = run("c_ramp")
     known = {incident["id"] for incident in result["incidents"]}
     assert {alert["incident"] for alert in result["alerts"]} <= known

@@ -1,4 +1,4 @@
-"""The detectors on real recordings of one engine: what they name, and how soon."""
+"""Detectors on real recordings of one engine: their findings and delays."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FLEET_STOPPED, FLEET_CONTINUED = 1795231388.317, 1795231468.317
 
 @dataclass(frozen=True)
 class Seen:
-    """A finding and the scrape that brought it."""
+    """A finding and its scrape."""
 
     at: float
     scrape: int
@@ -53,8 +53,8 @@ class Seen:
         return self.finding.fault
 
 
-def rounds(scrapes: list[Scrape]) -> Iterator[list[Scrape]]:
-    """One round a scrape interval: scrapes of several targets that lie within it."""
+def cycles(scrapes: list[Scrape]) -> Iterator[list[Scrape]]:
+    """Yields one cycle per scrape interval, with the scrapes of all targets in it."""
     first = scrapes[0].at
     for _, group in groupby(scrapes, key=lambda one: round((one.at - first) / SCRAPE)):
         yield list(group)
@@ -78,7 +78,7 @@ def watch(name: str) -> tuple[Seen, ...]:
     cache_ = WindowCache(needs, 130)
     states = {detector.name: detector.initial() for detector in detectors}
     seen = []
-    for number, group in enumerate(rounds(scrapes)):
+    for number, group in enumerate(cycles(scrapes)):
         now = max(scrape.at for scrape in group)
         collected = collector.absorb(group, now)
         cache_.push(now, collected.batches, collected.events)
@@ -99,11 +99,11 @@ def faults(seen: tuple[Seen, ...]) -> set[str | None]:
 
 
 @pytest.mark.parametrize("name", ["a_idle", "b_steady", "f_prefix"])
-def test_nobody_is_woken_by_an_engine_that_is_well(name):
+def test_a_healthy_engine_does_not_page(name):
     assert [item for item in watch(name) if item.finding.severity.rank <= 2] == []
 
 
-def test_a_killed_engine_is_dead_within_two_scrapes_and_until_it_is_back():
+def test_a_killed_engine_is_dead_within_two_scrapes_until_it_returns():
     seen = watch("g_sigkill")
     assert faults(seen) == {"engine-dead"}
     dead = times(seen, "engine-dead")
@@ -132,7 +132,7 @@ def test_a_sleeping_engine_is_asleep_and_nothing_else():
     assert seen[-1].finding.severity.value == "P1", "requests hang by then"
 
 
-def test_a_core_that_stops_at_an_idle_instant_is_found_and_its_peer_left_alone():
+def test_a_core_that_hangs_while_idle_is_detected_without_its_peer():
     seen = watch("n_fleet_hang")
     assert {(item.fault, item.finding.entity.name) for item in seen} == {("engine-hung", "replica-1")}
     hung = times(seen, "engine-hung")
@@ -140,7 +140,7 @@ def test_a_core_that_stops_at_an_idle_instant_is_found_and_its_peer_left_alone()
     assert hung[-1] <= FLEET_CONTINUED + 3 * SCRAPE.total_seconds()
 
 
-def test_a_ramp_beyond_capacity_is_load_and_no_fault_of_the_engine():
+def test_a_ramp_beyond_capacity_is_load_and_not_an_engine_fault():
     seen = watch("c_ramp")
     assert faults(seen) == {"traffic-surge", None}, "the full cache under it is a symptom"
     assert any(item.fault == "traffic-surge" and item.finding.score > 0.8 for item in seen)

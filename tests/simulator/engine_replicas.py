@@ -1,4 +1,4 @@
-"""Two replicas of any kind of engine, and what a test wants to know of their pages."""
+"""Two replicas of any engine kind, and readers of their pages for tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KINDS = tuple(ENGINE_PAGES)
 
 
 class Bent:
-    """Holds levers of slots or services until it is taken away."""
+    """Sets effects of slots or services until it is removed."""
 
     def __init__(self, fleet: Fleet, *effects: tuple[str, str, int, float]) -> None:
         self.effects = effects
@@ -29,7 +29,7 @@ class Bent:
 
 
 class Engines:
-    """Two replicas of one kind of engine and what writes their pages."""
+    """Two replicas of one engine kind, with the writer of their pages."""
 
     def __init__(self, kind: str, seed: int = 4) -> None:
         spec = default_spec()
@@ -50,7 +50,7 @@ class Engines:
 
 
 def values(page: str) -> dict[str, float]:
-    """Every sample line's number."""
+    """Returns the number of every sample line."""
     result = {}
     for line in page.splitlines():
         if line and not line.startswith("#"):
@@ -61,7 +61,7 @@ def values(page: str) -> dict[str, float]:
 
 
 def total(page: str, name: str, **labels: str) -> float:
-    """The sum of a metric's samples that have these labels."""
+    """Returns the sum of a metric's samples with these labels."""
     return sum(
         number
         for series, number in values(page).items()
@@ -70,7 +70,7 @@ def total(page: str, name: str, **labels: str) -> float:
 
 
 def described(page: str) -> dict[str, dict[str, object]]:
-    """Families of a page: type, names of labels, bounds, quantiles."""
+    """Returns the families of a page: type, label names, bounds, quantiles."""
     result: dict[str, dict[str, object]] = {}
     bounds: dict[str, dict[float, None]] = {}
     family = ""

@@ -1,4 +1,4 @@
-"""A small fleet to strike with faults, and what to look at afterwards."""
+"""A small fleet for fault injection, with helpers to read its state."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MINUTE = timedelta(minutes=1)
 
 
 def spec(load: TrafficSpec) -> FleetSpec:
-    """Three replicas of chat-70b under a load, and two of code-14b with hardly any."""
+    """Three replicas of chat-70b under a load, and two of code-14b with almost none."""
     chat, code = drill_spec().services
     return FleetSpec(
         "small",
@@ -41,7 +41,7 @@ def spec(load: TrafficSpec) -> FleetSpec:
 
 @dataclass
 class Window:
-    """What happened in a stretch of time, by slot."""
+    """Totals of a time span, by slot."""
 
     ttft_seconds: Floats
     tpot_seconds: Floats
@@ -51,7 +51,7 @@ class Window:
 
 
 def window(fleet: Fleet, span: timedelta) -> Window:
-    """Move on, and see what happened meanwhile."""
+    """Advances the fleet and returns the totals of that time."""
     counters = fleet.bank.counters
 
     def totals() -> list[Floats]:
@@ -81,5 +81,5 @@ def strike(fleet: Fleet, fault: str, entity: str, lasts: timedelta = 20 * MINUTE
 
 
 def logged(fleet: Fleet, source: JournalSource) -> Iterator[str]:
-    """Codes of what was said since the fleet began, in order."""
+    """Yields the codes of all journal entries of a source, in order."""
     return (line.code for line in fleet.journal.after() if line.source is source)

@@ -1,4 +1,4 @@
-"""A small fleet that is cheap to build, and levers held bent, for tests of what follows from them."""
+"""A small fleet that is cheap to build, and effects held for tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ START = datetime(2026, 11, 18, 14, tzinfo=UTC)
 
 
 def small_spec(**changes: object) -> FleetSpec:
-    """4 nodes of 4 GPUs in 2 racks; 4 replicas of 2 GPUs of one service, half of the devices spare."""
+    """4 nodes of 4 GPUs in 2 racks; 4 replicas of 2 GPUs of one service; half of the devices are spare."""
     spec = default_spec()
     service = replace(spec.services[1], replicas=4, ceiling=7)
     pool = PoolSpec("h100", spec.pools[0].gpu_type, 4, gpus_per_node=4, nodes_per_rack=2)
@@ -23,12 +23,12 @@ def small_spec(**changes: object) -> FleetSpec:
 
 
 def small_fleet(seed: int = 3) -> Fleet:
-    """Warm, on a Wednesday afternoon."""
+    """Returns a warm fleet on a Wednesday afternoon."""
     return Fleet(small_spec(), seed=seed, start=START)
 
 
 def coarse_fleet(seed: int = 3) -> Fleet:
-    """The same at a grain of 5 s, for what takes minutes."""
+    """Returns the same fleet with ticks of 5 s, for tests over minutes."""
     return Fleet(small_spec(slice_seconds=5.0, tick_seconds=5.0), seed=seed, start=START)
 
 
@@ -37,7 +37,7 @@ def step(fleet: Fleet, seconds: float) -> None:
 
 
 class Bent:
-    """Holds levers: (group, lever, index, value) each, until ``stop``."""
+    """Sets effects until ``stop``: (group, effect, index, value) each."""
 
     def __init__(self, fleet: Fleet, *effects: tuple[str, str, int, float]) -> None:
         self._levers = effects

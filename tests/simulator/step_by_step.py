@@ -1,4 +1,4 @@
-"""The scheduler of one replica in plain loops, a step at a time: what the engine model must give, to the digit."""
+"""The scheduler of one replica in plain loops, step by step: an exact reference for the engine model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from simulator.spec.parts import EngineModel
 
 @dataclass
 class Request:
-    """A request, and what becomes of it. ``common`` prompt tokens lie in blocks shared by its ``prefix``."""
+    """A request with its state. ``common`` prompt tokens are in blocks shared by its ``prefix``."""
 
     at: float
     prompt: int
@@ -19,7 +19,7 @@ class Request:
     prefix: int = -1
     common: int = 0
     done: int = 0
-    made: int = 0
+    generated: int = 0
     held: int = 0
     decodes: bool = False
     first: float | None = None
@@ -27,7 +27,7 @@ class Request:
 
     @property
     def tokens(self) -> int:
-        return self.prompt + self.made
+        return self.prompt + self.generated
 
 
 @dataclass
@@ -55,7 +55,7 @@ class StepByStep:
         return -(-max(tokens - request.common, 0) // self.model.block_size)
 
     def step(self, now: float) -> float:
-        chunks, preempted = self.go_on()
+        chunks, preempted = self.continue_running()
         if not preempted:
             self.admit(chunks, self.model.token_budget - sum(chunk for _, chunk in chunks))
         model, seconds = self.model, self.model.step_seconds
@@ -73,8 +73,8 @@ class StepByStep:
                 self.token(request, now)
         return now
 
-    def go_on(self) -> tuple[list[tuple[Request, int]], bool]:
-        """What runs already: its share of the step, newest ones sent back where blocks are short."""
+    def continue_running(self) -> tuple[list[tuple[Request, int]], bool]:
+        """Continues running requests; preempts the newest ones if blocks are short."""
         chunks: list[tuple[Request, int]] = []
         preempted, left = False, self.model.token_budget
         for request in list(self.running):
@@ -115,11 +115,11 @@ class StepByStep:
             left -= chunk
 
     def token(self, request: Request, now: float) -> None:
-        request.made += 1
+        request.generated += 1
         request.decodes = True
         if request.first is None:
             request.first = now
-        if request.made == request.output:
+        if request.generated == request.output:
             request.end = now
             self.running.remove(request)
             self.leave(request)

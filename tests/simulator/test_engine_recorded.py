@@ -1,4 +1,4 @@
-"""The engine model against a recorded vLLM: a trimmed recording in this repository, and all of them where they lie."""
+"""The engine model against recorded vLLM loads: a trimmed recording of this repository, and all if available."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def test_the_queue_of_an_overload_rises_and_falls_as_recorded(ramp: Recording) -
     assert recorded.max() == 199.0
     assert replayed.max() == pytest.approx(199.0, rel=0.05)
     assert np.abs(smoothed(recorded) - smoothed(replayed)).mean() < 0.04 * recorded.mean()
-    told = ramp.series["preemptions"]
-    assert result.preemptions[0] == pytest.approx(told[-1] - told[0], rel=0.2)
+    preemptions = ramp.series["preemptions"]
+    assert result.preemptions[0] == pytest.approx(preemptions[-1] - preemptions[0], rel=0.2)
 
 
-def test_a_model_that_is_off_differs_from_one_that_fits(ramp: Recording) -> None:
+def test_a_wrong_model_has_larger_errors_than_a_fitted_one(ramp: Recording) -> None:
     slow = replace(SMALL_LLAMA, step_seconds=SMALL_LLAMA.step_seconds * 1.2)
     near, far = distances([ramp], [SMALL_LLAMA, slow])
     assert far > 1.5 * near
@@ -61,15 +61,15 @@ def test_a_model_that_is_off_differs_from_one_that_fits(ramp: Recording) -> None
 
 
 def synthetic(recording: Recording, **changed: float) -> tuple[Recording, dict[str, float]]:
-    """What a known engine would have answered to a recording's requests."""
+    """Returns the recording with the latencies of a known engine."""
     truth = replace(GUESS, **changed)  # type: ignore[arg-type]
     result = replay(recording, [truth])
-    told = {name: values[:, 0] for name, values in result.series.items()}
-    return replace(recording, ttft=result.ttft[0], e2e=result.e2e[0], series=told), changed
+    series = {name: values[:, 0] for name, values in result.series.items()}
+    return replace(recording, ttft=result.ttft[0], e2e=result.e2e[0], series=series), changed
 
 
 @pytest.mark.slow
-def test_a_fit_finds_the_step_times_that_made_the_latencies() -> None:
+def test_a_fit_recovers_the_step_times_from_latencies() -> None:
     prefixed = read(HERE, "f_prefix", prefixes={"prefix0": 1024, "prefix1": 1024})
     recording, truth = synthetic(prefixed, step_seconds=0.026, front_seconds=0.018)
     result = fit([recording], GUESS, models=30, rounds=8)
@@ -81,17 +81,17 @@ def test_a_fit_finds_the_step_times_that_made_the_latencies() -> None:
     assert all(getattr(result, name) == getattr(GUESS, name) for name in untouched)
 
 
-def test_the_pace_of_a_disturbed_machine_is_read_from_its_page(ramp: Recording) -> None:
+def test_the_pace_of_a_disturbed_host_is_estimated_from_its_page(ramp: Recording) -> None:
     paces = np.where((ramp.scraped_at - ramp.scraped_at[0]) // 100 % 2 == 0, 1.0, 1.5)
     result = replay(ramp, [SMALL_LLAMA], paces)
-    told = {name: values[:, 0] for name, values in result.series.items()}
-    read_off = pace(replace(ramp, series=told), SMALL_LLAMA)
+    series = {name: values[:, 0] for name, values in result.series.items()}
+    read_off = pace(replace(ramp, series=series), SMALL_LLAMA)
     inside = np.abs((ramp.scraped_at - ramp.scraped_at[0]) % 100 - 50) < 35
-    busy = inside & (told["running"] >= 4)
+    busy = inside & (series["running"] >= 4)
     assert np.median(np.abs(read_off[busy] / paces[busy] - 1.0)) < 0.05
 
 
-def test_what_is_read_is_what_was_recorded(ramp: Recording) -> None:
+def test_reading_returns_the_recorded_values(ramp: Recording) -> None:
     assert (ramp.at.size, ramp.scraped_at.size) == (681, 120)
     assert (ramp.block_size, ramp.blocks) == (128, 39)
     assert (np.diff(ramp.at) >= 0).all()
@@ -108,7 +108,7 @@ def test_what_is_read_is_what_was_recorded(ramp: Recording) -> None:
     ]
 
 
-def test_a_recording_that_is_not_there_or_not_one_is_named(tmp_path: Path) -> None:
+def test_missing_and_invalid_recordings_are_reported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"nothing.requests.csv"):
         read(tmp_path, "nothing")
     rows = "kind,endpoint,start,ttft_s,e2e_s,prompt_tokens,output_tokens,status\n"
@@ -120,7 +120,7 @@ def test_a_recording_that_is_not_there_or_not_one_is_named(tmp_path: Path) -> No
         read(tmp_path, "bad")
     with gzip.open(tmp_path / "bad.metrics.jsonl.gz", "wt") as lines:
         lines.write('{"t": 1.0, "text": "vllm:num_requests_running 0.0\\n"}\n')
-    with pytest.raises(UsageError, match="no page with its KV cache"):
+    with pytest.raises(UsageError, match="no page with KV-cache settings"):
         read(tmp_path, "bad")
 
 
@@ -129,6 +129,6 @@ def test_all_recorded_loads_are_reproduced() -> None:
     for recording in read_all(DATA):
         result = replay(recording, [SMALL_LLAMA])
         for error in errors(recording, result):
-            # Half of the steady load's slowest answers came while its machine was busy with something else.
+            # Half of the steady load's slowest responses came while its host was busy with other work.
             bound = 0.2 if (recording.name, error.quantity) == ("b_steady", "ttft_p95") else BOUND
             assert not error.judged or abs(error.ratio or 0.0) <= bound, error

@@ -33,7 +33,7 @@ def test_the_plan_is_the_same_for_any_split_of_the_time() -> None:
     assert planned(SPEC, 4, MONDAY, MONDAY + WEEK) != planned(SPEC, 3, MONDAY, MONDAY + WEEK)
 
 
-def test_replicas_are_away_one_after_another() -> None:
+def test_replicas_are_down_one_after_another() -> None:
     rollout = next(task for task in planned(SPEC, 3, MONDAY, MONDAY + WEEK) if task.replica is None)
     times = rollout.at + np.arange(-300.0, 3600.0, 15.0)
     gone = under_maintenance(SPEC, rollout.service, (rollout,), times)
@@ -54,11 +54,11 @@ def test_a_live_fleet_is_rolled_out_and_restarted_as_planned() -> None:
         next(task for task in tasks if task.replica == 0),
     ):
         fleet = Fleet(spec, seed=3, start=datetime.fromtimestamp(task.at - 30, UTC))
-        upkeep = MaintenanceRunner(fleet, 3)
+        runner = MaintenanceRunner(fleet, 3)
         for _ in range(6):
             fleet.step(timedelta(seconds=15))
-            upkeep.advance()
-        assert upkeep.done == [task]
+            runner.advance()
+        assert runner.done == [task]
         voices = {line.source for line in fleet.journal.after()}
         assert (JournalSource.CHANGE if task.replica is None else JournalSource.KUBERNETES) in voices
         assert sum(pod.ready for pod in fleet.pods.of_service(task.service)) == 1

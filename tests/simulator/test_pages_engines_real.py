@@ -1,4 +1,4 @@
-"""Pages of every kind of engine against what stands on real ones."""
+"""Pages of every engine kind against real pages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ORIGINALS = {kind: DATA / f"pages/{kind}.txt" for kind in KINDS} | {
     "vllm": DATA / "recordings/vllm-0.32.0/pages/metrics_warm.txt"
 }
 BY_FLAG = re.compile(r"vllm:(estimated_|kv_block_)")
-# Known from the sources of a server, and not on the page that was recorded of it.
+# Known from the source code of a server, but missing on its recorded page.
 BESIDES = {
     "sglang": {
         *("sglang:per_stage_req_latency_seconds_created", "sglang:realtime_tokens_created"),
@@ -26,7 +26,7 @@ BESIDES = {
     },
     "tgi": {"tgi_batch_max_total_tokens"},
 }
-# A child appears with its first failure, and on a new server there is none.
+# The series appears with the first failure; a new server has none.
 NOT_YET = {"tgi": {"tgi_request_failure"}}
 
 
@@ -39,21 +39,21 @@ def engines() -> dict[str, Engines]:
 
 
 def wanted(kind: str, longest: float) -> dict[str, dict[str, object]]:
-    """The same of the real page, with ladders for a longest context."""
+    """Returns the families of the real page, with ladders for a maximum context."""
     result: dict[str, dict[str, object]] = {}
     lengths = tuple(float(digit * 10**power) for power in range(7) for digit in (1, 2, 5))
-    for name, said in REAL["pages"][kind].items():
-        family: dict[str, object] = {"type": said["type"]}
-        if "labels" in said:
-            family["labels"] = set(said["labels"])
-        if "quantiles" in said:
-            family["quantiles"] = dict.fromkeys(said["quantiles"])
-        if "bounds" in said:
+    for name, spec in REAL["pages"][kind].items():
+        family: dict[str, object] = {"type": spec["type"]}
+        if "labels" in spec:
+            family["labels"] = set(spec["labels"])
+        if "quantiles" in spec:
+            family["quantiles"] = dict.fromkeys(spec["quantiles"])
+        if "bounds" in spec:
             family["bounds"] = {
                 "hundred": None,
                 "thousand": tuple(float(size) for size in range(1, 1025)),
                 "lengths": tuple(bound for bound in lengths if bound <= longest),
-            }.get(said["bounds"]) or tuple(float(bound) for bound in REAL["ladders"].get(said["bounds"], ()))
+            }.get(spec["bounds"]) or tuple(float(bound) for bound in REAL["ladders"].get(spec["bounds"], ()))
         result[name] = family
     return result
 
@@ -61,19 +61,19 @@ def wanted(kind: str, longest: float) -> dict[str, dict[str, object]]:
 def compared(kind: str, ours: dict[str, dict[str, object]], real: dict[str, dict[str, object]]) -> None:
     assert set(real) - set(ours) <= NOT_YET.get(kind, set())
     assert set(ours) - set(real) <= BESIDES.get(kind, set())
-    for name, said in real.items():
+    for name, spec in real.items():
         if name not in ours:
             continue
         mine = dict(ours[name])
-        if "labels" not in said:  # no child on the real page: any of ours has labels from its source
-            assert mine["type"] == said["type"], name
+        if "labels" not in spec:  # no series on the real page: our labels come from its source code
+            assert mine["type"] == spec["type"], name
             continue
-        if said.get("bounds") == ():
+        if spec.get("bounds") == ():
             ladder = mine["bounds"]
             assert len(ladder) == 100
             assert ladder[-1] == pytest.approx(100 * ladder[0])
             mine["bounds"] = ()
-        assert mine == said, name
+        assert mine == spec, name
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -83,19 +83,19 @@ def test_a_page_has_families_types_labels_and_bounds_of_a_real_one(kind: str, en
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_kept_of_a_real_page_is_what_stands_there(kind: str) -> None:
+def test_stored_families_match_the_real_page(kind: str) -> None:
     if not ORIGINALS[kind].exists():
         pytest.skip("no real pages here")
     real = {
-        name: said
-        for name, said in described(ORIGINALS[kind].read_text(encoding="utf-8")).items()
+        name: spec
+        for name, spec in described(ORIGINALS[kind].read_text(encoding="utf-8")).items()
         if not BY_FLAG.match(name)
     }
     kept = wanted(kind, 2048.0)
     assert set(real) == set(kept)
-    for name, said in kept.items():
+    for name, spec in kept.items():
         result = dict(real[name])
-        if said.get("bounds") == ():
+        if spec.get("bounds") == ():
             assert len(result.pop("bounds")) == 100
-            said.pop("bounds")
-        assert result == said, name
+            spec.pop("bounds")
+        assert result == spec, name

@@ -1,4 +1,4 @@
-"""Reads the devices of this machine, by NVML or by DCGM, one order a line of standard input."""
+"""Reads the devices of this host by NVML or DCGM, one command per line of standard input."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def main() -> None:
         answer: dict = {}
         try:
             if line.strip() == "wait":
-                heard = reader.wait(timedelta(milliseconds=20))
-                for xid in heard or ():
+                xids = reader.wait(timedelta(milliseconds=20))
+                for xid in xids or ():
                     ledger.add(xid)
-                answer["xids"] = None if heard is None else [{**asdict(xid), "at": xid.at.timestamp()} for xid in heard]
+                answer["xids"] = None if xids is None else [{**asdict(xid), "at": xid.at.timestamp()} for xid in xids]
             elif line.strip() == "page":
                 answer["page"] = exposition_page(
                     reader.read(), ledger, AgentInfo("node-1", reader.name, "0", 0.0), SystemClock().now()

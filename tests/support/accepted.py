@@ -1,4 +1,4 @@
-"""What documents are applied with to a real API server: server-side, strict, and a second time to no effect."""
+"""Applies documents to a real API server: server-side, strict, and a second time without effect."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _OWN_CLASSES = ("outrider-balloon", "outrider-pre-pull")
 
 
 def where(kind: str, name: str = "") -> str:
-    """The path of a kind in the namespace of these tests, or of one object. ``v1/Service`` is that of the core."""
+    """Returns the path of a kind in the namespace of these tests, or of one object. ``v1/Service`` is a core kind."""
     if kind == "v1/Service":
         return f"/api/v1/namespaces/{SPACE}/services" + (f"/{name}" if name else "")
     version, plural = _PLURALS.get(kind) or _PLURALS[f"serving.knative.dev/{kind}"]
@@ -42,7 +42,7 @@ def where(kind: str, name: str = "") -> str:
 
 @contextmanager
 def accepting(cluster: Cluster, *modules: str) -> Iterator[Cluster]:
-    """The cluster with the definitions of ``modules`` and the namespace; what tests made there is removed after."""
+    """Installs the definitions of ``modules`` and the namespace; objects of the tests are removed afterwards."""
     try:
         kinds = crds.install(cluster, *modules)
     except MissingError as error:
@@ -57,7 +57,7 @@ def accepting(cluster: Cluster, *modules: str) -> Iterator[Cluster]:
 
 
 def applied(cluster: Cluster, body: Mapping[str, Any], manager: str = "outrider") -> httpx.Response:
-    """Server-side apply, strict, without force."""
+    """Applies server-side, strict, without force."""
     kind = "v1/Service" if (body["apiVersion"], body["kind"]) == ("v1", "Service") else str(body["kind"])
     return cluster.http.patch(
         where(kind, body["metadata"]["name"]),
@@ -68,12 +68,12 @@ def applied(cluster: Cluster, body: Mapping[str, Any], manager: str = "outrider"
 
 
 def taken(cluster: Cluster, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Accepted, and the second time nothing new."""
+    """Applies a document twice and checks that the second time changes nothing."""
     first = applied(cluster, body)
     assert first.status_code == 201, first.text
     again = applied(cluster, body)
     assert again.status_code == 200, again.text
-    found, same = first.json()["metadata"], again.json()["metadata"]
-    assert (same["uid"], same.get("generation")) == (found["uid"], found.get("generation"))
-    made: dict[str, Any] = again.json()
-    return made
+    created, same = first.json()["metadata"], again.json()["metadata"]
+    assert (same["uid"], same.get("generation")) == (created["uid"], created.get("generation"))
+    document: dict[str, Any] = again.json()
+    return document

@@ -1,4 +1,4 @@
-"""Targets that misbehave, served on loopback: for tests of the scraper and of everything behind it."""
+"""Misbehaving targets on loopback, for tests of the scraper and everything behind it."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ PATHS = {
 
 @asynccontextmanager
 async def serving(more=None):
-    """The base URL of a server with every path above and those of ``more``."""
+    """Yields the base URL of a server with every path above and those of ``more``."""
     app = web.Application()
     app.add_routes([web.get(f"/{name}", handler) for name, handler in {**PATHS, **(more or {})}.items()])
     app.add_routes([web.get("/health", good), web.get("/load", load)])

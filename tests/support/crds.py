@@ -1,7 +1,7 @@
 """The real definitions of KEDA, Knative, Gateway API and Istio, from the Go modules that publish them.
 
-Fetched by ``go mod download`` into the cache, 40 MB, once. Each module is held to the hash that a go.sum would hold
-it to: a go.mod that required them beside Kubernetes would choose its versions for it.
+Downloaded once by ``go mod download`` into the cache (40 MB). Each module is checked against its go.sum hash. They are
+not in go.mod, because they would change the Kubernetes versions there.
 """
 
 from __future__ import annotations
@@ -41,26 +41,26 @@ _FETCH_SECONDS = 600
 
 
 def definitions(*modules: str) -> list[dict[str, Any]]:
-    """The definitions of modules that tests use. Raises kube.MissingError where they cannot be had."""
+    """Returns the definitions of modules that tests use. Raises kube.MissingError if they are not available."""
     texts = [_kept(module, MODULES[module][0], path) for module in modules for path in MODULES[module][1]]
     found = [one for text in texts for one in yaml.safe_load_all(text) if one]
     return [one for one in found if one["spec"]["names"]["kind"] in _KINDS]
 
 
 def install(cluster: kube.Cluster, *modules: str) -> tuple[str, ...]:
-    """Make the API server know them, as often as one likes; returns their kinds. Raises kube.MissingError."""
+    """Installs them in the API server (idempotent); returns their kinds. Raises kube.MissingError."""
     kinds = []
-    for found in definitions(*modules):
-        path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{found['metadata']['name']}"
-        # KEDA's is longer than the annotation that a client-side apply keeps
+    for definition in definitions(*modules):
+        path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{definition['metadata']['name']}"
+        # KEDA's is too long for the annotation of a client-side apply
         answer = cluster.http.patch(
             path,
-            content=json.dumps(found),
+            content=json.dumps(definition),
             params={"fieldManager": "tests", "force": "true"},
             headers={"Content-Type": "application/apply-patch+yaml"},
         )
         assert answer.status_code in (200, 201), answer.text
-        spec = found["spec"]
+        spec = definition["spec"]
         for version in (one["name"] for one in spec["versions"] if one["served"]):
             listed = f"/apis/{spec['group']}/{version}/{spec['names']['plural']}"
             kube.wait_for(listed, lambda where=listed: cluster.http.get(where).status_code == 200)  # type: ignore[misc]
@@ -69,19 +69,19 @@ def install(cluster: kube.Cluster, *modules: str) -> tuple[str, ...]:
 
 
 def _kept(module: str, digest: str, path: str) -> str:
-    kept = kube.cache_folder() / "definitions" / module.replace("/", "_") / Path(path).name
-    if not kept.exists():
+    cached = kube.cache_folder() / "definitions" / module.replace("/", "_") / Path(path).name
+    if not cached.exists():
         text = (_fetched(module, digest) / path).read_text(encoding="utf-8")
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=kept.parent, delete=False, encoding="utf-8") as made:
-            made.write(text)
-        Path(made.name).rename(kept)  # whole or not at all: another worker may be at it
-    return kept.read_text(encoding="utf-8")
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=cached.parent, delete=False, encoding="utf-8") as temporary:
+            temporary.write(text)
+        Path(temporary.name).rename(cached)  # atomic: another worker may do the same
+    return cached.read_text(encoding="utf-8")
 
 
 def _fetched(module: str, digest: str) -> Path:
     go = kube.go_program()
-    with tempfile.TemporaryDirectory() as folder:  # outside every module, so that none's requirements are read
+    with tempfile.TemporaryDirectory() as folder:  # outside any module, so that no go.mod is read
         try:
             done = subprocess.run(
                 [go, "mod", "download", "-json", module],
@@ -93,6 +93,6 @@ def _fetched(module: str, digest: str) -> Path:
             )
         except (OSError, subprocess.SubprocessError) as error:
             raise kube.MissingError(f"{module} cannot be fetched: {error}") from error
-    found = json.loads(done.stdout)
-    assert found["Sum"] == digest, f"{module} is not what it was: {found['Sum']}"
-    return Path(found["Dir"])
+    module_info = json.loads(done.stdout)
+    assert module_info["Sum"] == digest, f"{module} has another hash: {module_info['Sum']}"
+    return Path(module_info["Dir"])

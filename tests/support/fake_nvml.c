@@ -8,7 +8,7 @@
  *   G.temperature 71              any reading of device G, by the keys below; each has a usual value
  *   G.mig 2                       MIG is on, with so many instances; G.mig.I.used BYTES is the memory of one
  *   fail.FUNCTION CODE            that function returns CODE; fail.G.FUNCTION only for device G
- * XIDs are lines `G CODE [INSTANCE]` of $FAKE_NVML_STATE.events, told in order to whoever waits.
+ * XIDs are lines `G CODE [INSTANCE]` of $FAKE_NVML_STATE.events, reported in order to callers that wait.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,9 +25,9 @@ enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, UNSUPPORTED = 3, NOT_FOUND = 6, S
 
 static device_t whole[GPUS], parts[GPUS][MIGS];
 static int ready;
-static long heard; /* bytes of the file of events that were told */
+static long events_read; /* bytes of the event file already reported */
 
-static int look(const char *key, char *value, size_t size) {
+static int lookup(const char *key, char *value, size_t size) {
     char line[256], name[128], text[128];
     int found = 0;
     FILE *file = fopen(getenv("FAKE_NVML_STATE") ? getenv("FAKE_NVML_STATE") : "", "r");
@@ -42,7 +42,7 @@ static int look(const char *key, char *value, size_t size) {
 }
 static double number(const char *key, double usual) {
     char text[128];
-    return look(key, text, sizeof text) ? atof(text) : usual;
+    return lookup(key, text, sizeof text) ? atof(text) : usual;
 }
 static double of(int gpu, const char *key, double usual) {
     char name[96];
@@ -60,14 +60,14 @@ static ret_t may(const char *function) {
 }
 static ret_t about(const device_t *device, const char *function) {
     char key[96];
-    ret_t said = may(function);
-    if (said) return said;
+    ret_t result = may(function);
+    if (result) return result;
     if (!device) return INVALID;
     if (of(device->gpu, "lost", 0)) return LOST;
     snprintf(key, sizeof key, "fail.%d.%s", device->gpu, function);
     return (ret_t)number(key, OK);
 }
-#define ASK(device) do { ret_t said = about(device, __func__); if (said) return said; } while (0)
+#define ASK(device) do { ret_t result = about(device, __func__); if (result) return result; } while (0)
 #define READ(function, key, usual) \
     ret_t function(device_t *device, unsigned *value) { ASK(device); *value = (unsigned)of(device->gpu, key, usual); return OK; }
 
@@ -82,17 +82,17 @@ ret_t nvmlInitWithFlags(unsigned flags) {
     ready = 1;
     return OK;
 }
-ret_t nvmlShutdown(void) { ret_t said = ready ? OK : UNINITIALIZED; ready = 0; return said; }
+ret_t nvmlShutdown(void) { ret_t result = ready ? OK : UNINITIALIZED; ready = 0; return result; }
 const char *nvmlErrorString(ret_t code) { return code == LOST ? "GPU is lost" : "an error of the fake"; }
 ret_t nvmlSystemGetDriverVersion(char *text, unsigned size) {
-    ret_t said = may(__func__);
-    if (said) return said;
+    ret_t result = may(__func__);
+    if (result) return result;
     char version[64] = "580.95.05";
-    look("version", version, sizeof version);
+    lookup("version", version, sizeof version);
     snprintf(text, size, "%s", version);
     return OK;
 }
-ret_t nvmlDeviceGetCount_v2(unsigned *count) { ret_t said = may(__func__); *count = said ? 0 : (unsigned)gpus(); return said; }
+ret_t nvmlDeviceGetCount_v2(unsigned *count) { ret_t result = may(__func__); *count = result ? 0 : (unsigned)gpus(); return result; }
 ret_t nvmlDeviceGetHandleByIndex_v2(unsigned index, device_t **device) {
     if (index >= (unsigned)gpus()) return INVALID;
     ASK(&whole[index]);
@@ -187,14 +187,14 @@ ret_t nvmlDeviceGetRemappedRows(device_t *device, unsigned *fair, unsigned *hard
     *failed = (unsigned)of(device->gpu, "rows.failed", 0);
     return OK;
 }
-typedef struct { unsigned id, scope; long long at, took; int type; ret_t said; union { double real; unsigned whole; u64 large; } value; } field_t;
+typedef struct { unsigned id, scope; long long at, took; int type; ret_t result; union { double real; unsigned whole; u64 large; } value; } field_t;
 ret_t nvmlDeviceGetFieldValues(device_t *device, int count, field_t *fields) {
     char key[32];
     ASK(device);
     for (int i = 0; i < count; i++) {
         snprintf(key, sizeof key, "field.%u", fields[i].id);
         double value = of(device->gpu, key, -1);
-        fields[i].said = value < 0 ? UNSUPPORTED : OK;
+        fields[i].result = value < 0 ? UNSUPPORTED : OK;
         fields[i].type = 3;
         fields[i].value.large = (u64)value;
     }
@@ -224,7 +224,7 @@ ret_t nvmlDeviceGetGpuInstanceId(device_t *device, unsigned *id) { ASK(device); 
 
 /* --- GPM ------------------------------------------------------------------------------------------------ */
 typedef struct { int gpu, instance, number; } sample_t;
-typedef struct { unsigned id; ret_t said; double value; const char *words[3]; } metric_t;
+typedef struct { unsigned id; ret_t result; double value; const char *words[3]; } metric_t;
 typedef struct { unsigned version, count; sample_t *first, *second; metric_t metrics[]; } metrics_t;
 typedef struct { unsigned version, supported; } support_t;
 static int samples;
@@ -233,17 +233,17 @@ ret_t nvmlGpmSampleAlloc(sample_t **sample) { *sample = calloc(1, sizeof **sampl
 ret_t nvmlGpmSampleFree(sample_t *sample) { free(sample); return OK; }
 ret_t nvmlGpmSampleGet(device_t *device, sample_t *sample) { ASK(device); *sample = (sample_t){device->gpu, -1, ++samples}; return OK; }
 ret_t nvmlGpmMigSampleGet(device_t *device, unsigned instance, sample_t *sample) { ASK(device); *sample = (sample_t){device->gpu, (int)instance, ++samples}; return OK; }
-ret_t nvmlGpmMetricsGet(metrics_t *asked) {
+ret_t nvmlGpmMetricsGet(metrics_t *request) {
     char key[48];
-    ret_t said = may(__func__);
-    if (said) return said;
-    if (asked->version != 1 || asked->first->number >= asked->second->number) return INVALID;
-    for (unsigned i = 0; i < asked->count; i++) {
-        if (asked->second->instance < 0) snprintf(key, sizeof key, "gpm.%u", asked->metrics[i].id);
-        else snprintf(key, sizeof key, "mig.%d.gpm.%u", asked->second->instance - 7, asked->metrics[i].id);
-        double value = of(asked->second->gpu, key, -1);
-        asked->metrics[i].said = value < 0 ? UNSUPPORTED : OK;
-        asked->metrics[i].value = value;
+    ret_t result = may(__func__);
+    if (result) return result;
+    if (request->version != 1 || request->first->number >= request->second->number) return INVALID;
+    for (unsigned i = 0; i < request->count; i++) {
+        if (request->second->instance < 0) snprintf(key, sizeof key, "gpm.%u", request->metrics[i].id);
+        else snprintf(key, sizeof key, "mig.%d.gpm.%u", request->second->instance - 7, request->metrics[i].id);
+        double value = of(request->second->gpu, key, -1);
+        request->metrics[i].result = value < 0 ? UNSUPPORTED : OK;
+        request->metrics[i].value = value;
     }
     return OK;
 }
@@ -251,21 +251,21 @@ ret_t nvmlGpmMetricsGet(metrics_t *asked) {
 /* --- events ----------------------------------------------------------------------------------------------- */
 typedef struct { device_t *device; u64 type, value; unsigned gpu_instance, compute_instance; } event_t;
 typedef struct { int watched[GPUS]; } set_t;
-ret_t nvmlEventSetCreate(set_t **set) { ret_t said = may(__func__); if (!said) *set = calloc(1, sizeof **set); return said; }
+ret_t nvmlEventSetCreate(set_t **set) { ret_t result = may(__func__); if (!result) *set = calloc(1, sizeof **set); return result; }
 ret_t nvmlEventSetFree(set_t *set) { free(set); return OK; }
 ret_t nvmlDeviceGetSupportedEventTypes(device_t *device, u64 *types) { ASK(device); *types = 8 | 1 | 2; return OK; }
 ret_t nvmlDeviceRegisterEvents(device_t *device, u64 types, set_t *set) { ASK(device); if (types & 8) set->watched[device->gpu] = 1; return OK; }
 ret_t nvmlEventSetWait_v2(set_t *set, event_t *event, unsigned milliseconds) {
     char path[512], line[128];
-    ret_t said = may(__func__);
-    if (said) return said;
+    ret_t result = may(__func__);
+    if (result) return result;
     snprintf(path, sizeof path, "%s.events", getenv("FAKE_NVML_STATE") ? getenv("FAKE_NVML_STATE") : "");
     FILE *file = fopen(path, "r");
     if (file) {
-        fseek(file, heard, SEEK_SET);
+        fseek(file, events_read, SEEK_SET);
         while (fgets(line, sizeof line, file)) {
             int gpu, code, instance = -1, read = sscanf(line, "%d %d %d", &gpu, &code, &instance);
-            heard = ftell(file);
+            events_read = ftell(file);
             if (read < 2 || gpu < 0 || gpu >= GPUS || !set->watched[gpu]) continue;
             fclose(file);
             *event = (event_t){&whole[gpu], 8, (u64)code, instance < 0 ? NO_INSTANCE : (unsigned)instance, NO_INSTANCE};

@@ -1,7 +1,7 @@
-"""A simulated fleet's pages, scrape by scrape, and servers that hold them as if they had scraped them.
+"""A simulated fleet's pages, scrape by scrape, and real servers that contain them as if scraped.
 
-Real ones: Prometheus gets them as blocks of its database, VictoriaMetrics through its import. Every
-sample bears the instant of its scrape, or the timestamp that its line has.
+Prometheus gets them as blocks of its database, VictoriaMetrics through its import. Every sample has the time of its
+scrape, or the timestamp of its line.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ _SECONDS = 0.003
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Every scrape in order of time; a body each."""
+    """All scrapes in time order, each with a body."""
 
     scrapes: tuple[Scrape, ...]
 
     @property
     def instants(self) -> list[datetime]:
-        """When the rounds were."""
+        """Returns the times of the cycles."""
         return sorted({scrape.at for scrape in self.scrapes})
 
     def round(self, at: datetime) -> list[Scrape]:
-        """The scrapes of one round."""
+        """Returns the scrapes of one cycle."""
         return [scrape for scrape in self.scrapes if scrape.at == at]
 
 
 def kept_fleet(rounds: int) -> Kept:
-    """Some minutes of a small fleet with every exporter, under load."""
+    """Records some minutes of a small fleet with every exporter, under load."""
     spec = default_spec()
     services = tuple(replace(one, replicas=2, ceiling=3) for one in spec.services)
     fleet = Fleet(replace(spec, services=services), seed=5, start=START)
-    pages, found = Pages(fleet), list[Scrape]()
+    pages, scrapes = Pages(fleet), list[Scrape]()
     for _ in range(rounds):
         listed = targets(fleet)
         documents = [one.as_config("http://fleet.invalid/metrics") for one in listed]
@@ -63,13 +63,13 @@ def kept_fleet(rounds: int) -> Kept:
         for simulated in listed:
             body = pages.answer(simulated).body
             if body is not None:
-                found.append(Scrape(known[simulated.name], fleet.now, body, None, _SECONDS))
+                scrapes.append(Scrape(known[simulated.name], fleet.now, body, None, _SECONDS))
         fleet.step(STEP)
-    return Kept(tuple(found))
+    return Kept(tuple(scrapes))
 
 
 def lines(kept: Kept) -> Iterator[tuple[str, float, float]]:
-    """(series, value, unix seconds) as a Prometheus keeps them, its own series among them."""
+    """Yields (series, value, unix seconds) as stored by Prometheus, including its own series."""
     parser = Parser()
     for scrape in kept.scrapes:
         at, own = scrape.at.timestamp(), labels_of(scrape.target)
@@ -86,7 +86,7 @@ def lines(kept: Kept) -> Iterator[tuple[str, float, float]]:
 
 
 def labels_of(target: Target) -> dict[str, str]:
-    """What a Prometheus adds to each series of a target."""
+    """Returns the labels that Prometheus adds to each series of a target."""
     known = {name: target.labels[name] for name in TARGET_LABELS if target.labels.get(name)}
     entity = target.entity
     if entity.namespace:
@@ -108,12 +108,12 @@ def _escaped(text: str) -> str:
 
 @contextmanager
 def prometheus(folder: Path, kept: Kept) -> Iterator[str]:
-    """A Prometheus with these pages; yields its URL."""
+    """Runs a Prometheus with these pages; yields its URL."""
     text = "".join(f"{series} {value!r} {at:.3f}\n" for series, value, at in lines(kept))
     (folder / "all.txt").write_text(text + "# EOF\n", encoding="utf-8")
     data = str(folder / "data")
-    made = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(folder / "all.txt"), data]
-    subprocess.run(made, check=True, capture_output=True)
+    command = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(folder / "all.txt"), data]
+    subprocess.run(command, check=True, capture_output=True)
     (folder / "prometheus.yml").write_text("{}", encoding="utf-8")
     port = _free_port()
     options = [
@@ -128,14 +128,14 @@ def prometheus(folder: Path, kept: Kept) -> Iterator[str]:
 
 @contextmanager
 def victoria(folder: Path, kept: Kept) -> Iterator[str]:
-    """A VictoriaMetrics with these pages; yields the URL of its Prometheus API."""
+    """Runs a VictoriaMetrics with these pages; yields the URL of its Prometheus API."""
     port = _free_port()
     options = [
         f"-storageDataPath={folder}/victoria",
         f"-httpListenAddr=127.0.0.1:{port}",
         "-retentionPeriod=100y",
         "-search.maxStalenessInterval=5m",
-        "-maxLabelsPerTimeseries=100",  # vllm:cache_config_info has more than the 30 it keeps by default
+        "-maxLabelsPerTimeseries=100",  # vllm:cache_config_info has more than the default of 30
     ]
     url = f"http://127.0.0.1:{port}"
     with _running(["victoria-metrics", *options], f"{url}/health"):
@@ -146,15 +146,15 @@ def victoria(folder: Path, kept: Kept) -> Iterator[str]:
 
 
 def missing(programs: Sequence[str]) -> str | None:
-    """Why a test cannot run here."""
+    """Returns why a test cannot run here, None if it can."""
     lacking = [one for one in programs if shutil.which(one) is None]
     return f"missing: {', '.join(lacking)} (Debian packages of these names)" if lacking else None
 
 
 def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
 @contextmanager
@@ -166,7 +166,7 @@ def _running(command: list[str], ready: str) -> Iterator[None]:
                 urllib.request.urlopen(ready, timeout=1).close()
                 break
             except (urllib.error.URLError, ConnectionError, TimeoutError):
-                assert process.poll() is None, f"{command[0]} stopped at once"
+                assert process.poll() is None, f"{command[0]} exited during start-up"
                 time.sleep(0.1)
         yield
     finally:

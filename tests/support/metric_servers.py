@@ -1,4 +1,4 @@
-"""Real metric servers on free loopback ports, empty: what a remote store writes to and reads from."""
+"""Real, empty metric servers on free loopback ports, for the remote store."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ class MetricServer:
 
     @property
     def url(self) -> str:
-        """Its base URL."""
+        """The base URL."""
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Start it and wait until it answers."""
+        """Starts the server and waits until it responds."""
         self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         for _ in range(300):
             if self.answers():
                 return
-            assert self.process.poll() is None, f"{self.command[0]} stopped at once"
+            assert self.process.poll() is None, f"{self.command[0]} exited during start-up"
             time.sleep(0.1)
-        raise TimeoutError(f"{self.command[0]} does not answer")
+        raise TimeoutError(f"{self.command[0]} does not respond")
 
     def answers(self) -> bool:
-        """True when it is ready."""
+        """Returns True if the server is ready."""
         try:
             self.get(self.ready)
         except (urllib.error.URLError, ConnectionError, TimeoutError):
@@ -47,36 +47,36 @@ class MetricServer:
         return True
 
     def stop(self) -> None:
-        """Ask it to end, and wait."""
+        """Terminates the server and waits."""
         if self.process is not None:
             self.process.terminate()
             self.process.wait()
 
     def kill(self) -> None:
-        """End it at once, as a crash would."""
+        """Kills the server, as in a crash."""
         assert self.process is not None
         self.process.kill()
         self.process.wait()
 
     def get(self, path: str) -> bytes:
-        """What it answers."""
+        """Returns the response body of a path."""
         with urllib.request.urlopen(f"{self.url}{path}", timeout=30) as answer:
             return bytes(answer.read())
 
     def flush(self) -> None:
-        """Make what VictoriaMetrics accepted searchable now, not within the next seconds."""
+        """Makes accepted samples of VictoriaMetrics searchable at once."""
         self.get("/internal/force_flush")
 
 
 def missing(programs: Sequence[str]) -> str | None:
-    """Why a test cannot run here."""
+    """Returns why a test cannot run here, None if it can."""
     lacking = [one for one in programs if shutil.which(one) is None]
     return f"missing: {', '.join(lacking)} (Debian packages of these names)" if lacking else None
 
 
 @contextmanager
 def victoria(folder: Path) -> Iterator[MetricServer]:
-    """A VictoriaMetrics that keeps everything, with the de-duplication that its users are told to set."""
+    """Runs a VictoriaMetrics without retention limit, with the recommended deduplication."""
     port = _free_port()
     options = (
         f"-storageDataPath={folder}/victoria",
@@ -84,13 +84,13 @@ def victoria(folder: Path) -> Iterator[MetricServer]:
         "-retentionPeriod=100y",
         "-dedup.minScrapeInterval=1ms",
     )
-    with _running(MetricServer(("victoria-metrics", *options), port, "/health")) as found:
-        yield found
+    with _running(MetricServer(("victoria-metrics", *options), port, "/health")) as running:
+        yield running
 
 
 @contextmanager
 def prometheus(folder: Path, *, out_of_order: str = "10y") -> Iterator[MetricServer]:
-    """A Prometheus that takes remote write, also of the past."""
+    """Runs a Prometheus that accepts remote write, also of old samples."""
     port = _free_port()
     file = folder / "prometheus.yml"
     file.write_text(f"storage: {{tsdb: {{out_of_order_time_window: {out_of_order}}}}}\n", encoding="utf-8")
@@ -101,8 +101,8 @@ def prometheus(folder: Path, *, out_of_order: str = "10y") -> Iterator[MetricSer
         f"--web.listen-address=127.0.0.1:{port}",
         "--web.enable-remote-write-receiver",
     )
-    with _running(MetricServer(("prometheus", *options), port, "/-/ready")) as found:
-        yield found
+    with _running(MetricServer(("prometheus", *options), port, "/-/ready")) as running:
+        yield running
 
 
 @contextmanager
@@ -115,6 +115,6 @@ def _running(server: MetricServer) -> Iterator[MetricServer]:
 
 
 def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])

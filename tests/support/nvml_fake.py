@@ -1,4 +1,4 @@
-"""A driver of NVIDIA's for tests: the library is built from fake_nvml.c, and answers from a text file."""
+"""A fake NVIDIA driver for tests: a library built from fake_nvml.c that reads its state from a text file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LIBRARY = "libnvidia-ml.so.1"
 
 
 def build(folder: Path) -> Path:
-    """The folder with the library in it. Skips where there is no C compiler or no binding."""
+    """Builds the library and returns its folder. Skips the test without a C compiler or the binding."""
     pytest.importorskip("pynvml", reason="missing: nvidia-ml-py")
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
@@ -31,11 +31,11 @@ def build(folder: Path) -> Path:
 
 
 class Driver:
-    """What the fake answers. Every change is seen by the next call into the library."""
+    """State of the fake driver. The next call into the library uses every change."""
 
     def __init__(self, library: Path, state: Path) -> None:
         self.state = state
-        self.said: dict[str, object] = {}
+        self.values: dict[str, object] = {}
         self.environment = {
             **os.environ,
             "LD_LIBRARY_PATH": str(library),
@@ -44,22 +44,22 @@ class Driver:
         }
         self.set()
 
-    def set(self, **said: object) -> None:
-        """``set(gpus=2, **{"0.temperature": 80})``; None takes a line away."""
-        self.said |= said
-        lines = "".join(f"{key} {value}\n" for key, value in self.said.items() if value is not None)
+    def set(self, **values: object) -> None:
+        """Sets values: ``set(gpus=2, **{"0.temperature": 80})``; None removes a line."""
+        self.values |= values
+        lines = "".join(f"{key} {value}\n" for key, value in self.values.items() if value is not None)
         whole = self.state.with_suffix(".new")
         whole.write_text(lines)
         whole.replace(self.state)
 
     def xid(self, gpu: int, code: int, instance: int | None = None) -> None:
-        """The driver tells of a fault."""
+        """Reports an XID event."""
         with Path(f"{self.state}.events").open("a") as file:
             file.write(f"{gpu} {code}{'' if instance is None else f' {instance}'}\n")
 
 
 class Probe:
-    """A process that reads with the true binding, and says in JSON what it got."""
+    """A process that reads with the real binding and prints the result as JSON."""
 
     def __init__(self, environment: dict[str, str], source: str = "nvml") -> None:
         command = [sys.executable, "-W", "error", str(Path(__file__).with_name("accelerator_probe.py")), source]
@@ -67,18 +67,18 @@ class Probe:
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
         )
 
-    def ask(self, order: str) -> dict:
+    def send(self, order: str) -> dict:
         self._process.stdin.write(f"{order}\n")
         return json.loads(self._process.stdout.readline())
 
     def read(self) -> dict:
-        return self.ask("read")
+        return self.send("read")
 
     def page(self) -> str:
-        return self.ask("page")["page"]
+        return self.send("page")["page"]
 
     def wait(self) -> list | None:
-        return self.ask("wait")["xids"]
+        return self.send("wait")["xids"]
 
     def close(self) -> int:
         self._process.stdin.close()

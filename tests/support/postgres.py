@@ -1,4 +1,4 @@
-"""A real PostgreSQL from Debian's packages, on a free loopback port, in a folder of its own."""
+"""A real PostgreSQL from Debian's packages, on a free loopback port, in its own folder."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ UNSYNCED = ("-c fsync=off", "-c full_page_writes=off")
 
 
 class MissingError(Exception):
-    """The programs are not there."""
+    """PostgreSQL is not installed."""
 
 
 def programs() -> Path:
-    """The folder of initdb and postgres. Raises MissingError."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: float(path.parts[4]))
-    if found:
-        return found[-1].parent
+    """Returns the folder of initdb and postgres. Raises MissingError."""
+    installed = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: float(path.parts[4]))
+    if installed:
+        return installed[-1].parent
     path = shutil.which("postgres")
     if path is None:
         raise MissingError("PostgreSQL is not installed (Debian package postgresql)")
@@ -51,11 +51,11 @@ class Server:
         return done
 
     def create(self) -> None:
-        """Make the folder of data."""
+        """Creates the data folder."""
         self._run("initdb", "-D", str(self.folder / "data"), "-A", "trust", "-U", "outrider", "-E", "UTF8", "-N")
 
     def start(self) -> None:
-        """Start and wait until it answers."""
+        """Starts the server and waits until it responds."""
         options = [
             f"-c port={self.port}", "-c listen_addresses=127.0.0.1", f"-c unix_socket_directories={self.folder}",
             *self.options,
@@ -64,7 +64,7 @@ class Server:
         self._run("pg_ctl", "-D", str(self.folder / "data"), "-l", log, "-w", "-o", " ".join(options), "start")
 
     def stop(self, mode: str = "fast") -> None:
-        """Stop: ``fast`` ends sessions, ``immediate`` is a crash that leaves recovery to the next start."""
+        """Stops the server: ``fast`` ends sessions, ``immediate`` is a crash with recovery at the next start."""
         self._run("pg_ctl", "-D", str(self.folder / "data"), "-w", "-m", mode, "stop")
 
     @property
@@ -73,17 +73,17 @@ class Server:
         return (self.folder / "data" / "postmaster.pid").exists()
 
     def sql(self, statement: str, database: str = "postgres") -> str:
-        """What psql answers, unaligned."""
+        """Returns the unaligned output of psql."""
         where = ["-h", "127.0.0.1", "-p", str(self.port), "-U", "outrider", "-d", database]
         return self._run("psql", *where, "-v", "ON_ERROR_STOP=1", "-Atqc", statement).stdout.strip()
 
     def url(self, database: str) -> str:
-        """How outrider names a database of it."""
+        """Returns the store URL of a database."""
         return f"postgresql://outrider@127.0.0.1:{self.port}/{database}"
 
     @contextmanager
     def database_in(self, folder: Path) -> Iterator[str]:
-        """A fresh database whose tables lie in a folder that the server may reach; yields its URL."""
+        """Creates a database whose tables are in a folder accessible to the server; yields its URL."""
         if os.geteuid() == 0:
             owner = pwd.getpwnam(_USER)
             os.chown(folder, owner.pw_uid, owner.pw_gid)
@@ -98,7 +98,7 @@ class Server:
 
     @contextmanager
     def database(self) -> Iterator[str]:
-        """A fresh database, dropped afterwards; yields its URL."""
+        """Creates a database and drops it afterwards; yields its URL."""
         name = f"test_{next(self._numbers)}"
         self.sql(f"CREATE DATABASE {name}")
         try:
@@ -109,7 +109,7 @@ class Server:
 
 @contextmanager
 def server(*options: str) -> Iterator[Server]:
-    """A server that is stopped and removed afterwards. Raises MissingError."""
+    """Runs a server that is stopped and removed afterwards. Raises MissingError."""
     programs()
     folder = Path(tempfile.mkdtemp(prefix="outrider-postgres-"))
     try:
@@ -118,13 +118,13 @@ def server(*options: str) -> Iterator[Server]:
             os.chown(folder, owner.pw_uid, owner.pw_gid)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
-            found = Server(folder, int(free.getsockname()[1]), options)
-        found.create()
-        found.start()
+            running = Server(folder, int(free.getsockname()[1]), options)
+        running.create()
+        running.start()
         try:
-            yield found
+            yield running
         finally:
-            if found.running:
-                found.stop("immediate")
+            if running.running:
+                running.stop("immediate")
     finally:
         shutil.rmtree(folder, ignore_errors=True)

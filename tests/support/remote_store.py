@@ -1,4 +1,4 @@
-"""The metric store on a real server, for tests that write and read in one breath."""
+"""The metric store on a real server, for tests that read directly after a write."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.support.metric_servers import MetricServer
 
 
 def remote_of(server: MetricServer, owner: str | None = None) -> Remote:
-    """How that server is written to and read, as an owner of its own."""
+    """Returns the remote settings of a server, with a separate owner label."""
     return Remote(f"{server.url}/api/v1/write", server.url, owner or uuid.uuid4().hex, retry_for=timedelta(seconds=1))
 
 
 class Searchable(PrometheusMetricStore):
-    """Makes every write searchable before it returns, where a user would wait for some seconds."""
+    """Makes every write searchable before it returns; otherwise this takes some seconds."""
 
     def __init__(self, server: MetricServer, url: str, remote: Remote | None = None) -> None:
         self.remote = remote or remote_of(server)
@@ -35,11 +35,11 @@ class Searchable(PrometheusMetricStore):
         return self.remote.owner
 
     def ask(self, query: str, at: datetime) -> float:
-        """The one number that a query gives."""
+        """Returns the only number of a query result."""
         fields = urlencode({"query": query, "time": at.timestamp(), "nocache": 1})
         with urllib.request.urlopen(f"{self._url}/api/v1/query?{fields}", timeout=30) as answer:
-            (found,) = json.load(answer)["data"]["result"]
-        return float(found["value"][1])
+            (row,) = json.load(answer)["data"]["result"]
+        return float(row["value"][1])
 
     def write(self, at: datetime, batches: Sequence[SampleBatch], events: Sequence[Event] = ()) -> int:
         written = super().write(at, batches, events)
@@ -61,5 +61,5 @@ class Searchable(PrometheusMetricStore):
 
 
 def searchable(server: MetricServer, folder: Path) -> Searchable:
-    """A store of its own on that server; events and names in a file in the folder."""
+    """Returns a separate store on that server; events and names are in a file in the folder."""
     return Searchable(server, f"sqlite:///{folder}/remote-metrics.db")

@@ -1,4 +1,4 @@
-"""Bodies that senders push, built by hand; and small worlds to push them into."""
+"""Hand-made request bodies of senders, and a small API and engine to receive them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def ms(at: datetime) -> int:
 
 
 def write_request(series) -> bytes:
-    """1.0 from [(labels with __name__, [(ms, value), ...]), ...], not compressed."""
+    """Builds a remote-write 1.0 body from [(labels with __name__, [(ms, value), ...]), ...], uncompressed."""
     request = WriteRequest()
     for labels, samples in series:
         one = request.timeseries.add()
@@ -44,7 +44,7 @@ def write_request(series) -> bytes:
 
 
 def request_v2(series) -> bytes:
-    """2.0 from the same."""
+    """Builds a remote-write 2.0 body from the same arguments."""
     request = Request(symbols=[""])
     numbers = {"": 0}
     for labels, samples in series:
@@ -69,7 +69,7 @@ def series(name, at, value, **labels):
 
 
 def vllm_page(at: datetime, tokens: float, **labels):
-    """What a Prometheus sends of one scrape of a vLLM server."""
+    """Returns the series that Prometheus sends for one scrape of a vLLM server."""
     engine = {"engine": "0", "model_name": "m", **labels}
     return [
         series("up", at, 1.0, **labels),
@@ -83,7 +83,7 @@ def vllm_page(at: datetime, tokens: float, **labels):
 
 
 class PushWorld:
-    """The API and the engine's collector around one buffer in memory."""
+    """The API and the engine's collector with one ingest buffer in memory."""
 
     def __init__(
         self, *, limits: ReceiveLimits | None = None, kpis: KpiValues | None = None, spool=None, **doors
@@ -91,11 +91,11 @@ class PushWorld:
         self.clock = ManualClock(START)
         self.spool = spool or MemoryIngestBuffer()
         self.state, self.metrics = MemoryStateStore(), MemoryMetricStore()
-        given = IngestSettings(**{"kpi_services": ("shop",), **doors})
+        ingest_settings = IngestSettings(**{"kpi_services": ("shop",), **doors})
         self.extras = ApiExtras(clock=self.clock, spool=self.spool)
-        settings = ApiSettings(token=TOKEN, cluster="c", ingest=given)
+        settings = ApiSettings(token=TOKEN, cluster="c", doors=ingest_settings)
         self.app = create_app(self.state, self.metrics, settings, self.extras)
-        self.received = PushReceiver(self.spool, "c", self.clock, rules=given.rules, limits=limits, kpis=kpis)
+        self.received = PushReceiver(self.spool, "c", self.clock, rules=ingest_settings.rules, limits=limits, kpis=kpis)
         self.collector = ScrapeManager((), pushed=self.received)
 
     def post(self, path: str, body: bytes, headers=None, token: str = TOKEN) -> httpx.Response:
@@ -107,15 +107,15 @@ class PushWorld:
 
         return asyncio.run(ask())
 
-    def write(self, found, **headers) -> httpx.Response:
+    def write(self, series, **headers) -> httpx.Response:
         return self.post(
             "/write",
-            snappy(write_request(found)),
+            snappy(write_request(series)),
             {"Content-Encoding": "snappy", "Content-Type": "application/x-protobuf", **headers},
         )
 
     def cycle(self, after: timedelta = STEP):
-        """A while later, one round of collection, written to the store."""
+        """Collects one cycle after ``after`` and writes it to the store."""
         self.clock.advance(after)
         collected = asyncio.run(self.collector.collect(self.clock.now()))
         self.metrics.write(self.clock.now(), collected.batches, collected.events)

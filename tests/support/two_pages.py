@@ -24,7 +24,7 @@ APART_SECONDS = 3600  # between two systems, so that none sees the other's sampl
 
 
 def pages(path: Path) -> tuple[str, str]:
-    """The page before and the page after."""
+    """Returns the page before and the page after."""
     before, after = [], []
     for line in path.read_text(encoding="utf-8").splitlines():
         if line.startswith("#"):
@@ -55,50 +55,50 @@ def _histogram(series: str, bounds: Sequence[str], counts: Sequence[str], total:
 
 
 def stamped(page: str, at: float) -> str:
-    """The page with the time of reading on each line, as some exporters write it."""
+    """Returns the page with a timestamp on each line, as some exporters do."""
     lines = page.splitlines()
     return "".join(f"{line}\n" if line.startswith("#") else f"{line} {at * 1000:.0f}\n" for line in lines)
 
 
-class Asked:
-    """A running Prometheus that holds the pages of several systems, each at a time of its own."""
+class SystemsPrometheus:
+    """A running Prometheus with the pages of several systems, each at its own time."""
 
     def __init__(self, url: str, systems: Sequence[str]) -> None:
         self._url = url
         self._systems = tuple(systems)
 
     def after(self, system: str) -> int:
-        """When the second page of a system was scraped, unix seconds."""
+        """Returns the time of the second scrape of a system, unix seconds."""
         return FIRST_UNIX + self._systems.index(system) * APART_SECONDS + INTERVAL_SECONDS
 
     def vector(self, system: str, expression: str, *, before: bool = False) -> dict[tuple[tuple[str, str], ...], float]:
-        """An instant query at the second scrape, or the first: labels -> value, without NaN."""
+        """Runs an instant query at the second scrape, or the first: labels -> value, without NaN."""
         at = self.after(system) - (INTERVAL_SECONDS if before else 0)
         body = urllib.parse.urlencode({"query": expression, "time": at}).encode()
         try:
             with urllib.request.urlopen(f"{self._url}/api/v1/query", data=body, timeout=10) as answer:
-                found = json.load(answer)["data"]["result"]
+                result = json.load(answer)["data"]["result"]
         except urllib.error.HTTPError as error:
             raise AssertionError(f"{expression}: {error.read().decode()}") from error
-        values = {tuple(sorted(one["metric"].items())): float(one["value"][1]) for one in found}
+        values = {tuple(sorted(one["metric"].items())): float(one["value"][1]) for one in result}
         return {labels: value for labels, value in values.items() if not math.isnan(value)}
 
     def values(self, system: str, expression: str) -> list[float]:
-        """The values at the second scrape, sorted."""
+        """Returns the values at the second scrape, sorted."""
         return sorted(self.vector(system, expression).values())
 
 
 @contextmanager
-def prometheus_with(folder: Path, systems: dict[str, Path]) -> Iterator[Asked]:
-    """Write the pages into a database of Prometheus and serve it on a free port."""
+def prometheus_with(folder: Path, systems: dict[str, Path]) -> Iterator[SystemsPrometheus]:
+    """Writes the pages into a Prometheus database and serves it on a free port."""
     text = []
     for number, path in enumerate(systems.values()):
         for page, at in zip(pages(path), (0, INTERVAL_SECONDS), strict=True):
             stamp = FIRST_UNIX + number * APART_SECONDS + at
             text += [f"{line} {stamp}" for line in page.splitlines() if not line.startswith("#")]
     (folder / "all.txt").write_text("\n".join(text) + "\n# EOF\n", encoding="utf-8")
-    made = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(folder / "all.txt"), str(folder / "data")]
-    subprocess.run(made, check=True, capture_output=True)
+    command = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(folder / "all.txt"), str(folder / "data")]
+    subprocess.run(command, check=True, capture_output=True)
     (folder / "prometheus.yml").write_text("{}", encoding="utf-8")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -117,7 +117,7 @@ def prometheus_with(folder: Path, systems: dict[str, Path]) -> Iterator[Asked]:
     try:
         url = f"http://127.0.0.1:{port}"
         _wait(f"{url}/-/ready", process)
-        yield Asked(url, tuple(systems))
+        yield SystemsPrometheus(url, tuple(systems))
     finally:
         process.terminate()
         process.wait()

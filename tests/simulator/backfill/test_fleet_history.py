@@ -32,7 +32,7 @@ def day_of(hour: int, span: timedelta, step: timedelta = STEP, seed: int = 7) ->
 
 
 @pytest.mark.slow
-def test_blocks_cover_the_past_without_gap_or_overlap() -> None:
+def test_blocks_cover_the_span_without_gap_or_overlap() -> None:
     start = datetime(2026, 11, 3, 10, tzinfo=UTC)
     times: dict[EntityKind, list[float]] = {}
     for block in backfill(SPEC, 7, start, start + timedelta(days=3), STEP):
@@ -70,7 +70,7 @@ def test_a_service_is_the_sum_of_its_replicas() -> None:
     assert (service.status == CellStatus.PRESENT).all()
 
 
-def test_the_same_seed_gives_the_same_past() -> None:
+def test_the_same_seed_gives_the_same_history() -> None:
     one, other, another = (day_of(9, timedelta(hours=2), seed=seed) for seed in (7, 7, 8))
     for kind in one:
         assert np.array_equal(one[kind].values, other[kind].values)
@@ -80,7 +80,7 @@ def test_the_same_seed_gives_the_same_past() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("hour", [3, 14])
-def test_the_past_has_the_levels_of_the_live_fleet(hour: int) -> None:
+def test_history_has_the_levels_of_the_live_fleet(hour: int) -> None:
     span = timedelta(minutes=12)
     fleet = Fleet(SPEC, 7, datetime(2026, 11, 18, hour, tzinfo=UTC))
     past = day_of(hour, span, timedelta(seconds=30))
@@ -113,8 +113,8 @@ def test_the_past_has_the_levels_of_the_live_fleet(hour: int) -> None:
             assert known == pytest.approx(live, rel=0.2, abs=1e-3), (name, group)
     service = past[EntityKind.SERVICE]
     for place, slots in enumerate((slice(0, 13), slice(13, None))):
-        made = (counters.plain["generation_tokens"] - tokens)[slots].sum() / span.total_seconds()
-        assert column(service, "svc_tokens_per_second")[place].mean() == pytest.approx(made, rel=0.2)
+        tokens_column = (counters.plain["generation_tokens"] - tokens)[slots].sum() / span.total_seconds()
+        assert column(service, "svc_tokens_per_second")[place].mean() == pytest.approx(tokens_column, rel=0.2)
         for name, ours in HISTOGRAMS.items():
             counts = (counters.buckets[name] - before[name])[slots].sum(axis=0)
             total = (counters.sums[name] - sums[name])[slots].sum()
@@ -125,18 +125,18 @@ def test_the_past_has_the_levels_of_the_live_fleet(hour: int) -> None:
                 float(bucket_quantile(seen_counts, signal(ours).bounds, 0.95)[0])
                 for seen_counts in (counts, buckets(service, ours)[place].sum(axis=0))
             ]
-            # Tokens' buckets are so wide that a share of a per cent moves a quantile by a tenth of them.
+            # Token buckets are so wide that a fraction of a percent moves a quantile by a tenth of one.
             assert p95[1] == pytest.approx(p95[0], rel=0.35 if name == "tpot" else 0.2), name
 
 
-def test_upkeep_takes_replicas_away_and_leaves_their_load_to_the_others() -> None:
+def test_maintenance_moves_the_load_of_replicas_to_the_others() -> None:
     start, step = datetime(2026, 11, 16, tzinfo=UTC), timedelta(minutes=2)
     week = events(SPEC, 7, start, start + timedelta(days=7))
     assert sorted(event.code for event in week) == ["Killing", "Killing", "rollout", "rollout"]
     rollout = next(event for event in week if event.code == "rollout" and event.entity.name == "chat-70b")
     begin, end = rollout.at - timedelta(minutes=10), rollout.at + timedelta(minutes=50)
     past, calm = (
-        {block.kind: block for block in backfill(SPEC, 7, begin, end, step, upkeep=upkeep)} for upkeep in (True, False)
+        {block.kind: block for block in backfill(SPEC, 7, begin, end, step, maintenance=work)} for work in (True, False)
     )
     up = column(past[EntityKind.REPLICA], "engine_up")[:10]
     assert (up[:, 0] == 1).all()
@@ -147,19 +147,19 @@ def test_upkeep_takes_replicas_away_and_leaves_their_load_to_the_others() -> Non
     waits = replica.keys.index(SignalKey("engine_requests_running"))
     assert replica.status[gone[0], gone[1], waits] == CellStatus.ABSENT
     back = gone[1] + int(np.argmax(up[gone[0], gone[1] :]))
-    made = replica.keys.index(SignalKey("engine_generation_tokens_total"))
-    assert replica.status[gone[0], back, made] == CellStatus.RESET
+    tokens_column = replica.keys.index(SignalKey("engine_generation_tokens_total"))
+    assert replica.status[gone[0], back, tokens_column] == CellStatus.RESET
     assert replica.status[gone[0], back, waits] == CellStatus.PRESENT
     ready = column(past[EntityKind.SERVICE], "svc_ready_backends")[0]
     assert np.array_equal(ready, up.sum(axis=0))
-    asked = [column(one[EntityKind.SERVICE], "svc_requests_total")[0, 6:16].sum() for one in (past, calm)]
-    assert asked[0] == pytest.approx(asked[1], rel=0.05)
+    request_totals = [column(one[EntityKind.SERVICE], "svc_requests_total")[0, 6:16].sum() for one in (past, calm)]
+    assert request_totals[0] == pytest.approx(request_totals[1], rel=0.05)
     power = column(past[EntityKind.GPU], "hw_accel_power_watts")
     assert power.min() < 100 < np.median(power[:40])
-    assert (replica.status[10:] == CellStatus.PRESENT).all()  # the other service goes on
+    assert (replica.status[10:] == CellStatus.PRESENT).all()  # the other service is not affected
 
 
-def test_without_upkeep_nothing_is_away() -> None:
+def test_without_maintenance_every_replica_is_up() -> None:
     start = datetime(2026, 11, 16, 9, tzinfo=UTC)
     for block in backfill(SPEC, 7, start, start + timedelta(hours=8)):
         assert (block.status == CellStatus.PRESENT).all()

@@ -44,7 +44,7 @@ def test_lost_cooling_and_lost_fans_throttle_by_heat(fleet: Fleet) -> None:
     assert fleet.nodes.fan_rpm[fleet.gpus.node[far]] < fleet.nodes.fan_rpm[2]
 
 
-def test_a_lost_link_stretches_its_group_and_takes_the_way_over_pcie(fleet: Fleet) -> None:
+def test_a_lost_link_slows_its_group_and_moves_traffic_to_pcie(fleet: Fleet) -> None:
     gpu, peer = gpus_of(fleet, 1)
     before = fleet.gpus.nvlink[gpu], fleet.gpus.pcie[gpu]
     Bent(fleet, ("gpus", "link_factor", gpu, 0.25), ("gpus", "link_errors_per_second", gpu, 20.0))
@@ -69,7 +69,7 @@ def test_memory_errors_retire_rows(fleet: Fleet) -> None:
     assert fleet.gpus.pcie_replays[:3] == pytest.approx([0, 0, 325])
 
 
-def test_a_leak_on_the_device_fills_it_and_no_more(fleet: Fleet) -> None:
+def test_a_device_memory_leak_stops_at_its_capacity(fleet: Fleet) -> None:
     gpu, before = 0, fleet.gpus.memory_used[0]
     Bent(fleet, ("gpus", "extra_memory_mebibytes", gpu, 2000.0), ("gpus", "extra_memory_mebibytes", 1, 1e9))
     step(fleet, 5)
@@ -77,7 +77,7 @@ def test_a_leak_on_the_device_fills_it_and_no_more(fleet: Fleet) -> None:
     assert fleet.gpus.memory_used[1] < fleet.gpus.memory[1]
 
 
-def test_a_neighbour_and_a_cpu_limit_slow_steps_and_show_on_the_host(fleet: Fleet) -> None:
+def test_a_noisy_neighbour_and_a_cpu_limit_slow_steps_and_are_counted(fleet: Fleet) -> None:
     node, busy = int(fleet.pods.node_of_slot[0]), fleet.gpus.utilization[gpus_of(fleet, 3)].mean()
     cpu = fleet.nodes.cpu_busy_ratio[node]
     Bent(
@@ -91,9 +91,9 @@ def test_a_neighbour_and_a_cpu_limit_slow_steps_and_show_on_the_host(fleet: Flee
     assert coupling.stretch(fleet)[0] == pytest.approx(1.3)
     assert coupling.stretch(fleet)[3] == pytest.approx(1 + 0.5 * coupling.THROTTLED_STRETCH)
     assert fleet.gpus.utilization[gpus_of(fleet, 3)].mean() < 0.8 * busy
-    held = fleet.containers
-    assert held.throttled_periods[3] / held.throttled_seconds[3] > 0
-    assert held.throttled_seconds[0] == 0
+    containers = fleet.containers
+    assert containers.throttled_periods[3] / containers.throttled_seconds[3] > 0
+    assert containers.throttled_seconds[0] == 0
 
 
 def test_a_lossy_network_is_counted_and_fails_some_requests(fleet: Fleet) -> None:
@@ -105,10 +105,10 @@ def test_a_lossy_network_is_counted_and_fails_some_requests(fleet: Fleet) -> Non
         assert counted[node] > 10
         assert np.delete(counted, node).max() == 0
     assert fleet.bank.counters.plain["http_5xx"][0] > 0
-    assert fleet.bank.ledger.failed > 0
+    assert fleet.bank.totals.failed > 0
 
 
-def test_ports_disks_clocks_and_supplies_show_what_bends_them(fleet: Fleet) -> None:
+def test_effects_change_ports_disks_clocks_and_power_supplies(fleet: Fleet) -> None:
     bent = Bent(
         fleet,
         ("nodes", "port_up", 0, 0.0),
@@ -135,9 +135,7 @@ def test_ports_disks_clocks_and_supplies_show_what_bends_them(fleet: Fleet) -> N
 
 
 @pytest.mark.parametrize(("effects", "share"), [("hung", 0.25), ("asleep", 0.25), ("core_dead", 0.0)])
-def test_a_core_that_stands_still_keeps_its_share_unless_its_health_check_fails(
-    fleet: Fleet, effects: str, share: float
-) -> None:
+def test_a_hung_core_keeps_its_share_unless_its_health_check_fails(fleet: Fleet, effects: str, share: float) -> None:
     Bent(fleet, ("slots", effects, 2, 1.0))
     tokens = fleet.bank.counters.plain["generation_tokens"][2]
     step(fleet, 30)
@@ -148,12 +146,12 @@ def test_a_core_that_stands_still_keeps_its_share_unless_its_health_check_fails(
     assert fleet.kubelets.pod_ready[2] == (share > 0)
     if effects == "core_dead":
         assert fleet.bank.in_flight[2] == 0
-        assert fleet.bank.ledger.failed > 0
+        assert fleet.bank.totals.failed > 0
     else:
         assert fleet.bank.in_flight[2] > 10
 
 
-def test_weights_gone_wrong_skew_the_load(fleet: Fleet) -> None:
+def test_wrong_weights_skew_the_load(fleet: Fleet) -> None:
     Bent(fleet, ("slots", "weight_factor", 1, 3.0))
     step(fleet, 30)
     assert fleet.router.shares(fleet.effects)[:4] == pytest.approx([1 / 6, 1 / 2, 1 / 6, 1 / 6])
@@ -168,8 +166,8 @@ def test_a_share_of_requests_fails_at_once(fleet: Fleet) -> None:
     errors = now["finished_error"] - before["finished_error"]
     assert errors[0] > 20
     assert errors[1:].max() == 0
-    ledger = fleet.bank.ledger
-    assert ledger.arrived == ledger.finished + ledger.failed + ledger.gave_up + len(fleet.bank.table)
+    totals = fleet.bank.totals
+    assert totals.arrived == totals.finished + totals.failed + totals.gave_up + len(fleet.bank.table)
 
 
 @pytest.mark.slow
@@ -190,13 +188,13 @@ def test_loading_takes_longer_from_slow_storage_and_pulling_from_a_slow_registry
     assert fleet.pods.pods[0].startup_seconds == pytest.approx(slow["load"] + slow["warm"])
 
 
-def test_a_dead_cluster_takes_no_request_and_comes_back(fleet: Fleet) -> None:
+def test_a_dead_cluster_serves_no_request_and_recovers(fleet: Fleet) -> None:
     bent = Bent(fleet, ("cluster", "alive", 0, 0.0))
     step(fleet, 60)
-    failed = fleet.bank.ledger.failed
+    failed = fleet.bank.totals.failed
     assert failed > 100
     assert fleet.bank.in_flight.sum() == 0
     bent.stop(fleet)
     step(fleet, 30)
-    assert fleet.bank.ledger.failed == failed
+    assert fleet.bank.totals.failed == failed
     assert fleet.bank.in_flight.sum() > 10

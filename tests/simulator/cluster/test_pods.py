@@ -17,7 +17,7 @@ def fleet() -> Fleet:
     return small_fleet()
 
 
-def said(fleet: Fleet, source: JournalSource = JournalSource.KUBERNETES) -> Sequence[tuple[str, str]]:
+def entries(fleet: Fleet, source: JournalSource = JournalSource.KUBERNETES) -> Sequence[tuple[str, str]]:
     return [(line.entity.name, line.code) for line in fleet.journal.after() if line.source is source]
 
 
@@ -43,13 +43,13 @@ def test_a_start_reports_its_phases() -> None:
     fleet.restart(0)
     step(fleet, 300)
     pod = fleet.pods.pods[0]
-    assert [code for name, code in said(fleet) if name == pod.name] == ["Killing", "Scheduled", "Pulled", "Started"]
+    assert [code for name, code in entries(fleet) if name == pod.name] == ["Killing", "Scheduled", "Pulled", "Started"]
     assert list(pod.phase_seconds) == ["schedule", "pull", "load", "warm"]
     assert sum(pod.phase_seconds.values()) == pytest.approx((pod.ready_at or 0) - pod.created_at)
     assert (pod.generation, pod.restarts, pod.process) == (2, 0, 2)
 
 
-def test_one_that_is_held_stays_down_until_it_is_cured() -> None:
+def test_a_held_pod_stays_down_until_it_is_cured() -> None:
     fleet = coarse_fleet()
     fleet.crash(0, "test")
     step(fleet, 200)
@@ -67,7 +67,7 @@ def test_one_that_is_held_stays_down_until_it_is_cured() -> None:
     assert (pod.waiting_reason, pod.last_terminated) == ("", "Error")
 
 
-def test_one_that_is_not_held_comes_up_after_its_back_off_unless_its_device_is_lost() -> None:
+def test_other_crashed_pods_restart_after_back_off_unless_their_device_is_lost() -> None:
     fleet = coarse_fleet()
     fleet.crash(0, "test", held=False)
     fleet.crash(1, "test", held=False)
@@ -80,7 +80,7 @@ def test_one_that_is_not_held_comes_up_after_its_back_off_unless_its_device_is_l
 
 
 @pytest.mark.slow
-def test_weights_that_cannot_be_loaded_make_a_crash_loop_that_ends_with_them() -> None:
+def test_failing_loads_cause_a_crash_loop_until_they_succeed() -> None:
     fleet = coarse_fleet()
     bent = Bent(fleet, ("slots", "load_fails", 0, 1.0))
     fleet.restart(0)
@@ -97,7 +97,7 @@ def test_weights_that_cannot_be_loaded_make_a_crash_loop_that_ends_with_them() -
 
 
 @pytest.mark.slow
-def test_a_host_that_is_gone_becomes_not_ready_and_then_its_pods_move(fleet: Fleet) -> None:
+def test_a_dead_host_becomes_not_ready_and_then_its_pods_move(fleet: Fleet) -> None:
     node = int(fleet.pods.node_of_slot[0])
     moved = [pod.slot for pod in fleet.pods.on_node(node)]
     boot = fleet.nodes.boot[node]
@@ -119,11 +119,11 @@ def test_a_host_that_is_gone_becomes_not_ready_and_then_its_pods_move(fleet: Fle
     assert fleet.nodes.ready[node]
     assert fleet.nodes.boot[node] > boot
     assert fleet.nodes.idle_seconds[node] < 100
-    told = [code for name, code in said(fleet) if name == fleet.nodes.names[node]]
-    assert told == ["NodeNotReady", "Rebooted", "NodeReady"]
+    codes = [code for name, code in entries(fleet) if name == fleet.nodes.names[node]]
+    assert codes == ["NodeNotReady", "Rebooted", "NodeReady"]
 
 
-def test_a_host_that_comes_back_soon_starts_its_own_pods_again() -> None:
+def test_a_host_that_reboots_quickly_restarts_its_own_pods() -> None:
     fleet = coarse_fleet()
     node = int(fleet.pods.node_of_slot[0])
     bent = Bent(fleet, ("nodes", "alive", node, 0.0))
@@ -135,7 +135,7 @@ def test_a_host_that_comes_back_soon_starts_its_own_pods_again() -> None:
     assert fleet.pods.ready[0]
 
 
-def test_an_unreachable_host_works_on_without_new_requests(fleet: Fleet) -> None:
+def test_an_unreachable_host_keeps_running_without_new_requests(fleet: Fleet) -> None:
     node = int(fleet.pods.node_of_slot[0])
     Bent(fleet, ("nodes", "reachable", node, 0.0))
     step(fleet, 60)
@@ -143,7 +143,7 @@ def test_an_unreachable_host_works_on_without_new_requests(fleet: Fleet) -> None
     assert not fleet.nodes.ready[node]
     assert fleet.router.shares(fleet.effects)[0] == 0
     assert fleet.bank.in_flight[0] == 0
-    assert fleet.bank.ledger.failed > 0
+    assert fleet.bank.totals.failed > 0
 
 
 def test_a_full_disk_blocks_the_host_and_evicts_its_pods_one_after_another(fleet: Fleet) -> None:
@@ -160,7 +160,7 @@ def test_a_full_disk_blocks_the_host_and_evicts_its_pods_one_after_another(fleet
     bent.stop(fleet)
     step(fleet, 5)
     assert fleet.pods.free_gpus()[node] == 2
-    assert [code for _, code in said(fleet) if code != "Scheduled"][:2] == ["NodeHasDiskPressure", "Evicted"]
+    assert [code for _, code in entries(fleet) if code != "Scheduled"][:2] == ["NodeHasDiskPressure", "Evicted"]
 
 
 def test_a_container_above_its_memory_limit_is_killed_and_starts_again(fleet: Fleet) -> None:
@@ -180,7 +180,7 @@ def test_a_container_above_its_memory_limit_is_killed_and_starts_again(fleet: Fl
     assert (pod.phase, pod.last_terminated) == (Phase.CRASHED, "OOMKilled")
     assert fleet.nodes.oom_kills.tolist() == [1.0 if number == node else 0.0 for number in range(4)]
     assert fleet.containers.oom_kills[0] == 1
-    assert said(fleet, JournalSource.KERNEL) == [(pod.name, "oom-kill")]
+    assert entries(fleet, JournalSource.KERNEL) == [(pod.name, "oom-kill")]
     step(fleet, 260)
     assert pod.ready
     assert (pod.restarts, pod.generation) == (1, 1)
@@ -191,13 +191,13 @@ def test_a_pod_without_a_node_logs_it_once(fleet: Fleet) -> None:
     fleet.restart(0)
     step(fleet, 60)
     assert fleet.pods.pods[0].unschedulable
-    assert [code for _, code in said(fleet)] == ["Killing", "FailedScheduling"]
+    assert [code for _, code in entries(fleet)] == ["Killing", "FailedScheduling"]
     fleet.pods.cordoned[:] = False
     step(fleet, 10)
     assert fleet.pods.pods[0].node is not None
 
 
-def test_names_are_found_without_a_search(fleet: Fleet) -> None:
+def test_pods_and_devices_are_found_by_name(fleet: Fleet) -> None:
     assert fleet.gpu_named[fleet.gpu_uuid(9)] == 9
     assert fleet.node_named["node-2"] == 2
     assert fleet.pod_named("code-14b-1") is fleet.pods.pods[1]

@@ -41,7 +41,7 @@ def test_pods_are_replaced_one_by_one(fleet: Fleet) -> None:
 
 
 @pytest.mark.slow
-def test_a_revision_that_does_not_come_up_stops_the_update_and_a_rollback_heals_it(fleet: Fleet) -> None:
+def test_a_failing_revision_stops_the_rollout_and_a_rollback_fixes_it(fleet: Fleet) -> None:
     bent = Bent(fleet, ("slots", "load_fails", 0, 1.0))
     fleet.rollout(SERVICE, "v2")
     step(fleet, 600)
@@ -59,7 +59,7 @@ def test_a_revision_that_does_not_come_up_stops_the_update_and_a_rollback_heals_
     ]
 
 
-def test_a_flag_reaches_running_processes_at_once_and_so_does_its_way_back(fleet: Fleet) -> None:
+def test_a_flag_and_its_rollback_reach_running_processes_at_once(fleet: Fleet) -> None:
     fleet.rollout(SERVICE, "v2", instantly=True)
     assert revisions(fleet) == ["v2"] * 4
     step(fleet, 10)
@@ -82,16 +82,16 @@ def test_rollback_is_an_action(fleet: Fleet) -> None:
     assert revisions(fleet) == ["v1"] * 4
 
 
-def test_nonsense_is_refused(fleet: Fleet) -> None:
+def test_invalid_requests_are_refused(fleet: Fleet) -> None:
     with pytest.raises(UsageError, match="no service"):
         fleet.rollout("chat", "v2")
-    with pytest.raises(UsageError, match="v1 already"):
+    with pytest.raises(UsageError, match="already at revision v1"):
         fleet.rollout(SERVICE, "v1")
-    with pytest.raises(UsageError, match="at most 7"):
+    with pytest.raises(UsageError, match="ceiling of 7"):
         fleet.scale(SERVICE, 8)
 
 
-def test_restoring_leaves_nothing_of_faults_and_operators(fleet: Fleet) -> None:
+def test_restore_undoes_faults_and_operator_changes(fleet: Fleet) -> None:
     inject(fleet, "gpu-lost", fleet.gpu_uuid(0))
     Bent(fleet, ("slots", "hung", 2, 1.0), ("nodes", "disk_factor", 0, 9.0))
     fleet.rollout(SERVICE, "v2", instantly=True)
@@ -116,18 +116,18 @@ def test_restoring_leaves_nothing_of_faults_and_operators(fleet: Fleet) -> None:
 
 
 def test_the_autoscaler_reports_desired_replicas_and_its_limits(fleet: Fleet) -> None:
-    told = fleet.autoscaler
+    autoscaler = fleet.autoscaler
     step(fleet, 5)
-    assert (told.desired, told.maximum) == (np.array([4.0]), np.array([7.0]))
+    assert (autoscaler.desired, autoscaler.maximum) == (np.array([4.0]), np.array([7.0]))
     bent = Bent(fleet, ("services", "desired_extra", 0, 2.0))
     step(fleet, 5)
-    assert told.desired.tolist() == [6.0]
+    assert autoscaler.desired.tolist() == [6.0]
     bent.stop(fleet)
     bent = Bent(fleet, ("services", "autoscaler_stuck", 0, 1.0), ("services", "desired_extra", 0, 2.0))
     step(fleet, 5)
-    assert (told.desired[0], told.wanted[0], bool(told.at_maximum[0])) == (4.0, 6.0, True)
+    assert (autoscaler.desired[0], autoscaler.wanted[0], bool(autoscaler.at_maximum[0])) == (4.0, 6.0, True)
     bent.stop(fleet)
     Bent(fleet, ("services", "autoscaler_stuck", 0, 2.0))
     step(fleet, 60)
-    assert bool(told.blind[0])
-    assert told.errors[0] == pytest.approx(4.0)
+    assert bool(autoscaler.blind[0])
+    assert autoscaler.errors[0] == pytest.approx(4.0)

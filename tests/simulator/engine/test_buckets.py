@@ -1,4 +1,4 @@
-"""Buckets found through a table are those that a search finds."""
+"""Buckets from the table equal those of a binary search."""
 
 import numpy as np
 import pytest

@@ -11,7 +11,7 @@ FAMILIES = [("e2e",), ("http", "http_fine"), ("queue", "queue_fine"), ("itl", "s
 
 
 def expected(name: str, replica: int, seen: list[tuple[int, float, float]]) -> list[float]:
-    """Counts by bucket, value by value: the first bucket whose bound is not below."""
+    """Counts by bucket, value by value: the first bucket whose bound is not below the value."""
     bounds = HISTOGRAMS[name]
     counts = [0.0] * (len(bounds) + 1)
     for where, value, weight in seen:
@@ -25,7 +25,7 @@ def expected(name: str, replica: int, seen: list[tuple[int, float, float]]) -> l
     seen=st.lists(st.tuples(st.integers(0, 2), st.floats(0, 200), st.floats(0, 9)), min_size=1, max_size=30),
 )
 @settings(max_examples=60, deadline=None)
-def test_histograms_that_see_the_same_values_count_each_in_its_own_buckets(
+def test_histograms_of_the_same_values_count_in_their_own_buckets(
     names: tuple[str, ...], seen: list[tuple[int, float, float]]
 ) -> None:
     counters = EngineCounters(3)
@@ -38,7 +38,7 @@ def test_histograms_that_see_the_same_values_count_each_in_its_own_buckets(
             assert counters.sums[name][replica] == pytest.approx(total)
 
 
-def test_each_histogram_may_have_weights_of_its_own() -> None:
+def test_each_histogram_may_have_its_own_weights() -> None:
     counters = EngineCounters(2)
     counters.observe(("itl", "step"), np.array([0, 1]), np.array([0.02, 0.02]), np.array([30.0, 8.0]), np.ones(2))
     assert counters.buckets["itl"].sum(axis=1).tolist() == [30.0, 8.0]
@@ -54,7 +54,7 @@ def test_values_on_a_bound_belong_to_its_bucket_and_none_is_lost() -> None:
         assert counters.buckets[name][0].tolist() == [1.0] * (len(bounds) + 1), name
 
 
-def test_many_observations_are_settled_on_the_way() -> None:
+def test_many_observations_are_summed_early() -> None:
     counters = EngineCounters(1)
     for _ in range(1000):
         counters.observe("ttft", np.zeros(1, dtype=np.int64), np.array([0.05]))
@@ -63,7 +63,7 @@ def test_many_observations_are_settled_on_the_way() -> None:
     assert counters.plain["preemptions"][0] == 1000.0
 
 
-def test_a_reset_forgets_one_replica_and_a_scale_multiplies_all() -> None:
+def test_reset_clears_one_replica_and_scale_multiplies_all() -> None:
     counters = EngineCounters(2)
     counters.observe(("http", "http_fine"), np.array([0, 1]), np.array([0.3, 0.3]))
     counters.add("http_5xx", np.array([0, 1]), np.ones(2))

@@ -1,4 +1,4 @@
-"""The vectorised engine against plain loops over every step: the same instants, whatever the slices."""
+"""The vectorised engine against plain loops over every step: the same times for any slices."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ def test_every_token_matches_plain_loops(
     assert bank.counters.plain["generation_tokens"][0] == sum(request.output for request in requests)
 
 
-def test_where_a_sequence_matters_little_runs_of_steps_are_nearly_exact() -> None:
+def test_runs_of_steps_are_nearly_exact_for_large_batches() -> None:
     model = replace(ENGINE, step_per_sequence_seconds=1e-4, kv_blocks=4000, max_sequences=64)
     requests = drawn(3, 300, 12.0, prefixes=False)
     first, end, _ = served(model, requests, 1.0)
     StepByStep(model).serve(requests)
     sent = np.array([request.at for request in requests])
     for ours, theirs in ((first, [r.first for r in requests]), (end, [r.end for r in requests])):
-        took = np.array(theirs, dtype=np.float64) - sent
-        assert np.abs(ours - sent - took).mean() / took.mean() < 0.02
+        latency = np.array(theirs, dtype=np.float64) - sent
+        assert np.abs(ours - sent - latency).mean() / latency.mean() < 0.02

@@ -1,4 +1,4 @@
-"""Services from outside: what probes and owners see, as pages, through the collectors, on the service."""
+"""Blackbox probes and SDK counters, from pages through collectors to signals of the service."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.scrape.result import Scrape
 from outrider.errors import CollectError, CollectReason
 from outrider.model import CellStatus, EntityKind, EntityRef, SignalKey
-from simulator.exporters.blackbox import CERTIFICATE_SECONDS, PATIENCE_SECONDS, IngressProbe, OwnersCount
+from simulator.exporters.blackbox import CERTIFICATE_SECONDS, PATIENCE_SECONDS, IngressProbe, SdkCounters
 from simulator.exporters.targets import Pages, targets
 from simulator.fleet import Fleet
 from simulator.spec.fleets import PoolSpec, default_spec
@@ -24,7 +24,7 @@ STEP = timedelta(seconds=15)
 
 
 class Bent:
-    """Holds levers, every one of their slots or services, until it is taken away."""
+    """Sets effects of all slots or services until it is removed."""
 
     def __init__(self, fleet: Fleet, **effects: float) -> None:
         self.effects = effects
@@ -49,10 +49,10 @@ class Watched:
         )
         self.entity = self.fleet.entity(EntityKind.SERVICE, service.name, service.namespace)
         self.pages, self.collector = Pages(self.fleet), ScrapeManager([])
-        self.look()
+        self.collect()
 
-    def look(self, times: int = 1) -> dict[str, float]:
-        """The newest signals of the service after so many rounds; absent ones are left out."""
+    def collect(self, times: int = 1) -> dict[str, float]:
+        """Returns the newest signals of the service after ``times`` cycles, without absent ones."""
         for _ in range(times):
             self.fleet.step(STEP)
             listed = [target for target in targets(self.fleet) if target.adapter in ("probe", "sdk")]
@@ -75,8 +75,8 @@ class Watched:
         }
 
 
-def test_a_service_that_is_well() -> None:
-    seen = Watched().look(3)
+def test_a_healthy_service() -> None:
+    seen = Watched().collect(3)
     assert seen["probe_success"] == 1.0
     assert 0.01 < seen["probe_ttft_seconds"] < 2.0
     assert 0.001 < seen["probe_itl_seconds"] < 0.2
@@ -99,9 +99,9 @@ def test_both_pages_parse() -> None:
 
 def test_invalid_answers_show_in_the_ratio_the_votes_and_the_kpi() -> None:
     watched = Watched()
-    before = watched.look(2)
+    before = watched.collect(2)
     Bent(watched.fleet, slots__invalid_output_ratio=0.5)
-    seen = watched.look(3)
+    seen = watched.collect(3)
     assert seen["svc_output_invalid_ratio"] == pytest.approx(0.5, abs=0.1)
     assert seen["svc_feedback_down_per_second"] > 3 * before["svc_feedback_down_per_second"]
     assert seen["svc_kpi_value"] < 0.6 * before["svc_kpi_value"]
@@ -110,17 +110,17 @@ def test_invalid_answers_show_in_the_ratio_the_votes_and_the_kpi() -> None:
 
 def test_a_kpi_may_fall_alone() -> None:
     watched = Watched()
-    before = watched.look(2)
+    before = watched.collect(2)
     Bent(watched.fleet, services__kpi_factor=0.5)
-    seen = watched.look(2)
+    seen = watched.collect(2)
     assert seen["svc_kpi_value"] == pytest.approx(0.5 * before["svc_kpi_value"], rel=0.1)
     assert seen["svc_output_invalid_ratio"] < 0.02
 
 
-def test_an_entry_that_fails_is_its_certificate_or_its_name() -> None:
+def test_a_failing_entry_has_an_expired_certificate() -> None:
     watched = Watched()
     Bent(watched.fleet, services__entry_fails=1.0)
-    seen = watched.look()
+    seen = watched.collect()
     assert seen["probe_success"] == 0.0
     assert "probe_ttft_seconds" not in seen
     assert seen.get("probe_cert_expiry_seconds", -1.0) < 0
@@ -133,25 +133,25 @@ def test_an_entry_that_fails_is_its_certificate_or_its_name() -> None:
     assert endings == {True, False}
 
 
-def test_a_gateway_that_fails_fails_its_share_of_probes() -> None:
+def test_a_failing_gateway_fails_its_share_of_probes() -> None:
     watched = Watched()
     Bent(watched.fleet, services__gateway_error_ratio=0.5)
-    result = [watched.look()["probe_success"] for _ in range(16)]
+    result = [watched.collect()["probe_success"] for _ in range(16)]
     assert 2 <= sum(result) <= 14
 
 
-def test_a_probe_of_engines_that_hang_waits_in_vain() -> None:
+def test_a_probe_of_hung_engines_times_out() -> None:
     watched = Watched()
     Bent(watched.fleet, slots__hung=1.0)
-    seen = watched.look(2)
+    seen = watched.collect(2)
     assert seen["probe_success"] == 0.0
     assert seen["probe_e2e_seconds"] == PATIENCE_SECONDS
 
 
-def test_probes_outlive_the_cluster_and_its_owners_count_does_not() -> None:
+def test_probes_survive_a_lost_cluster_and_sdk_counters_do_not() -> None:
     watched = Watched()
     Bent(watched.fleet, cluster__alive=0.0)
-    seen = watched.look(2)
+    seen = watched.collect(2)
     assert seen["probe_success"] == 0.0
     assert "svc_kpi_value" not in seen
     key = SignalKey("target_up")
@@ -164,10 +164,10 @@ def test_probes_outlive_the_cluster_and_its_owners_count_does_not() -> None:
     assert by_name in ({}, {"probe-code-14b": 1.0, "sdk-code-14b": 0.0})
 
 
-def test_a_service_without_replicas_answers_503_and_loses_its_kpi() -> None:
+def test_a_service_without_replicas_returns_503_and_loses_its_kpi() -> None:
     watched = Watched()
     watched.fleet.scale("code-14b", 0)
-    probe, owners = IngressProbe(watched.fleet), OwnersCount(watched.fleet)
+    probe, owners = IngressProbe(watched.fleet), SdkCounters(watched.fleet)
     owners.update()
     watched.fleet.step(timedelta(minutes=6))
     owners.update()

@@ -1,4 +1,4 @@
-"""Pages of every kind of engine: both parsers read them, and the quirks that each engine is known for."""
+"""Pages of every engine kind: both parsers read them, and each has its engine's peculiarities."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collectors.exposition.parser import Parser
 from simulator.exporters.engines import status
 from tests.simulator.engine_replicas import KINDS, START, STEP, Bent, Engines, described, total, values
 
-OUTLASTS = re.compile("cpu|energy|gc_")  # what the engine core does not count
+OUTLASTS = re.compile("cpu|energy|gc_")  # not counted by the engine core
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def test_both_parsers_read_a_page_and_agree(kind: str, engines: dict[str, Engine
 def test_counters_only_grow_until_a_new_process_begins_at_zero(kind: str) -> None:
     engines = Engines(kind)
     before, moved = engines.page(), 0
-    kinds = {name: said["type"] for name, said in described(before).items()}
+    kinds = {name: family_info["type"] for name, family_info in described(before).items()}
 
     def counted(page: str) -> dict[str, float]:
         names = re.compile(r"_(bucket|count|sum)$")
@@ -113,7 +113,7 @@ def test_every_kind_reports_the_same_engine(engines: dict[str, Engines]) -> None
     assert total(pages["tgi"], "tgi_batch_current_size") == bank.running[0]
 
 
-def test_sglang_splits_what_streams_and_does_not(engines: dict[str, Engines]) -> None:
+def test_sglang_splits_streamed_and_other_requests(engines: dict[str, Engines]) -> None:
     page, bank = engines["sglang"].page(), engines["sglang"].fleet.bank
     streamed = total(page, "sglang:generation_tokens_total", is_streaming="true")
     whole = total(page, "sglang:generation_tokens_total", is_streaming="false")
@@ -151,7 +151,7 @@ def test_triton_shows_its_own_devices_and_recent_quantiles(engines: dict[str, En
     assert 1e5 < quantiles[0] < 1e8
 
 
-def test_clients_that_leave_are_missing_on_vllm_and_reported_by_others() -> None:
+def test_aborted_requests_are_missing_on_vllm_and_reported_by_others() -> None:
     pages = {}
     for kind in KINDS:
         engines = Engines(kind)
@@ -190,7 +190,7 @@ def test_a_late_child_is_created_when_it_appears() -> None:
     assert total(page, "http_requests_created", status="2xx") < engines.fleet.at - 3600
 
 
-def test_a_hung_core_freezes_its_values_while_requests_pile_up() -> None:
+def test_a_hung_core_freezes_its_values_while_requests_queue() -> None:
     for kind in KINDS:
         engines = Engines(kind)
         engines.step()
@@ -215,7 +215,7 @@ def test_a_hung_core_freezes_its_values_while_requests_pile_up() -> None:
             assert last[series] > first[series]
 
 
-def test_an_engine_that_sleeps_reports_only_its_sleep_state() -> None:
+def test_a_sleeping_engine_reports_only_its_sleep_state() -> None:
     engines = Engines("vllm")
     engines.step()
     assert "sleep_mode" not in engines.page()
@@ -245,7 +245,7 @@ def test_an_engine_that_sleeps_reports_only_its_sleep_state() -> None:
         ("triton", ["nv_cache_num_hits_per_model", "nv_model_load_duration_secs"], ["nv_cache_num_hits"]),
     ],
 )
-def test_another_release_spells_its_names_otherwise(kind: str, there: list[str], gone: list[str]) -> None:
+def test_another_release_has_other_metric_names(kind: str, there: list[str], gone: list[str]) -> None:
     engines = Engines(kind)
     now = described(engines.step())
     Bent(engines.fleet, ("slots", "names_changed", 0, 1.0))
@@ -261,14 +261,14 @@ def test_another_release_spells_its_names_otherwise(kind: str, there: list[str],
         assert changed["nv_inference_request_failure"]["labels"] == {"model", "version", "reason"}
 
 
-def test_no_page_while_there_is_no_core() -> None:
+def test_no_page_without_an_engine_core() -> None:
     engines = Engines("vllm")
     Bent(engines.fleet, ("slots", "core_dead", 0, 1.0))
     engines.fleet.step(STEP)
     assert [status(engines.fleet, slot) for slot in (0, 1)] == [503, 200]
 
 
-def test_kv_transfers_that_fail_are_reported_by_their_connector() -> None:
+def test_failed_kv_transfers_are_counted_by_their_connector() -> None:
     engines = Engines("vllm")
     assert "nixl" not in engines.page()
     Bent(engines.fleet, ("slots", "kv_transfer_failures_per_second", 0, 2.0))

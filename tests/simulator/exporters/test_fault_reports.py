@@ -1,4 +1,4 @@
-"""Faults of memory, loading, releases and the edge on a small fleet: what shows, and what does not."""
+"""Faults of memory, loading, releases and the gateway on a small fleet: visible and invisible effects."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_device_memory_leaks_without_load_and_fits(calm: Fleet) -> None:
     assert calm.gpus.memory_used[calm.pods.pods[1].gpus[0]] < early
 
 
-def test_warm_up_grows_and_stays(calm: Fleet) -> None:
+def test_warm_up_memory_grows_and_stays(calm: Fleet) -> None:
     strike(calm, "memory-warm-up", "chat-70b-1")
     calm.step(5 * MINUTE)
     growing = calm.gpus.memory_used[calm.pods.pods[1].gpus[0]]
@@ -73,7 +73,7 @@ def test_out_of_device_memory_fails_requests_then_the_process_and_leaves_host_me
     assert {"cuda_oom", "engine_dead"} <= set(logged(busy, JournalSource.ENGINE))
 
 
-def test_fragments_fail_requests_now_and_then_with_memory_left(busy: Fleet) -> None:
+def test_fragmentation_fails_some_requests_with_free_memory(busy: Fleet) -> None:
     gpu = busy.pods.pods[1].gpus[0]
     before = busy.gpus.memory_used[gpu]
     strike(busy, "gpu-memory-fragmentation", "chat-70b-1")
@@ -83,11 +83,11 @@ def test_fragments_fail_requests_now_and_then_with_memory_left(busy: Fleet) -> N
     assert set(logged(busy, JournalSource.ENGINE)) == {"memory_fragmented"}
 
 
-def test_weights_that_cannot_be_loaded_end_every_start_and_a_slow_one_ends_late(calm: Fleet) -> None:
+def test_failing_loads_end_every_start_and_a_slow_load_ends_late(calm: Fleet) -> None:
     strike(calm, "model-load-failed", "chat-70b-1")
     strike(calm, "slow-start", "chat-70b-2")
     calm.step(2 * MINUTE)
-    assert not calm.pods.ready[[1, 2]].any()  # alike so far, and well over a usual start
+    assert not calm.pods.ready[[1, 2]].any()  # equal so far, and well over a normal start
     calm.step(4 * MINUTE)
     broken, slow = calm.pods.pods[1], calm.pods.pods[2]
     assert not broken.ready
@@ -96,11 +96,11 @@ def test_weights_that_cannot_be_loaded_end_every_start_and_a_slow_one_ends_late(
     assert slow.restarts == 0
     words = list(logged(calm, JournalSource.ENGINE))
     assert set(words) == {"weights_corrupt"}
-    assert broken.restarts <= len(words) <= broken.restarts + 1  # last words of each process, once
+    assert broken.restarts <= len(words) <= broken.restarts + 1  # one last log line per process
 
 
 @pytest.mark.parametrize("tick", [1.0, 5.0])
-def test_the_last_lines_of_a_process_are_logged_however_coarse_the_steps(tick: float) -> None:
+def test_the_last_lines_of_a_process_are_logged_for_any_step(tick: float) -> None:
     fleet = Fleet(replace(spec(CALM), slice_seconds=tick, tick_seconds=tick), seed=5, start=NOON)
     strike(fleet, "model-load-failed", "chat-70b-1")
     fleet.step(8 * MINUTE)
@@ -108,7 +108,7 @@ def test_the_last_lines_of_a_process_are_logged_however_coarse_the_steps(tick: f
     assert pod.restarts <= len(list(logged(fleet, JournalSource.ENGINE))) <= pod.restarts + 1
 
 
-# --- the edge and what comes through it -------------------------------------------------------------------
+# --- gateway and requests ---------------------------------------------------------------------------------
 
 
 def test_the_status_separates_gateway_certificate_bad_requests_and_a_drop(busy: Fleet) -> None:
@@ -132,7 +132,7 @@ def test_the_status_separates_gateway_certificate_bad_requests_and_a_drop(busy: 
     assert seen["traffic-drop"] <= {"answered_2xx"}
 
 
-def test_a_collapsed_prefix_cache_computes_what_it_used_to_find(busy: Fleet) -> None:
+def test_a_collapsed_prefix_cache_recomputes_prompts(busy: Fleet) -> None:
     def found_ratio() -> float:
         plain = busy.bank.counters.plain
         before = plain["cached_tokens"][:3].sum(), plain["prompt_tokens"][:3].sum()
@@ -146,7 +146,7 @@ def test_a_collapsed_prefix_cache_computes_what_it_used_to_find(busy: Fleet) -> 
     assert list(logged(busy, JournalSource.CHANGE)) == ["template"]
 
 
-def test_a_renamed_metric_is_gone_from_new_pods_only_and_they_work(calm: Fleet) -> None:
+def test_a_renamed_metric_is_missing_only_on_new_pods_which_work(calm: Fleet) -> None:
     strike(calm, "metric-renamed", "code-14b")
     calm.step(2 * MINUTE)
     pages = Pages(calm)

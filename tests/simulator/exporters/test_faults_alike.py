@@ -1,4 +1,4 @@
-"""Look-alikes on a small fleet: what they have in common, and what tells them apart."""
+"""Look-alikes on a small fleet: common and distinguishing effects."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def calm(fresh: dict[TrafficSpec, Fleet]) -> Fleet:
 # --- slow ---------------------------------------------------------------------------------------------
 
 
-def test_slow_kernels_slow_a_whole_service_at_full_clock_until_they_are_rolled_back(busy: Fleet) -> None:
+def test_slow_kernels_slow_a_service_at_full_clock_until_a_rollback(busy: Fleet) -> None:
     before = window(busy, MINUTE)
     _, injection, here = strike(busy, "kernel-regression", "chat-70b")
     busy.step(MINUTE)
@@ -72,7 +72,7 @@ def test_a_badly_placed_group_is_slower_than_its_peers_from_its_first_minute(bus
     assert (busy.gpus.link_errors[mine] == 0).all()
 
 
-def test_a_misset_batch_makes_requests_wait_and_steps_fast(busy: Fleet) -> None:
+def test_a_small_batch_limit_makes_requests_wait_with_fast_steps(busy: Fleet) -> None:
     before = window(busy, MINUTE)
     _, _, here = strike(busy, "batch-misconfigured", "chat-70b")
     busy.step(MINUTE)
@@ -88,7 +88,7 @@ def test_a_misset_batch_makes_requests_wait_and_steps_fast(busy: Fleet) -> None:
 # --- queues -------------------------------------------------------------------------------------------
 
 
-def test_kv_blocks_that_are_not_given_back_fill_one_cache_at_the_usual_load(busy: Fleet) -> None:
+def test_leaked_kv_blocks_fill_one_cache_at_normal_load(busy: Fleet) -> None:
     strike(busy, "kv-pressure", "chat-70b-1")
     before = busy.bank.counters.plain["preemptions"][1]
     busy.step(3 * MINUTE)
@@ -99,14 +99,14 @@ def test_kv_blocks_that_are_not_given_back_fill_one_cache_at_the_usual_load(busy
     assert (busy.bank.kv_used_ratio[[0, 2]] < 0.75).all()
 
 
-def test_a_skewed_replica_queues_while_its_peers_have_less_to_do(busy: Fleet) -> None:
+def test_a_skewed_replica_queues_while_its_peers_have_less_load(busy: Fleet) -> None:
     before = window(busy, MINUTE)
     strike(busy, "traffic-skew", "chat-70b-1")
     busy.step(MINUTE)
     skewed = window(busy, 2 * MINUTE)
     assert busy.requests_per_second[1] > 1.3 * busy.requests_per_second[[0, 2]].max()
     assert (skewed.tpot_seconds[[0, 2]] < before.tpot_seconds[[0, 2]]).all()
-    assert skewed.tokens[1] > skewed.tokens[[0, 2]].max()  # it works, and more than its peers
+    assert skewed.tokens[1] > skewed.tokens[[0, 2]].max()  # it generates more than its peers
     assert busy.bank.running[1] > 1.5 * busy.bank.running[[0, 2]].max()
 
 
@@ -146,10 +146,10 @@ def test_a_saturated_service_keeps_its_slo(busy: Fleet) -> None:
     assert full.failed.sum() == 0
 
 
-# --- standing still -----------------------------------------------------------------------------------
+# --- hangs --------------------------------------------------------------------------------------------
 
 
-def test_a_stalled_collective_is_a_hang_until_the_watchdog_speaks(busy: Fleet) -> None:
+def test_a_stalled_collective_is_a_hang_until_the_watchdog_logs_it(busy: Fleet) -> None:
     _, injection, _ = strike(busy, "nccl-timeout", "chat-70b-1")
     still = window(busy, MINUTE)
     assert still.tokens[1] == 0
@@ -179,7 +179,7 @@ def test_asleep_hangs_and_core_dead_fails_at_once(busy: Fleet) -> None:
     assert list(logged(busy, JournalSource.ENGINE)) == ["sleep", "cuda_error", "engine_dead"]
 
 
-def test_a_stale_page_stands_still_while_its_engine_works(busy: Fleet) -> None:
+def test_a_stale_page_is_frozen_while_its_engine_works(busy: Fleet) -> None:
     node = busy.nodes.names[busy.pods.pods[0].node or 0]
     _, _, here = strike(busy, "stale-metrics", node)
     pages = Pages(busy)
@@ -191,7 +191,7 @@ def test_a_stale_page_stands_still_while_its_engine_works(busy: Fleet) -> None:
     assert working.tokens[here.slots[0]] > 0
 
 
-def test_an_idle_replica_has_nothing_to_do_and_is_well(busy: Fleet) -> None:
+def test_an_idle_replica_has_no_requests_and_is_healthy(busy: Fleet) -> None:
     strike(busy, "engine-idle", "chat-70b-1", 3 * MINUTE)
     busy.step(2 * MINUTE)
     idle = window(busy, timedelta(seconds=30))

@@ -21,9 +21,9 @@ START = datetime(2026, 11, 18, 12, tzinfo=UTC)
 
 @pytest.fixture(scope="module")
 def fleet() -> Fleet:
-    made = Fleet(seed=2, start=START)
-    made.step(timedelta(seconds=15))
-    return made
+    result = Fleet(seed=2, start=START)
+    result.step(timedelta(seconds=15))
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +44,13 @@ def test_there_are_45_pages_and_all_parse(fleet: Fleet, parsed: dict[str, dict[s
 
 
 def parts(line: str) -> tuple[str, float]:
-    """Series and number of a line; a time stamp may follow."""
+    """Returns series and number of a line; a timestamp may follow."""
     result = re.fullmatch(r"(\S+?(?:\{.*\})?) (\S+)(?: \d+)?", line)
     assert result is not None, line
     return result[1], float(result[2])
 
 
-def test_no_series_stands_twice_on_a_page(fleet: Fleet) -> None:
+def test_no_series_is_repeated_on_a_page(fleet: Fleet) -> None:
     for name, body in pages(fleet).items():
         assert body is not None
         series = [parts(line)[0] for line in body.decode().splitlines() if not line.startswith("#")]
@@ -178,7 +178,7 @@ def test_numbers_read_back_as_they_were(value: float) -> None:
     assert float(python_number(value)) == value
 
 
-def test_numbers_are_spelt_as_the_exporters_spell_them() -> None:
+def test_numbers_have_the_format_of_the_exporters() -> None:
     assert [python_number(x) for x in (0.0, 15.0, 0.25, 1.79518920178e9, 1e6)] == [
         "0.0",
         "15.0",

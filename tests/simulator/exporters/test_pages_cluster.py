@@ -52,14 +52,14 @@ def recorded(name: str) -> Families:
     path = SHARED / "pages" / name
     if not path.exists():
         pytest.skip("no recorded pages here")
-    # Some are put together from several recordings, so a family may come twice.
+    # Some combine several recordings, so a family may occur twice.
     return {family.name: family for family in text_string_to_metric_families(path.read_text(encoding="utf-8"))}
 
 
 # --- hosts --------------------------------------------------------------------------------------------
 
 
-def test_effects_on_a_host_show_on_its_page() -> None:
+def test_effects_on_a_host_change_its_page() -> None:
     fleet = coarse_fleet()
     pages = Pages(fleet)
     before = read(pages, "node-1")
@@ -93,7 +93,7 @@ def test_effects_on_a_host_show_on_its_page() -> None:
     assert value(after, "node_timex_sync_status") == 0
 
 
-def test_a_host_that_loses_its_fans_grows_warm_inside() -> None:
+def test_a_host_without_fans_gets_warm_inside() -> None:
     fleet = coarse_fleet()
     busy = int(fleet.pods.node_of_slot[0])
     pages = Pages(fleet)
@@ -106,7 +106,7 @@ def test_a_host_that_loses_its_fans_grows_warm_inside() -> None:
 # --- containers ---------------------------------------------------------------------------------------
 
 
-def test_containers_have_rows_of_their_own_and_totals_without_a_name(quiet: Fleet) -> None:
+def test_containers_have_their_own_rows_and_totals_without_a_name(quiet: Fleet) -> None:
     pages = Pages(quiet)
     pod = quiet.pods.pods[0]
     families = read(pages, f"cadvisor-node-{pod.node}")
@@ -122,7 +122,7 @@ def test_containers_have_rows_of_their_own_and_totals_without_a_name(quiet: Flee
     assert {one.labels["cpu"] for one in usage} == {"total"}
 
 
-def test_only_measurements_bear_a_time(quiet: Fleet) -> None:
+def test_only_measurements_have_a_timestamp(quiet: Fleet) -> None:
     lines = [line for line in body(Pages(quiet), "cadvisor-node-0").splitlines() if line.startswith("container_")]
     assert len(lines) > 30
     for line in lines:
@@ -140,7 +140,7 @@ def test_cadvisor_families_are_those_of_a_recorded_page(quiet: Fleet) -> None:
         assert keys[0] <= keys[1], name
 
 
-def test_throttling_and_a_leak_show_and_the_limit_kills() -> None:
+def test_throttling_and_a_leak_are_visible_and_the_limit_kills() -> None:
     fleet = coarse_fleet()
     pages = Pages(fleet)
     pod = fleet.pods.pods[0]
@@ -175,7 +175,7 @@ def test_kube_state_families_are_those_of_a_recorded_page(quiet: Fleet) -> None:
     for name in common:
         assert ours[name].type == real[name].type, name
         if real[name].samples and ours[name].samples:
-            # The recording is of releases before uid, unit and container ids came.
+            # The recorded releases have no uid, unit and container ids yet.
             known = set().union(*(sample.labels for sample in real[name].samples)) - {
                 "provider_id",
                 "kubeproxy_version",
@@ -204,7 +204,7 @@ def test_a_deleted_pod_comes_back_with_another_uid_and_no_restarts() -> None:
     assert {phase.labels["phase"]: phase.value for phase in phases}["Pending"] == 1
 
 
-def test_a_container_loops_once_its_first_restart_has_failed() -> None:
+def test_a_container_is_in_crash_loop_after_its_first_failed_restart() -> None:
     fleet = coarse_fleet()
     pages = Pages(fleet)
     reason = "kube_pod_container_status_waiting_reason"
@@ -282,14 +282,14 @@ def totals(families: Families) -> dict[tuple[str, str], float]:
     return {(one.labels["response_code"], one.labels["response_flags"]): one.value for one in result}
 
 
-def test_the_gateway_counts_each_answer_once_and_times_it() -> None:
+def test_the_gateway_counts_and_times_each_response_once() -> None:
     fleet = coarse_fleet()
     pages = Pages(fleet)
     before: dict[tuple[str, str], float] = {}
     for turn in range(4):
         step(fleet, 15)
         if turn == 2:
-            fleet.crash(0, "test", held=False)  # an engine's counters start anew; the gateway's do not
+            fleet.crash(0, "test", held=False)  # resets the engine's counters, not the gateway's
         families = read(pages, "istio-gateway")
         now = totals(families)
         assert all(now[key] >= count for key, count in before.items())
@@ -306,11 +306,11 @@ def test_the_gateway_counts_each_answer_once_and_times_it() -> None:
         assert list(bounds) == sorted(bounds)
         assert list(reached) == sorted(reached)
         assert reached[-1] == count
-    assert dict(buckets["503"])[1.0] == before["503", "UH"], "nobody waits for an engine that is not there"
-    assert dict(buckets["200"])[250.0] < before["200", "-"] / 2, "answers take seconds"
+    assert dict(buckets["503"])[1.0] == before["503", "UH"], "requests do not wait for a missing engine"
+    assert dict(buckets["200"])[250.0] < before["200", "-"] / 2, "responses take seconds"
 
 
-def test_a_gateway_that_fails_answers_503_while_engines_have_less_to_do() -> None:
+def test_a_failing_gateway_returns_503_while_engines_have_less_load() -> None:
     fleet = coarse_fleet()
     pages = Pages(fleet)
     start = totals(read(pages, "istio-gateway"))
@@ -322,7 +322,7 @@ def test_a_gateway_that_fails_answers_503_while_engines_have_less_to_do() -> Non
     assert grown["500"] > 0
 
 
-def test_gateway_rows_name_the_service_they_lead_to(quiet: Fleet) -> None:
+def test_gateway_rows_name_their_service(quiet: Fleet) -> None:
     (service,) = quiet.spec.services
     text = body(Pages(quiet), "istio-gateway")
     assert "# HELP" not in text

@@ -1,4 +1,4 @@
-"""Pages of devices: dcgm-exporter on three kinds of devices, npu-exporter on Ascend."""
+"""Pages of devices: dcgm-exporter on three device types, npu-exporter on Ascend."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Families = dict[str, Metric]
 
 
 def mixed() -> Fleet:
-    """Nodes 0 and 1 with H100, 2 with T4, 3 with Ascend devices; one service on each kind but T4."""
+    """Nodes 0 and 1 with H100, 2 with T4, 3 with Ascend devices; one service on each type except T4."""
     spec = small_spec()
     chat = replace(spec.services[0], replicas=2, ceiling=2, gpu_type=spec.pools[0].gpu_type)
     china = replace(chat, name="china", replicas=1, ceiling=1, gpu_type="Ascend 910B", engine_kind="mindie")
@@ -55,10 +55,10 @@ def gpu(fleet: Fleet, number: int) -> str:
     return fleet.gpu_uuid(number)
 
 
-def test_devices_of_a_kind_have_an_exporter_of_their_kind(fleet: Fleet) -> None:
+def test_each_device_type_has_its_exporter(fleet: Fleet) -> None:
     names = [one.name for one in every_target(fleet)]
     assert {"dcgm-node-0", "dcgm-node-2", "npu-node-3"} <= set(names)
-    assert "npu-node-3" not in {one.name for one in targets(fleet)}, "no adapter reads it yet"
+    assert "npu-node-3" not in {one.name for one in targets(fleet)}, "no packaged adapter reads it"
     assert "npu-node-3" in {one.name for one in targets(fleet, {"npu_exporter"})}
 
 
@@ -76,7 +76,7 @@ def test_old_devices_lack_profiling_links_and_remapping(fleet: Fleet) -> None:
     assert old["DCGM_FI_DEV_GPU_UTIL"].samples[0].labels["modelName"] == "Tesla T4"
 
 
-def test_newer_exporters_spell_the_host_in_small_letters(fleet: Fleet) -> None:
+def test_newer_exporters_use_a_lower_case_host_label(fleet: Fleet) -> None:
     pages = Pages(fleet)
     spelt = [
         {
@@ -96,8 +96,8 @@ def test_t4_families_are_those_of_a_recorded_page(fleet: Fleet) -> None:
         pytest.skip("no recorded pages here")
     real = {family.name: family for family in text_string_to_metric_families(recorded.read_text(encoding="utf-8"))}
     ours = read(Pages(fleet), "dcgm-node-2")
-    told = {name for name, one in real.items() if one.samples and one.samples[0].labels}
-    common = told & set(ours)
+    labelled = {name for name, one in real.items() if one.samples and one.samples[0].labels}
+    common = labelled & set(ours)
     assert len(common) >= 15
     for name in common:
         assert ours[name].type == real[name].type, name
@@ -105,13 +105,13 @@ def test_t4_families_are_those_of_a_recorded_page(fleet: Fleet) -> None:
         assert wanted <= set(ours[name].samples[0].labels) & set(real[name].samples[0].labels), name
 
 
-def say_xid(fleet: Fleet, number: int, code: int) -> None:
+def write_xid(fleet: Fleet, number: int, code: int) -> None:
     where = fleet.entity(EntityKind.GPU, gpu(fleet, number))
     fleet.journal.write(fleet.at, JournalSource.KERNEL, where, "xid", "NVRM: Xid", xid=str(code))
     fleet.gpus.xid[number] = code
 
 
-def test_an_xid_sticks_until_the_driver_loads_anew_and_is_counted_for_five_minutes() -> None:
+def test_an_xid_stays_until_a_driver_reload_and_is_counted_for_five_minutes() -> None:
     fleet = mixed()
     pages = Pages(fleet)
     slot = int(fleet.pods.owner[0])
@@ -119,8 +119,8 @@ def test_an_xid_sticks_until_the_driver_loads_anew_and_is_counted_for_five_minut
     none = [sample.labels for sample in read(pages, "dcgm-node-0")["DCGM_EXP_XID_ERRORS_COUNT"].samples]
     assert all("xid" not in labels and labels["window_size_in_ms"] == "300000" for labels in none)
     step(fleet, 15)
-    say_xid(fleet, 0, 31)
-    say_xid(fleet, 0, 31)
+    write_xid(fleet, 0, 31)
+    write_xid(fleet, 0, 31)
     fleet.restart(slot)
     step(fleet, 15)
     first = read(pages, "dcgm-node-0")["DCGM_FI_DEV_XID_ERRORS"].samples[0]
@@ -170,7 +170,7 @@ def test_a_device_off_the_bus_has_no_rows(fleet: Fleet) -> None:
     assert len(families["DCGM_FI_DEV_GPU_TEMP"].samples) == 3
 
 
-def test_effects_on_devices_show_in_their_counters_and_health() -> None:
+def test_effects_on_devices_change_their_counters_and_health() -> None:
     fleet = mixed()
     pages = Pages(fleet)
     Bent(
@@ -204,7 +204,7 @@ def test_effects_on_devices_show_in_their_counters_and_health() -> None:
     assert sick == {("1", "MEM"): 20.0, ("2", "NVLINK"): 10.0, ("3", "PCIE"): 10.0}
 
 
-def test_every_line_of_a_device_on_the_npu_page_bears_a_time_and_the_documented_labels(fleet: Fleet) -> None:
+def test_every_device_line_of_the_npu_page_has_a_timestamp_and_the_documented_labels(fleet: Fleet) -> None:
     pages = Pages(fleet)
     body = pages.answer(target(fleet, "npu-node-3")).body
     assert body is not None

@@ -1,4 +1,4 @@
-"""What engine pages are made of: numbers, ladders, outlines and sheets."""
+"""Parts of engine pages: numbers, ladders, outlines and sheets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_every_language_s_numbers_read_back(value: float) -> None:
         assert "e" not in rust_number(value)
 
 
-def test_numbers_are_spelt_as_the_servers_spell_them() -> None:
+def test_numbers_have_the_format_of_the_servers() -> None:
     assert [rust_number(x) for x in (109.0, 0.00015000000000000001, 245.91743839099996, 2e16)] == [
         "109",
         "0.00015000000000000001",
@@ -59,7 +59,7 @@ def test_counts_through_another_ladder_are_whole_and_rise_to_the_same_count(coun
 
 
 @given(counts_of_requests, counts_of_requests)
-def test_what_only_grows_still_only_grows_through_another_ladder(first: np.ndarray, more: np.ndarray) -> None:
+def test_monotonic_counts_stay_monotonic_through_another_ladder(first: np.ndarray, more: np.ndarray) -> None:
     before, after = through(first, REQUEST_BOUNDS, COARSE), through(first + more, REQUEST_BOUNDS, COARSE)
     assert (after >= before).all()
 
@@ -98,24 +98,24 @@ def test_a_step_below_the_first_bound_of_vllm_is_distinct_on_the_fine_ladder() -
 
 
 def sheet() -> tuple[Outline, Sheet]:
-    made = Outline(python_number)
-    made.family("a", "gauge", "first")
-    made.sample("a", {"x": "1"}, 0)
-    made.sample("a", {"x": "2"}, 2)
-    made.family("b", "counter", "")
-    made.sample("b", {}, 0)
-    return made, Sheet(made, made.places(3))
+    page_outline = Outline(python_number)
+    page_outline.family("a", "gauge", "first")
+    page_outline.sample("a", {"x": "1"}, 0)
+    page_outline.sample("a", {"x": "2"}, 2)
+    page_outline.family("b", "counter", "")
+    page_outline.sample("b", {}, 0)
+    return page_outline, Sheet(page_outline, page_outline.places(3))
 
 
 @given(st.lists(st.tuples(*[st.floats(0, 10)] * 3), min_size=1, max_size=6))
-def test_a_sheet_that_was_filled_before_equals_a_new_one(rows: list[tuple[float, float, float]]) -> None:
+def test_a_reused_sheet_equals_a_new_one(rows: list[tuple[float, float, float]]) -> None:
     _, used = sheet()
     for row in rows:
         _, fresh = sheet()
         assert used.render(np.array(row)) == fresh.render(np.array(row))
 
 
-def test_a_sheet_whose_numbers_stand_still_is_not_written_anew() -> None:
+def test_a_sheet_with_unchanged_numbers_is_not_rewritten() -> None:
     _, one = sheet()
     first = one.render(np.array([1.0, 7.0, 3.0]))
     assert first == b'# HELP a first\n# TYPE a gauge\na{x="1"} 1.0\na{x="2"} 3.0\n# TYPE b counter\nb 1.0\n'
@@ -123,16 +123,16 @@ def test_a_sheet_whose_numbers_stand_still_is_not_written_anew() -> None:
     assert one.render(np.array([1.0, 8.0, math.nan])).count(b"NaN") == 1
 
 
-def test_a_gap_stands_between_families_and_at_the_end() -> None:
-    made = Outline(rust_number, gap="\n")
+def test_a_gap_follows_each_family() -> None:
+    page = Outline(rust_number, gap="\n")
     for name in ("a", "b"):
-        made.family(name, "gauge", "")
-        made.sample(name, {}, 0)
-    assert Sheet(made, made.places(1)).render(np.array([2.0])) == b"# TYPE a gauge\na 2\n\n# TYPE b gauge\nb 2\n\n"
+        page.family(name, "gauge", "")
+        page.sample(name, {}, 0)
+    assert Sheet(page, page.places(1)).render(np.array([2.0])) == b"# TYPE a gauge\na 2\n\n# TYPE b gauge\nb 2\n\n"
 
 
 @pytest.mark.parametrize("name", RELEASES)
-def test_a_release_names_no_family_twice(name: str) -> None:
+def test_a_release_has_no_duplicate_family(name: str) -> None:
     names = [family["name"] for family in release(name).families]
     assert len(names) == len(set(names)) > 15
     assert all(family.get("help", "x") for family in release(name).families)

@@ -1,4 +1,4 @@
-"""What targets answer when something is wrong on the way to them."""
+"""Responses of targets with network, host and process faults."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_target_has_its_node(fleet: Fleet) -> None:
     assert at(fleet, engine(fleet)).labels["version"] == "v1"
 
 
-def test_only_pages_that_somebody_reads_are_listed(fleet: Fleet) -> None:
+def test_only_pages_with_an_adapter_are_listed(fleet: Fleet) -> None:
     usual = {target.adapter for target in targets(fleet)}
     assert {"vllm", "dcgm", "node_exporter", "cadvisor", "kube_state_metrics"} <= usual
     assert "istio" not in usual
@@ -42,7 +42,7 @@ def test_only_pages_that_somebody_reads_are_listed(fleet: Fleet) -> None:
     assert {one.adapter for one in every_target(fleet)} >= usual | {"istio"}
 
 
-def test_healthy_targets_answer_at_once(fleet: Fleet) -> None:
+def test_healthy_targets_respond_at_once(fleet: Fleet) -> None:
     pages = Pages(fleet)
     answers = [pages.answer(one) for one in every_target(fleet)]
     assert {answer.status for answer in answers} == {Status.OK}
@@ -64,7 +64,7 @@ def test_dead_engines_and_stopped_exporters_refuse(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("effects", ["alive", "reachable"])
-def test_everything_on_a_host_that_is_gone_or_cut_off_is_silent(fleet: Fleet, effects: str) -> None:
+def test_every_target_on_a_dead_or_unreachable_host_times_out(fleet: Fleet, effects: str) -> None:
     pages = Pages(fleet)
     node = int(fleet.pods.node_of_slot[0])
     Bent(fleet, ("nodes", effects, node, 0.0))
@@ -72,19 +72,19 @@ def test_everything_on_a_host_that_is_gone_or_cut_off_is_silent(fleet: Fleet, ef
     for name in (engine(fleet), f"dcgm-node-{node}", f"node-{node}", f"cadvisor-node-{node}"):
         answer = pages.answer(at(fleet, name))
         assert (answer.status, answer.body, answer.seconds) == (Status.TIMEOUT, None, PATIENCE_SECONDS), name
-        assert pages.up(at(fleet, name)), "its packets vanish; nobody refuses them"
+        assert pages.up(at(fleet, name)), "its packets are lost, not refused"
     assert pages.answer(at(fleet, f"node-{(node + 1) % 4}")).status is Status.OK
     assert pages.answer(at(fleet, "kube-state")).status is Status.OK
 
 
 @pytest.mark.parametrize("effects", ["alive", "seen"])
-def test_a_cluster_out_of_sight_is_silent_as_a_whole(fleet: Fleet, effects: str) -> None:
+def test_every_target_of_an_unreachable_cluster_times_out(fleet: Fleet, effects: str) -> None:
     Bent(fleet, ("cluster", effects, 0, 0.0))
     step(fleet, 5)
     pages = Pages(fleet)
     silent = {one.name: pages.answer(one).status for one in every_target(fleet)}
     outside = {name for name, status in silent.items() if status is Status.OK}
-    assert outside == {f"probe-{service.name}" for service in fleet.spec.services}, "probes stand elsewhere"
+    assert outside == {f"probe-{service.name}" for service in fleet.spec.services}, "probes run outside the cluster"
 
 
 def test_an_engine_without_its_core_returns_503_and_one_that_hangs_or_sleeps_200(fleet: Fleet) -> None:
@@ -97,7 +97,7 @@ def test_an_engine_without_its_core_returns_503_and_one_that_hangs_or_sleeps_200
     assert [answer.body is None for answer in answers] == [True, False, False]
 
 
-def test_a_frozen_page_repeats_itself_until_it_thaws(fleet: Fleet) -> None:
+def test_a_frozen_page_repeats_itself_until_the_effect_ends(fleet: Fleet) -> None:
     pages, target = Pages(fleet), at(fleet, engine(fleet))
     cold = Bent(fleet, ("slots", "page_frozen", 0, 1.0))
     step(fleet, 15)
@@ -110,7 +110,7 @@ def test_a_frozen_page_repeats_itself_until_it_thaws(fleet: Fleet) -> None:
     assert pages.answer(target).body != first
 
 
-def test_a_lossy_path_makes_scrapes_slow_and_lets_some_fail() -> None:
+def test_packet_loss_makes_scrapes_slow_and_some_fail() -> None:
     calm = transfer_seconds(100_000)
     lossy = [transfer_seconds(100_000, 0.2, f"{number}") for number in range(200)]
     assert lossy == [transfer_seconds(100_000, 0.2, f"{number}") for number in range(200)]

@@ -22,7 +22,7 @@ from simulator.spec.parts import FleetSpec, PoolSpec, StartupSpec, TrafficSpec
 
 NOON = datetime(2026, 11, 18, 12, tzinfo=UTC)
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
-CALM = TrafficSpec(peak_ratio=0.1, trough_ratio=0.9)  # few requests are quickly simulated
+CALM = TrafficSpec(peak_ratio=0.1, trough_ratio=0.9)  # few requests simulate quickly
 BUSY = TrafficSpec(peak_ratio=0.4, trough_ratio=0.9)
 
 
@@ -49,7 +49,7 @@ def fleet() -> Fleet:
 
 @pytest.fixture
 def fine() -> Fleet:
-    """The same with ticks of a second."""
+    """The same fleet with ticks of one second."""
     return Fleet(spec(tick_seconds=1.0), seed=5, start=NOON)
 
 
@@ -85,11 +85,11 @@ def hurt(fleet: Fleet, injection: Injection) -> list[str]:
     return [fleet.pods.pods[slot].name for slot in injection.impact(fleet).tolist()]
 
 
-def said(fleet: Fleet, source: JournalSource) -> list[tuple[str, str]]:
+def entries(fleet: Fleet, source: JournalSource) -> list[tuple[str, str]]:
     return [(line.code, line.entity.name) for line in fleet.journal.after() if line.source is source]
 
 
-# --- the vocabulary, and one draw for the whole of a fault ---------------------------------------------
+# --- vocabulary and magnitude ----------------------------------------------------------------------------
 
 
 def test_every_fault_is_of_the_vocabulary() -> None:
@@ -125,11 +125,11 @@ def test_a_seed_chooses_the_entity(fleet: Fleet) -> None:
     assert all(entity.kind is EntityKind.REPLICA for entity in chosen)
 
 
-# --- courses -------------------------------------------------------------------------------------------
+# --- progress ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["engine-hung", "gpu-lost", "node-lost", "gpu-thermal-throttle", "crash-loop"])
-def test_a_fault_begins_ends_and_leaves_the_fleet_whole(fleet: Fleet, name: str) -> None:
+def test_a_fault_begins_ends_and_restores_the_fleet(fleet: Fleet, name: str) -> None:
     truth = inject(fleet, name, start=NOON + MINUTE, duration=3 * MINUTE, seed=3)
     assert (truth.start, truth.end) == (NOON + MINUTE, NOON + 4 * MINUTE)
     assert truth.entity.kind is faults()[name].entity
@@ -145,13 +145,13 @@ def test_a_fault_begins_ends_and_leaves_the_fleet_whole(fleet: Fleet, name: str)
     assert not fleet.stalled.any()
 
 
-def test_stopping_ends_the_truth_and_puts_everything_back(fleet: Fleet) -> None:
+def test_stop_ends_the_ground_truth_and_restores_the_fleet(fleet: Fleet) -> None:
     injection = broken(fleet, "gpu-lost", fleet.gpu_uuid(0))
     later = inject(fleet, "engine-dead", "code-14b-0", start=NOON + 3 * MINUTE)
     fleet.step(MINUTE)
     for each in list(fleet.injections):
         each.stop(fleet)
-        each.stop(fleet)  # once more does no harm
+        each.stop(fleet)  # idempotent
     assert injection.truth.end == fleet.now
     assert fleet.injections == []
     assert fleet.gpus.healthy.all()
@@ -162,7 +162,7 @@ def test_stopping_ends_the_truth_and_puts_everything_back(fleet: Fleet) -> None:
     assert fleet.pods.pods[5].restarts == 0
 
 
-def test_gpu_lost_shows_the_xid_then_the_engine_dies_then_the_rows_vanish(fine: Fleet) -> None:
+def test_gpu_lost_logs_an_xid_then_the_engine_dies_then_the_rows_disappear(fine: Fleet) -> None:
     fleet, gpu = fine, fine.gpu_uuid(5)
     inject(fleet, "gpu-lost", gpu)
     fleet.step(SECOND)
@@ -183,8 +183,8 @@ def test_gpu_lost_shows_the_xid_then_the_engine_dies_then_the_rows_vanish(fine: 
     assert value(cluster, 'kube_node_status_capacity{node="node-0",resource="nvidia_com_gpu"') == 8
     assert value(cluster, 'kube_node_status_allocatable{node="node-0",resource="nvidia_com_gpu"') == 7
     assert 'pod="chat-70b-1"' in next(line for line in cluster.splitlines() if "CrashLoopBackOff" in line)
-    assert said(fleet, JournalSource.KERNEL) == [("xid", gpu)]
-    assert ("cuda_error", "chat-70b-1") in said(fleet, JournalSource.ENGINE)
+    assert entries(fleet, JournalSource.KERNEL) == [("xid", gpu)]
+    assert ("cuda_error", "chat-70b-1") in entries(fleet, JournalSource.ENGINE)
     fleet.step(2 * MINUTE)
     assert fleet.pods.pods[1].restarts > 1
     assert fleet.pods.pods[0].ready
@@ -195,10 +195,10 @@ def test_engine_dead_refuses_until_its_pod_is_new(busy: Fleet) -> None:
     injection = broken(fleet, "engine-dead", "code-14b-0")
     fleet.step(15 * SECOND)
     assert page(fleet, "code-14b-0") is None
-    refused = fleet.bank.ledger.failed
+    refused = fleet.bank.totals.failed
     assert refused > 0
     fleet.step(MINUTE)
-    assert fleet.bank.ledger.failed == refused  # the router has noticed
+    assert fleet.bank.totals.failed == refused  # the health check has failed
     assert hurt(fleet, injection) == ["code-14b-0"]
     Control(fleet).act("1", "restart_pod", "code-14b-0")
     fleet.step(3 * MINUTE)
@@ -209,7 +209,7 @@ def test_engine_dead_refuses_until_its_pod_is_new(busy: Fleet) -> None:
     assert hurt(fleet, injection) == []
 
 
-def test_engine_hung_freezes_its_page_while_requests_pile_up(busy: Fleet) -> None:
+def test_engine_hung_freezes_its_page_while_requests_queue(busy: Fleet) -> None:
     fleet = busy
     inject(fleet, "engine-hung", "code-14b-2", duration=4 * MINUTE)
     fleet.step(15 * SECOND)
@@ -279,19 +279,19 @@ def test_more_replicas_shorten_a_surge() -> None:
     assert queues[1] < 0.2 * queues[0]
 
 
-def test_exporter_down_takes_one_page_and_nothing_else(fleet: Fleet) -> None:
+def test_exporter_down_removes_only_one_page(fleet: Fleet) -> None:
     inject(fleet, "exporter-down", "node-1")
     fleet.step(15 * SECOND)
     assert [name for name, text in Pages(fleet).all().items() if text is None] == ["dcgm-node-1"]
 
 
-def test_memory_climbs_anew_in_each_process_until_the_kernel_kills_it(fleet: Fleet) -> None:
+def test_memory_grows_in_each_process_until_the_kernel_kills_it(fleet: Fleet) -> None:
     injection = broken(fleet, "pod-oom", "code-14b-1")
     fleet.step(12 * MINUTE)
     pod = fleet.pods.pods[fleet.pods.slot_named["code-14b-1"]]
     kills = [line for line in fleet.journal.after() if line.code == "OOMKilling"]
     assert len(kills) >= 2
-    assert np.diff([line.at for line in kills]).min() > 90  # it loads and fills first
+    assert np.diff([line.at for line in kills]).min() > 90  # load and growth take that long
     assert pod.last_terminated == "OOMKilled"
     assert pod.restarts >= 2
     injection.stop(fleet)
@@ -312,13 +312,13 @@ def test_a_full_pool_leaves_pods_pending_and_is_as_before_at_the_end(fleet: Flee
     pending = [pod.name for pod in fleet.pods.pods if pod.phase is Phase.PENDING]
     assert pending
     assert hurt(fleet, injection) == pending
-    assert ("FailedScheduling", pending[0]) in said(fleet, JournalSource.KUBERNETES)
+    assert ("FailedScheduling", pending[0]) in entries(fleet, JournalSource.KUBERNETES)
     fleet.step(4 * MINUTE)
     assert fleet.desired == {"chat-70b": 3, "code-14b": 3}
     assert fleet.pods.existing.sum() == 6
 
 
-# --- remedies: the fleet decides whether it was one ------------------------------------------------------
+# --- remedies: judged by the fleet's state ---------------------------------------------------------------
 
 
 def test_gpu_lost_is_cured_by_a_new_pod_elsewhere(fleet: Fleet) -> None:
@@ -368,7 +368,7 @@ def test_traffic_shifted_away_ends_the_impact(busy: Fleet, fault: str) -> None:
     assert hurt(fleet, injection) == ["chat-70b-0"]
 
 
-def test_a_new_process_is_free_of_what_its_predecessor_had(fleet: Fleet) -> None:
+def test_a_new_process_does_not_have_the_fault_of_the_old_one(fleet: Fleet) -> None:
     injection = broken(fleet, "engine-hung", "code-14b-2")
     fleet.step(MINUTE)
     slot = fleet.pods.slot_named["code-14b-2"]
@@ -380,11 +380,11 @@ def test_a_new_process_is_free_of_what_its_predecessor_had(fleet: Fleet) -> None
     assert hurt(fleet, injection) == []
 
 
-def test_pods_of_a_lost_node_come_up_elsewhere_when_they_are_placed_anew(fleet: Fleet) -> None:
+def test_rescheduled_pods_of_a_lost_node_start_elsewhere(fleet: Fleet) -> None:
     injection = broken(fleet, "node-lost", "node-2")
     fleet.step(MINUTE)
     assert hurt(fleet, injection) == ["code-14b-2"]
-    assert ("NodeNotReady", "node-2") in said(fleet, JournalSource.KUBERNETES)
+    assert ("NodeNotReady", "node-2") in entries(fleet, JournalSource.KUBERNETES)
     fleet.scale("code-14b", 2)
     fleet.scale("code-14b", 3)
     fleet.step(3 * MINUTE)
@@ -402,13 +402,13 @@ def test_a_rollback_cures_a_bad_revision(fleet: Fleet) -> None:
     fleet.step(2 * MINUTE)
     assert injection.revision == "v2"
     assert len(hurt(fleet, injection)) >= 1
-    assert ("rollout", "code-14b") in said(fleet, JournalSource.CHANGE)
+    assert ("rollout", "code-14b") in entries(fleet, JournalSource.CHANGE)
     fleet.rollback("code-14b")
     fleet.step(7 * MINUTE)
     assert {pod.revision for pod in fleet.pods.of_service("code-14b") if pod.exists} == {"v1"}
     assert hurt(fleet, injection) == []
     injection.stop(fleet)
-    assert [code for code, _ in said(fleet, JournalSource.CHANGE)] == ["rollout", "rollback"]  # nobody rolls back twice
+    assert [code for code, _ in entries(fleet, JournalSource.CHANGE)] == ["rollout", "rollback"]  # only one rollback
 
 
 def test_a_fault_without_impact_is_refused(fleet: Fleet) -> None:
@@ -418,7 +418,7 @@ def test_a_fault_without_impact_is_refused(fleet: Fleet) -> None:
         assert hurt(fleet, injection) == []
 
 
-# --- together, or not ------------------------------------------------------------------------------------
+# --- combinations ----------------------------------------------------------------------------------------
 
 
 def test_two_faults_on_one_replica_do_not_undo_each_other(fleet: Fleet) -> None:
@@ -442,29 +442,29 @@ def test_effects_on_two_faults_multiply(fleet: Fleet) -> None:
     assert len(fleet.injections) == 3
 
 
-def test_what_cannot_be_together_is_refused_with_the_reason(fleet: Fleet) -> None:
+def test_conflicting_faults_are_refused_with_the_reason(fleet: Fleet) -> None:
     gpu = fleet.gpu_uuid(0)
     inject(fleet, "gpu-lost", gpu, duration=10 * MINUTE)
     inject(fleet, "engine-asleep", "code-14b-0")
     inject(fleet, "node-lost", "node-2", start=NOON + MINUTE)
     for fault, entity, reason in (
-        ("gpu-lost", gpu, "has gpu-lost already"),
-        ("gpu-thermal-throttle", gpu, "is gone with gpu-lost of GPU-.*: gpu-thermal-throttle cannot strike it then"),
+        ("gpu-lost", gpu, "already has gpu-lost"),
+        ("gpu-thermal-throttle", gpu, "is removed by gpu-lost of GPU-.*: no target for gpu-thermal-throttle"),
         ("engine-hung", "code-14b-0", "cannot have engine-hung and engine-asleep"),
     ):
         with pytest.raises(UsageError, match=reason) as refused:
             inject(fleet, fault, entity)
-        assert "holds until 2026-11-18T12:" in str(refused.value)
-    with pytest.raises(UsageError, match="is gone with node-lost of node-2"):
+        assert "lasts until 2026-11-18T12:" in str(refused.value)
+    with pytest.raises(UsageError, match="is removed by node-lost of node-2"):
         inject(fleet, "gpu-slow-peer", fleet.gpu_uuid(20), start=NOON + 2 * MINUTE)
-    with pytest.raises(UsageError, match="is gone with node-lost"):
+    with pytest.raises(UsageError, match="is removed by node-lost"):
         inject(fleet, "exporter-down", "node-2", start=NOON + 2 * MINUTE)
-    inject(fleet, "exporter-down", "node-0")  # the device beside it is another thing
+    inject(fleet, "exporter-down", "node-0")  # another entity on the same node
     inject(fleet, "gpu-lost", gpu, start=NOON + 10 * MINUTE)  # after the first has ended
     assert len(fleet.injections) == 5
 
 
-def test_a_slow_device_may_be_lost_in_the_end(fleet: Fleet) -> None:
+def test_a_slow_device_may_be_lost_later(fleet: Fleet) -> None:
     gpu = fleet.gpu_uuid(0)
     inject(fleet, "gpu-thermal-throttle", gpu, duration=4 * MINUTE)
     inject(fleet, "gpu-lost", gpu, start=NOON + 2 * MINUTE, duration=4 * MINUTE)
@@ -474,15 +474,15 @@ def test_a_slow_device_may_be_lost_in_the_end(fleet: Fleet) -> None:
     assert fleet.pods.ready.sum() == 6
 
 
-def test_nothing_else_breaks_in_a_cluster_that_is_gone(fleet: Fleet) -> None:
+def test_a_lost_cluster_accepts_no_other_fault(fleet: Fleet) -> None:
     truth = inject(fleet, "cluster-lost")
     assert truth.entity.kind is EntityKind.CLUSTER
     assert len(truth.touches) == 1 + 3 + 24 + 6 + 2
-    with pytest.raises(UsageError, match="is gone with cluster-lost of small"):
+    with pytest.raises(UsageError, match="is removed by cluster-lost of small"):
         inject(fleet, "engine-hung", "code-14b-0")
 
 
-def test_what_a_fault_touches_is_what_it_reaches(fleet: Fleet) -> None:
+def test_a_fault_touches_the_entities_of_its_effects(fleet: Fleet) -> None:
     gpu = inject(fleet, "gpu-thermal-throttle", fleet.gpu_uuid(0))
     assert [ref.name for ref in gpu.touches] == [fleet.gpu_uuid(0), "chat-70b-0"]
     rack = inject(fleet, "switch-down", fleet.nodes.switch[0])
@@ -490,10 +490,10 @@ def test_what_a_fault_touches_is_what_it_reaches(fleet: Fleet) -> None:
     assert len(rack.touches) == 1 + 2 + 5
 
 
-# --- what cannot be injected -----------------------------------------------------------------------------
+# --- refused injections ----------------------------------------------------------------------------------
 
 
-def test_unknown_faults_and_entities_name_what_is_near(fleet: Fleet) -> None:
+def test_unknown_faults_and_entities_name_near_matches(fleet: Fleet) -> None:
     with pytest.raises(UsageError) as refused:
         inject(fleet, "gpu-loss")
     assert "gpu-lost" in refused.value.hint
@@ -502,15 +502,15 @@ def test_unknown_faults_and_entities_name_what_is_near(fleet: Fleet) -> None:
     assert "chat-70b-" in refused.value.hint
     with pytest.raises(UsageError, match="no node"):
         inject(fleet, "exporter-down", "chat-70b-0")
-    with pytest.raises(UsageError, match="longer than 0"):
+    with pytest.raises(UsageError, match="more than 0 s"):
         inject(fleet, "engine-dead", duration=timedelta(0))
-    with pytest.raises(UsageError, match="is past in the fleet"):
+    with pytest.raises(UsageError, match="is before the fleet's time"):
         inject(fleet, "engine-dead", start=NOON - MINUTE)
     assert fleet.injections == []
 
 
-def test_without_requests_hardware_breaks_all_the_same_and_traffic_faults_give_a_reason() -> None:
-    # Nights of a service whose trough is nothing.
+def test_without_requests_hardware_faults_work_and_traffic_faults_are_refused() -> None:
+    # The night of a service without traffic at its trough.
     silent = Fleet(spec(TrafficSpec(trough_ratio=0.0, noise_ratio=0.0)), seed=5, start=NOON - timedelta(hours=10))
     assert not silent.demand(silent.at).any()
     injection = broken(silent, "gpu-thermal-throttle")
@@ -525,7 +525,7 @@ def test_without_requests_hardware_breaks_all_the_same_and_traffic_faults_give_a
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_story_is_fixed_but_for_its_entities(seed: int) -> None:
+def test_the_seed_changes_only_the_entities_of_the_story(seed: int) -> None:
     calm = tuple(replace(service, traffic=CALM) for service in default_spec().services)
     fleet = Fleet(replace(default_spec(), services=calm, slice_seconds=5.0, tick_seconds=5.0), seed=1, start=NOON)
     lost, surge, hung = story.arrange(fleet, seed)

@@ -1,4 +1,4 @@
-"""Every fault file on a small fleet: it begins, its first symptom moves, it ends and leaves nothing behind."""
+"""Every fault file on a small fleet: it begins, its first symptom changes, it ends and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from simulator.spec.parts import FleetSpec, PoolSpec, StartupSpec, TrafficSpec
 
 NOON = datetime(2026, 11, 18, 12, tzinfo=UTC)
 LASTS, WINDOW = timedelta(minutes=6), timedelta(seconds=40)
-CALM = TrafficSpec(peak_ratio=0.1, trough_ratio=0.9)  # few requests are quickly simulated
+CALM = TrafficSpec(peak_ratio=0.1, trough_ratio=0.9)  # few requests simulate quickly
 STARTUP = StartupSpec(4.0, 12.0, 40.0, 20.0)
-Look = Callable[[Fleet, Scope], "float | Floats"]
+Reader = Callable[[Fleet, Scope], "float | Floats"]
 
 
 def spec() -> FleetSpec:
@@ -44,50 +44,50 @@ def fleet() -> Fleet:
     return Fleet(spec(), seed=5, start=NOON)
 
 
-# --- how a symptom is read off the fleet: a gauge, a counter that grows, or a sum and a count that both grow -------
+# --- readers of symptoms: a gauge, an increasing counter, or an increasing sum and count ----------------------------
 
 
-def counted(name: str) -> Look:
+def counted(name: str) -> Reader:
     return lambda fleet, here: np.array([fleet.bank.counters.plain[name][here.slots].sum()])
 
 
-def meaned(name: str) -> Look:
-    def look(fleet: Fleet, here: Scope) -> Floats:
+def meaned(name: str) -> Reader:
+    def read(fleet: Fleet, here: Scope) -> Floats:
         counters = fleet.bank.counters
         return np.array([counters.sums[name][here.slots].sum(), counters.buckets[name][here.slots].sum()])
 
-    return look
+    return read
 
 
-def gpu(name: str) -> Look:
+def gpu(name: str) -> Reader:
     return lambda fleet, here: float(getattr(fleet.gpus, name)[here.gpus].max())
 
 
-def gpu_counter(name: str) -> Look:
+def gpu_counter(name: str) -> Reader:
     return lambda fleet, here: np.array([getattr(fleet.gpus, name)[here.gpus].sum()])
 
 
-def node(name: str) -> Look:
+def node(name: str) -> Reader:
     return lambda fleet, here: float(np.abs(getattr(fleet.nodes, name)[here.nodes]).max())
 
 
-def node_counter(name: str) -> Look:
+def node_counter(name: str) -> Reader:
     return lambda fleet, here: np.array([getattr(fleet.nodes, name)[here.nodes].sum()])
 
 
-def slot_lever(name: str) -> Look:
+def slot_effect(name: str) -> Reader:
     return lambda fleet, here: float(getattr(fleet.effects.slots, name)[here.slots].max(initial=0.0))
 
 
-def of_edge(name: str) -> Look:
+def of_edge(name: str) -> Reader:
     return lambda fleet, here: np.array([getattr(fleet.traffic.edge, name)[here.services].sum()])
 
 
 def down(fleet: Fleet, here: Scope) -> float:
-    """Targets on these hosts that give no page."""
+    """Returns the number of targets on these hosts without a page."""
     pages = Pages(fleet)
-    asked = [target for target in every_target(fleet) if target.node is None or target.node in here.nodes]
-    return float(sum(pages.answer(target).status is not Status.OK for target in asked))
+    in_scope = [target for target in every_target(fleet) if target.node is None or target.node in here.nodes]
+    return float(sum(pages.answer(target).status is not Status.OK for target in in_scope))
 
 
 def unready(fleet: Fleet, here: Scope) -> float:
@@ -98,31 +98,31 @@ def serving(fleet: Fleet, here: Scope) -> float:
     return float(fleet.pods.ready[np.isin(fleet.pods.service_of_slot, here.services)].sum())
 
 
-def slowest(word: str, usual_seconds: float) -> Look:
-    """Seconds that the slowest start has spent in a phase so far."""
+def slowest(word: str, usual_seconds: float) -> Reader:
+    """Returns a reader of the longest time of a start in a phase so far."""
     return lambda fleet, here: max([usual_seconds, *(pod.phase_seconds.get(word, 0.0) for pod in fleet.pods.pods)])
 
 
-def told(fleet: Fleet, here: Scope) -> Floats:
-    """Tokens that the pages of these engines tell of: those of pages that stand still stay what they were."""
-    made = fleet.bank.counters.plain["generation_tokens"][here.slots]
-    return np.array([np.where(fleet.effects.slots.page_frozen[here.slots] > 0.5, 0.0, made).sum()])
+def published_tokens(fleet: Fleet, here: Scope) -> Floats:
+    """Returns tokens on the pages of these engines, without those of frozen pages."""
+    generated = fleet.bank.counters.plain["generation_tokens"][here.slots]
+    return np.array([np.where(fleet.effects.slots.page_frozen[here.slots] > 0.5, 0.0, generated).sum()])
 
 
 def probed(fleet: Fleet, here: Scope) -> float:
-    """Whether a client from outside gets an answer."""
+    """Returns 1 if an external client gets a response, else 0."""
     return float(fleet.effects.cluster.alive[0] - fleet.effects.services.entry_fails[here.services].max())
 
 
-LOOKS: dict[str, Look] = {
+READERS: dict[str, Reader] = {
     "autoscaler_errors_per_second": lambda fleet, here: np.array([fleet.autoscaler.errors[here.services].sum()]),
     "container_cpu_throttled_ratio": lambda fleet, here: np.array([fleet.containers.throttled_periods.sum()]),
     "container_memory_working_set_bytes": lambda fleet, here: float(
         fleet.containers.working_set_bytes[here.slots].max(initial=0.0)
     ),
     "engine_error_ratio": counted("finished_error"),
-    "engine_generation_tokens_total": told,
-    "engine_health_ok": slot_lever("core_dead"),
+    "engine_generation_tokens_total": published_tokens,
+    "engine_health_ok": slot_effect("core_dead"),
     "engine_itl_seconds": meaned("itl"),
     "engine_kv_cache_usage_ratio": lambda fleet, here: float(fleet.bank.kv_used_ratio[here.slots].max(initial=0.0)),
     "engine_kv_transfer_failures_per_second": counted("kv_transfer_failures"),
@@ -130,7 +130,7 @@ LOOKS: dict[str, Look] = {
     "engine_prompt_length_tokens": meaned("prompt_length"),
     "engine_requests_per_second": lambda fleet, here: float(fleet.requests_per_second[here.slots].sum()),
     "engine_requests_running": lambda fleet, here: float(fleet.bank.running[here.slots].sum()),
-    "engine_sleep_state": slot_lever("asleep"),
+    "engine_sleep_state": slot_effect("asleep"),
     "engine_startup_seconds": slowest("load", STARTUP.load_seconds),
     "engine_up": unready,
     "hw_accel_ecc_correctable_total": gpu_counter("ecc_correctable"),
@@ -156,18 +156,18 @@ LOOKS: dict[str, Look] = {
     "pod_waiting_reason": slowest("pull", STARTUP.pull_seconds),
     "probe_success": probed,
     "svc_client_disconnects": of_edge("disconnects"),
-    "svc_output_invalid_ratio": slot_lever("invalid_output_ratio"),
+    "svc_output_invalid_ratio": slot_effect("invalid_output_ratio"),
     "svc_ready_backends": serving,
     "svc_requests_per_second": lambda fleet, here: float(fleet.traffic.rates(fleet.at)[here.services].sum()),
     "svc_success_ratio": lambda fleet, here: (
         of_edge("answered_4xx")(fleet, here) + of_edge("answered_5xx")(fleet, here)
     ),
-    "target_samples": slot_lever("names_changed"),
+    "target_samples": slot_effect("names_changed"),
     "target_up": down,
 }
-LEAST_MOVE = 0.08  # relative to the window before; a gauge that stood at 0 must leave it
+LEAST_MOVE = 0.08  # relative to the window before; a gauge at 0 must leave it
 MOVES = {
-    "hw_accel_memory_used_bytes": 0.015,  # most of the device is the engine's from the start
+    "hw_accel_memory_used_bytes": 0.015,  # the engine reserves most of the device from the start
     "hw_accel_memory_used_ratio": 0.015,
     "engine_startup_seconds": 0.7,  # more than the scatter of starts
     "pod_waiting_reason": 0.7,
@@ -175,14 +175,14 @@ MOVES = {
 
 
 class Watch:
-    """A symptom, window by window."""
+    """Reads a symptom, window by window."""
 
-    def __init__(self, fleet: Fleet, look: Look, here: Scope) -> None:
-        self._fleet, self._look, self._here = fleet, look, here
-        self._last = look(fleet, here)
+    def __init__(self, fleet: Fleet, read: Reader, here: Scope) -> None:
+        self._fleet, self._look, self._here = fleet, read, here
+        self._last = read(fleet, here)
 
     def window(self) -> float:
-        """The gauge after the next window, or how much a counter or a mean came to in it."""
+        """Returns the gauge after the next window, or the increase or mean in it."""
         self._fleet.step(WINDOW)
         now, last = self._look(self._fleet, self._here), self._last
         self._last = now
@@ -193,7 +193,7 @@ class Watch:
 
 
 def left_behind(fleet: Fleet) -> list[str]:
-    """What is not as in a fleet that nothing ever happened to."""
+    """Returns the differences to a fleet without any fault."""
     result = [
         f"{group}.{effects}"
         for group, table in fleet.effects.tables().items()
@@ -208,13 +208,13 @@ def left_behind(fleet: Fleet) -> list[str]:
 
 
 def settle(fleet: Fleet) -> None:
-    """As before any fault, with every replica serving and no queue."""
+    """Restores the fleet and waits until every replica serves without a queue."""
     fleet.restore()
     fleet.step(WINDOW)
     while not (fleet.pods.ready == fleet.pods.existing).all() or fleet.bank.waiting.sum() > 5:
         fleet.step(WINDOW)
     for pod in fleet.pods.pods:
-        pod.phase_seconds.clear()  # how long starts took under the fault before this one
+        pod.phase_seconds.clear()  # remove durations of the previous fault
 
 
 @pytest.mark.parametrize("name", sorted(FAULTS))
@@ -226,13 +226,13 @@ def test_it_begins_shows_its_first_symptom_ends_and_leaves_nothing(fleet: Fleet,
     assert truth.touches[0] == truth.entity
     assert (truth.start, truth.end, truth.negative) == (start, start + LASTS, declared.negative)
     signal = declared.symptoms[0]
-    watch = Watch(fleet, LOOKS[signal], scope_of(fleet, truth.entity))
+    watch = Watch(fleet, READERS[signal], scope_of(fleet, truth.entity))
     before, least, change = watch.window(), MOVES.get(signal, LEAST_MOVE), 0.0
     assert not injection.started
     assert left_behind(fleet) == []
     while fleet.now < truth.end and change <= least:
         change = abs(watch.window() - before) / (abs(before) or 1e-9)
-    assert change > least, f"{signal} was {before:g} and did not move"
+    assert change > least, f"{signal} was {before:g} and did not change"
     assert injection.started
     assert injection.impact(fleet).dtype.kind == "i"
     injection.stop(fleet)

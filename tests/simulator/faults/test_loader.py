@@ -55,20 +55,20 @@ def test_a_file_defines_everything_about_a_fault() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "said"),
+    ("before", "after", "message"),
     [
         ("gpu-power-throttle", "gpu-power-trottle", '.yaml:1: fault: "gpu-power-trottle" is not a known fault id'),
         ("lasts: 12m", "lasts: soon", ".yaml:2: lasts: 'soon' is not a duration"),
         ("lasts: 12m", "lasts: 0s", ".yaml:2: lasts: must be more than 0 s"),
         ("lasts: 12m\n", "", "lasts: is missing"),
         ("seconds: 60", "seconds: 0", ".yaml:3: onset: ramp needs seconds above 0"),
-        ("shape: ramp", "shape: rmap", '"rmap" is none of step, ramp, intermittent'),
+        ("shape: ramp", "shape: rmap", '"rmap" is not one of step, ramp, intermittent'),
         ("seconds: 60", "on_seconds: 60", "unknown key"),
         ("likely: serving", "likely: busy", ".yaml:4: likely"),
         ("likely: serving", "holds: revision", "no deed is a rollout"),
         ("likely: serving", "needs: [moonlight]", '"moonlight" is not a known need'),
         ("likely: serving", "excludes: [gpu-lots]", 'did you mean "gpu-lost"?'),
-        ("likely: serving", "entity: gpu", "is given by the fault id"),
+        ("likely: serving", "entity: gpu", "is defined by the fault id"),
         ("likely: serving", "colour: red", ".yaml:4: colour: unknown key"),
         (
             "gpus.power_limit_ratio",
@@ -80,30 +80,30 @@ def test_a_file_defines_everything_about_a_fault() -> None:
         ("do: multiply, ", "", "needs do"),
         ("[0.7, 0.45]", "[0.45, 0.7]", ".yaml:6: effects[0].to: runs from 0.45 to 0.7: write it"),
         ("[0.7, 0.45]", "[0.7, 1.6]", "away from 1"),
-        ("[0.7, 0.45]", "[0.7, 0.6, 0.5]", "is a number, or two"),
+        ("[0.7, 0.45]", "[0.7, 0.6, 0.5]", "must be one number, or two"),
         ("[0.7, 0.45]", "much", "'much' is not a number"),
-        ("to: [0.7, 0.45]", "to: 0.5, of: capacity", "capacity is a measure of services only"),
-        ("to: [0.7, 0.45]", "to: 0.5, since: process", "process is for levers of slots only"),
+        ("to: [0.7, 0.45]", "to: 0.5, of: capacity", "capacity applies only to effects of services"),
+        ("to: [0.7, 0.45]", "to: 0.5, since: process", "process applies only to effects of slots"),
         ("do: change", "do: chance", '.yaml:8: deeds[0].do: "chance" is not an action; did you mean "change"?'),
         ("at: 2s", "at: noon", "deeds[0].at: 'noon' is not a duration"),
         ("at: 2s, ", "", "needs at: start, end, or a duration"),
-        ("at: 2s", "at: end", "makes no sense at the end"),
+        ("at: 2s", "at: end", "is not allowed with at: end"),
         ("every: 1m", "every: 0s", "every: must be more than 0 s"),
         ("code: power-limit, ", "", "change needs code"),
         ("code: power-limit", "kode: power-limit", 'unknown key; did you mean "code"?'),
         ("code: power-limit", "code: 7", "7 is not of type str"),
         ("{index}", "{indx}", '"{indx}" is not a field; did you mean "index"?'),
-        ("{index}", "{index", "its braces do not match"),
-        ("code: power-limit", 'code: x, about: "moon"', '"moon" is none of'),
+        ("{index}", "{index", "unbalanced braces"),
+        ("code: power-limit", 'code: x, about: "moon"', '"moon" is not one of'),
         ("[hw_accel_power_watts]", "[hw_accel_power_wats]", '.yaml:9: symptoms[0]: "hw_accel_power_wats" is'),
         ("[hw_accel_power_watts]", "hw_accel_power_watts", "is not a list"),
     ],
 )
-def test_a_mistake_is_reported_with_its_line_and_key(before: str, after: str, said: str) -> None:
-    assert said in refusal(before, after)
+def test_a_mistake_is_reported_with_its_line_and_key(before: str, after: str, message: str) -> None:
+    assert message in refusal(before, after)
 
 
-def test_xids_without_words_are_refused() -> None:
+def test_xids_without_a_driver_text_are_refused() -> None:
     with pytest.raises(ConfigError, match="7 is not an XID"):
         read(GOOD.replace('change, code: power-limit, text: "GPU {index} of {node}"', "xid, code: [79, 7]"))
 
@@ -113,8 +113,8 @@ def test_every_mistake_of_every_file_is_reported_at_once(tmp_path: Path) -> None
     (tmp_path / "gpu-lost.yaml").write_text("fault: node-lost\nlasts: 5m\n")
     with pytest.raises(ConfigError) as refused:
         load(tmp_path)
-    told = [(Path(problem.file).name, problem.line, problem.key) for problem in refused.value.problems]
-    assert told == [
+    problems = [(Path(problem.file).name, problem.line, problem.key) for problem in refused.value.problems]
+    assert problems == [
         ("gpu-lost.yaml", 1, "fault"),
         ("gpu-power-throttle.yaml", 2, "lasts"),
         ("gpu-power-throttle.yaml", 8, "deeds[0].at"),
@@ -122,11 +122,11 @@ def test_every_mistake_of_every_file_is_reported_at_once(tmp_path: Path) -> None
     assert "and 2 more" in str(refused.value)
 
 
-def test_a_negative_file_names_its_state_and_the_kind_it_concerns() -> None:
+def test_a_negative_file_names_its_state_and_entity_kind() -> None:
     text = "fault: engine-idle\nnegative: true\nentity: replica\nlasts: 5m\n"
     result = read(text, "engine-idle")
     assert (result.negative, result.kind, result.layer) == (True, EntityKind.REPLICA, None)
-    with pytest.raises(ConfigError, match="a negative file names the kind"):
+    with pytest.raises(ConfigError, match="a negative file needs its entity kind"):
         read(text.replace("entity: replica\n", ""), "engine-idle")
     with pytest.raises(ConfigError, match='"gpu-lost" is not a known state of never_a_fault'):
         read(text.replace("engine-idle", "gpu-lost"), "gpu-lost")

@@ -1,4 +1,4 @@
-"""Scenarios: what is shipped is well formed and can be arranged, and a file with a mistake is told by line."""
+"""Packaged scenarios are valid and can be arranged; errors in files are reported by line."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def world() -> World:
 
 
 def planned(world: World, scenario: Scenario, seed: int) -> tuple[Truth, ...]:
-    """The truths of a scenario on a world that is as new afterwards."""
+    """Returns the ground truths of a scenario and restores the world."""
     target = world if scenario.world == "standby" else world.fleets[0]
     try:
         return arrange(target, scenario, seed)
@@ -73,10 +73,10 @@ def scenario_file(folder: Path, text: str) -> Path:
     return path
 
 
-# --- what is shipped ----------------------------------------------------------------------------------
+# --- packaged scenarios -------------------------------------------------------------------------------
 
 
-def test_there_are_enough_of_every_sort() -> None:
+def test_there_are_enough_scenarios_of_every_type() -> None:
     events = [fault.fault for scenario in ALL for fault in scenario.faults if not FAULTS[fault.fault].negative]
     assert len(ALL) >= 80
     assert len(events) * len(scenarios.SCORING_SEEDS) >= 300
@@ -84,7 +84,7 @@ def test_there_are_enough_of_every_sort() -> None:
 
 
 @pytest.mark.parametrize("seed", scenarios.SCORING_SEEDS)
-def test_there_are_enough_storms_whatever_the_seed(world: World, seed: int) -> None:
+def test_there_are_enough_storms_for_any_seed(world: World, seed: int) -> None:
     storms = [scenario for scenario in ALL if touched(planned(world, scenario, seed)) >= STORM_ENTITIES]
     assert len(storms) >= 10
     assert sum(overlaps(scenario) for scenario in storms) >= 0.3 * len(storms)
@@ -108,7 +108,7 @@ def test_every_fault_happens_alone_and_every_state_is_a_negative_case() -> None:
     assert min(states.values()) >= 2
 
 
-def test_each_confusable_state_stands_beside_the_fault_that_it_resembles() -> None:
+def test_each_harmless_state_has_a_scenario_with_its_look_alike() -> None:
     beside = {
         (fault.fault, other.fault)
         for scenario in ALL
@@ -127,7 +127,7 @@ def test_the_main_lookalikes_meet_in_a_scenario() -> None:
     assert [pair for pair in MAIN_LOOKALIKES if frozenset(pair) not in met] == []
 
 
-def test_a_whole_cluster_is_lost_with_a_standby_beside_it() -> None:
+def test_a_scenario_loses_a_cluster_with_a_standby() -> None:
     lost = [scenario for scenario in ALL if any(fault.fault == "cluster-lost" for fault in scenario.faults)]
     assert len(lost) >= 2
     assert {scenario.world for scenario in lost} == {"standby"}
@@ -140,9 +140,9 @@ def test_scoring_sees_no_seed_and_no_load_of_tuning() -> None:
     assert not set(scenarios.SCORING_SEEDS) & set(scenarios.TUNING_SEEDS)
 
 
-def test_a_whole_score_fits_into_its_time() -> None:
+def test_a_full_score_fits_into_its_time() -> None:
     assert max(scenario.minutes for scenario in ALL) <= 27
-    # 4 cycles a minute of 0.1 s each on 2 cores, in under 8 of the 10 minutes.
+    # 4 cycles per minute of 0.1 s each on 2 cores, in under 8 of the 10 minutes.
     assert sum(scenario.minutes for scenario in ALL) * 4 * 0.1 / 2 < 8 * 60
 
 
@@ -174,7 +174,7 @@ def test_another_seed_chooses_other_entities(world: World) -> None:
 # --- words for entities -------------------------------------------------------------------------------
 
 
-def test_words_hold(world: World) -> None:
+def test_words_select_matching_entities(world: World) -> None:
     fleet = world.fleets[0]
     for seed in range(6):
         hung, beside = planned(world, named("hung-beside-idle"), seed)
@@ -190,7 +190,7 @@ def test_words_hold(world: World) -> None:
         assert planned(world, named("saturated-smaller-service"), seed)[0].entity.name == "code-14b"
 
 
-def test_same_means_what_rests_on_it_where_kinds_differ(world: World, tmp_path: Path) -> None:
+def test_same_selects_a_dependent_if_kinds_differ(world: World, tmp_path: Path) -> None:
     text = (
         "scenarios:\n- {id: one, faults: [{fault: gpu-thermal-throttle}, {fault: engine-hung, entity: same}]}\n"
         "- {id: two, faults: [{fault: gpu-thermal-throttle}, {fault: engine-hung, entity: same-node}]}\n"
@@ -204,7 +204,7 @@ def test_same_means_what_rests_on_it_where_kinds_differ(world: World, tmp_path: 
         assert set(scope_of(fleet, gpu.entity).nodes) == set(scope_of(fleet, replica.entity).nodes)
 
 
-def test_a_name_is_taken_as_it_is(world: World, tmp_path: Path) -> None:
+def test_a_name_selects_that_entity(world: World, tmp_path: Path) -> None:
     text = "scenarios:\n- {id: one, faults: [{fault: engine-hung, entity: chat-70b-3, after: 0s, lasts: 90s}]}\n"
     (scenario,) = load([scenario_file(tmp_path, text)])
     (truth,) = planned(world, scenario, 1)
@@ -213,7 +213,7 @@ def test_a_name_is_taken_as_it_is(world: World, tmp_path: Path) -> None:
     assert (scenario.load, scenario.minutes, scenario.faults[0].until) == ("weekly", 5, timedelta(seconds=90))
 
 
-# --- mistakes -----------------------------------------------------------------------------------------
+# --- errors -------------------------------------------------------------------------------------------
 
 HEAD = "# mine\nscenarios:\n  - id: one\n"
 TWICE = """    faults:
@@ -223,10 +223,10 @@ TWICE = """    faults:
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "key", "said"),
+    ("text", "line", "key", "message"),
     [
         ("    faults: [{fault: gpu-lots}]\n", 4, "scenarios[0].faults[0].fault", 'did you mean "gpu-lost"'),
-        ("    load: 0\n    faults: [{fault: gpu-lost}]\n", 4, "scenarios[0].load", "a load of zero"),
+        ("    load: 0\n    faults: [{fault: gpu-lost}]\n", 4, "scenarios[0].load", "a zero load"),
         ("    load: weakly\n    faults: [{fault: gpu-lost}]\n", 4, "scenarios[0].load", 'did you mean "weekly"'),
         ("    load: trace\n    faults: [{fault: gpu-lost}]\n", 4, "scenarios[0].load", "unknown load shape"),
         ("    faults:\n    - {fault: gpu-lost, lasts: 3 min}\n", 5, "scenarios[0].faults[0].lasts", "no"),
@@ -246,13 +246,13 @@ TWICE = """    faults:
         ),
     ],
 )
-def test_a_mistake_is_reported_with_its_line(tmp_path: Path, text: str, line: int, key: str, said: str) -> None:
+def test_a_mistake_is_reported_with_its_line(tmp_path: Path, text: str, line: int, key: str, message: str) -> None:
     path = scenario_file(tmp_path, HEAD + text)
     with pytest.raises(ConfigError) as caught:
         load([path])
     (problem,) = caught.value.problems
     assert (problem.file, problem.line, problem.key) == (str(path), line, key)
-    assert said in problem.message
+    assert message in problem.message
 
 
 def test_all_mistakes_are_reported_in_order_of_lines(tmp_path: Path) -> None:
@@ -262,9 +262,9 @@ def test_all_mistakes_are_reported_in_order_of_lines(tmp_path: Path) -> None:
     assert [problem.line for problem in caught.value.problems] == [2, 3, 4, 4]
 
 
-def test_an_id_stands_once_and_a_file_has_scenarios(tmp_path: Path) -> None:
+def test_ids_are_unique_and_a_file_has_scenarios(tmp_path: Path) -> None:
     twice = "scenarios:\n- {id: a, faults: [{fault: gpu-lost}]}\n- {id: a, faults: [{fault: gpu-lost}]}\n"
-    with pytest.raises(ConfigError, match=r"mine\.yaml:3: scenarios\[1\]\.id: 'a' is taken already"):
+    with pytest.raises(ConfigError, match=r"mine\.yaml:3: scenarios\[1\]\.id: 'a' is already used"):
         load([scenario_file(tmp_path, twice)])
     for text in ("", "scenario: []\n", "scenarios: {}\n"):
         with pytest.raises(ConfigError, match="expected the key scenarios"):
@@ -274,15 +274,15 @@ def test_an_id_stands_once_and_a_file_has_scenarios(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "message"),
     [
         ("{fault: engine-hung, entity: chat-7b-1}", "no replica 'chat-7b-1'"),
         ("{fault: engine-hung, entity: serving near-node}", "unknown word 'near-node'"),
         ("{fault: nvlink-degraded, entity: same-node other-node}", "no gpu that is same-node and other-node"),
     ],
 )
-def test_what_shows_only_on_a_world_is_reported_with_its_line_too(
-    world: World, tmp_path: Path, fault: str, said: str
+def test_errors_found_on_a_world_are_reported_with_their_line(
+    world: World, tmp_path: Path, fault: str, message: str
 ) -> None:
     one = "scenarios:\n- id: one\n  faults:\n  - {fault: engine-hung, entity: chat-70b-0}\n"
     (scenario,) = load([scenario_file(tmp_path, f"{one}  - {fault}\n")])
@@ -290,14 +290,14 @@ def test_what_shows_only_on_a_world_is_reported_with_its_line_too(
         arrange(world, scenario, 3)
     (problem,) = caught.value.problems
     assert (problem.line, problem.key) == (5, "scenarios[0].faults[1].entity")
-    assert said in problem.message
+    assert message in problem.message
     assert not world.fleets[0].injections
 
 
-def test_what_another_fault_rules_out_is_reported_with_the_reason(world: World, tmp_path: Path) -> None:
+def test_a_conflict_with_another_fault_is_reported_with_the_reason(world: World, tmp_path: Path) -> None:
     twice = "scenarios:\n- id: one\n  faults:\n  - {fault: monitor-blind}\n  - {fault: monitor-blind, after: 6m}\n"
     (scenario,) = load([scenario_file(tmp_path, twice)])
-    with pytest.raises(ConfigError, match=r":5: scenarios\[0\].faults\[1\].fault: .*has monitor-blind already"):
+    with pytest.raises(ConfigError, match=r":5: scenarios\[0\].faults\[1\].fault: .*already has monitor-blind"):
         arrange(world, scenario, 3)
 
 

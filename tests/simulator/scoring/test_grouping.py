@@ -1,4 +1,4 @@
-"""Pairs of alerts: those that belong to one fault against those that lie in one incident."""
+"""Pairs of alerts of one fault against pairs of one incident."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ PLACES = (ONE, CHAT, ONE, OTHER, CODE)  # three of the one, two of the other: 3 
 @pytest.mark.parametrize(
     ("incidents", "precision", "recall", "f1"),
     [
-        (("a", "a", "a", "b", "b"), 1.0, 1.0, 1.0),  # as it is
-        (("a", "a", "a", "a", "a"), 0.4, 1.0, 8 / 14),  # all in one
-        ((None, None, None, None, None), None, 0.0, 0.0),  # all alone
-        (("a", "b", "c", "d", "e"), None, 0.0, 0.0),  # each in an incident of its own
+        (("a", "a", "a", "b", "b"), 1.0, 1.0, 1.0),  # correct
+        (("a", "a", "a", "a", "a"), 0.4, 1.0, 8 / 14),  # one incident
+        ((None, None, None, None, None), None, 0.0, 0.0),  # no incident
+        (("a", "b", "c", "d", "e"), None, 0.0, 0.0),  # one incident per alert
         (("a", "a", "b", "b", "b"), 0.5, 0.5, 0.5),  # one alert with the wrong fault
     ],
 )
@@ -63,7 +63,7 @@ def test_grouping_by_hand(incidents, precision, recall, f1) -> None:
     assert result["by_storm"]["s"]["alerts"] == 5
 
 
-def test_where_nothing_can_be_paired_there_is_no_figure() -> None:
+def test_without_pairs_there_is_no_figure() -> None:
     for seen in ((), fired((ONE, "a")), fired((ONE, "a"), (OTHER, "b"))):
         assert score([run(BOTH, seen)])["pairwise_f1"] is None
     assert score([])["by_storm"] == {}
@@ -78,14 +78,14 @@ def test_only_storms_are_judged_and_their_pairs_are_pooled_but_not_mixed() -> No
     assert set(result["by_storm"]) == {"s"}
 
 
-def test_an_alert_of_no_fault_belongs_with_nothing() -> None:
+def test_an_alert_without_a_fault_forms_no_true_pair() -> None:
     stranger = EntityRef("c", EntityKind.NODE, None, "node-9")
     assert pairs_of(run(BOTH, fired((ONE, "a"), (stranger, "a"), (stranger, "a"))), GRACE) == Pairs(0, 3, 0)
     late = fired((ONE, "a"), (CHAT, "a"), minutes=17.5)
     assert pairs_of(run(BOTH, late), GRACE) == Pairs(0, 1, 0)
 
 
-def test_what_is_as_near_to_two_faults_is_not_judged_with_either() -> None:
+def test_an_alert_equally_near_to_two_faults_is_not_scored_with_either() -> None:
     two = (fault(ONE, CHAT, PEER), fault(PEER, CHAT, ONE))
     seen = fired((ONE, "a"), (PEER, "b"), (CHAT, "a"), (CHAT, "b"))
     assert pairs_of(run(two, seen), GRACE) == Pairs(0, 0, 0)
@@ -93,14 +93,14 @@ def test_what_is_as_near_to_two_faults_is_not_judged_with_either() -> None:
     assert pairs_of(run(two, together), GRACE) == Pairs(0, 1, 0)
 
 
-def test_what_is_beside_a_fault_belongs_to_it_unless_another_is_nearer() -> None:
+def test_an_alert_near_a_fault_belongs_to_it_unless_another_is_nearer() -> None:
     alone = (fault(ONE, CHAT, PEER),)
     assert pairs_of(run(alone, fired((ONE, "a"), (PEER, "a"))), GRACE) == Pairs(1, 1, 1)
     nearer = (fault(ONE, CHAT, PEER), fault(PEER, CODE))
     assert pairs_of(run(nearer, fired((ONE, "a"), (PEER, "a"))), GRACE) == Pairs(0, 1, 0)
 
 
-def test_a_fault_of_a_cluster_reaches_all_of_it_and_nothing_else() -> None:
+def test_a_cluster_fault_contains_only_its_cluster() -> None:
     whole = InjectedFault("cluster-lost", CLUSTER, at(5), at(15), frozenset({CLUSTER}))
     elsewhere = EntityRef("d", EntityKind.NODE, None, "node-0")
     assert pairs_of(run((whole,), fired((ONE, "a"), (OTHER, "a"), (elsewhere, "a"))), GRACE) == Pairs(1, 3, 1)
@@ -124,7 +124,7 @@ def test_counting_by_a_table_is_counting_pair_by_pair(seed: int) -> None:
     assert pairs_of(run(faults, seen), GRACE) == Pairs(true, placed, both)
 
 
-def test_the_measure_is_the_harmonic_mean_and_refuses_what_cannot_be() -> None:
+def test_f1_is_the_harmonic_mean_and_refuses_impossible_counts() -> None:
     assert pairwise_f1(6, 8, 12) == pytest.approx(2 / (8 / 6 + 12 / 6))
     assert pairwise_f1(0, 0, 0) is None
     with pytest.raises(ValueError, match="7 pairs in both"):

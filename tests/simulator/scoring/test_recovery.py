@@ -1,4 +1,4 @@
-"""Recovery is what the fleet shows: the end of the harm, and not a pause of it."""
+"""Recovery is the end of the impact on the fleet, not a pause of it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def watched(fleet: Fleet, fault: str, minutes: int = 10) -> Recovery:
     return Recovery(fleet, fleet.injections[-1])
 
 
-def look(recovery: Recovery, seconds: int) -> None:
+def follow(recovery: Recovery, seconds: int) -> None:
     for _ in range(seconds // 15):
         recovery.fleet.step(LOOK)
         recovery.update()
@@ -38,43 +38,43 @@ def restart(fleet: Fleet, name: str = "chat-70b-2") -> None:
 
 
 @pytest.mark.slow
-def test_a_fault_that_comes_and_goes_is_not_over_in_a_pause(fleet: Fleet) -> None:
+def test_an_intermittent_fault_is_not_over_in_a_pause(fleet: Fleet) -> None:
     recovery = watched(fleet, "gpu-memory-fragmentation", minutes=14)
     for _ in range(20):
-        look(recovery, 15)
+        follow(recovery, 15)
         assert recovery.at is None
     restart(fleet)
-    look(recovery, 420)
+    follow(recovery, 420)
     assert recovery.at is not None
     assert recovery.at > START.timestamp() + 300
 
 
 def test_impact_that_returns_withdraws_the_recovery(fleet: Fleet) -> None:
     recovery = watched(fleet, "engine-asleep")
-    look(recovery, 30)
+    follow(recovery, 30)
     pod = fleet.pod_named("chat-70b-2")
     assert pod is not None
     fleet.router.weights[pod.slot] = 0.0
-    look(recovery, 75)
+    follow(recovery, 75)
     assert recovery.at is not None
     fleet.router.weights[pod.slot] = 1.0
-    look(recovery, 30)
+    follow(recovery, 30)
     assert recovery.at is None
 
 
 def test_a_leak_without_impact_is_over_once_a_new_process_serves(fleet: Fleet) -> None:
     recovery = watched(fleet, "gpu-memory-leak", minutes=13)
-    look(recovery, 120)
+    follow(recovery, 120)
     assert recovery.at is None
     restart(fleet)
-    look(recovery, 30)
-    assert recovery.at is None, "it is still starting"
-    look(recovery, 240)
+    follow(recovery, 30)
+    assert recovery.at is None, "its process is still starting"
+    follow(recovery, 240)
     assert recovery.at is not None
 
 
-def test_a_fault_of_a_place_without_impact_ends_only_by_itself(fleet: Fleet) -> None:
+def test_a_fault_bound_to_a_place_without_impact_ends_only_by_itself(fleet: Fleet) -> None:
     inject(fleet, "stale-metrics", duration=timedelta(minutes=3))
     recovery = Recovery(fleet, fleet.injections[-1])
-    look(recovery, 240)
+    follow(recovery, 240)
     assert recovery.at is None

@@ -46,7 +46,7 @@ def incident(
     priority=Priority.P1,
     paged=True,
     called=False,
-    told=True,
+    notified=True,
     until=None,
     confidences=(),
 ):
@@ -58,7 +58,7 @@ def incident(
         hypotheses=tuple(named),
         entities=frozenset(entities),
         paged_at=at(minutes) if paged else None,
-        notified_at=at(minutes) if told else None,
+        notified_at=at(minutes) if notified else None,
         confidences=tuple(confidences),
         called_at=at(minutes) if called else None,
     )
@@ -69,10 +69,10 @@ def run(injected=(), incidents=(), **more) -> Run:
     return Run(injected=tuple(injected), incidents=tuple(incidents), **values)
 
 
-@pytest.mark.parametrize(("minutes", "found"), [(4.9, False), (5, True), (15, True), (17, True), (17.1, False)])
-def test_an_incident_counts_from_the_start_to_two_minutes_after_the_end(minutes: float, found: bool) -> None:
+@pytest.mark.parametrize(("minutes", "detected"), [(4.9, False), (5, True), (15, True), (17, True), (17.1, False)])
+def test_an_incident_counts_from_the_start_to_two_minutes_after_the_end(minutes: float, detected: bool) -> None:
     (verdict,) = verdicts(run([fault()], [incident(1, minutes)]))
-    assert (verdict.incident is not None) is found
+    assert (verdict.incident is not None) is detected
 
 
 def test_an_incident_off_the_path_detects_nothing_and_is_a_false_page() -> None:
@@ -83,7 +83,7 @@ def test_an_incident_off_the_path_detects_nothing_and_is_a_false_page() -> None:
     assert seen["distinct_incidents_lost"] == 1
 
 
-def test_one_incident_answers_for_one_fault_and_the_earliest_goes_first() -> None:
+def test_one_incident_matches_one_fault_earliest_first() -> None:
     both = [fault(start=5), fault("kv-pressure", start=6)]
     one = score([run(both, [incident(1, 7)])])
     assert one["recall"] == 0.5
@@ -94,7 +94,7 @@ def test_one_incident_answers_for_one_fault_and_the_earliest_goes_first() -> Non
     assert two["median_delay_seconds"] == 120
 
 
-def test_precision_counts_loud_incidents_only_and_recall_any() -> None:
+def test_precision_counts_only_notified_incidents_and_recall_any() -> None:
     seen = score(
         [run([fault()], [incident(1, 6, priority=Priority.P3, paged=False), incident(2, 9, entities=(OTHER,))])]
     )
@@ -102,7 +102,7 @@ def test_precision_counts_loud_incidents_only_and_recall_any() -> None:
     assert seen["precision"] == 0
 
 
-def test_runs_of_several_seeds_are_pooled_though_their_incidents_are_called_alike() -> None:
+def test_runs_of_several_seeds_are_pooled_despite_equal_incident_ids() -> None:
     right, wrong = run([fault()], [incident(1, 6)]), run([fault()], [incident(1, 6, entities=(OTHER,))])
     pooled = score([right, wrong])
     assert (pooled["events"], pooled["recall"], pooled["precision"], pooled["false_pages"]) == (2, 0.5, 0.5, 1)
@@ -169,7 +169,7 @@ def test_faults_for_people_are_not_counted_as_repairs() -> None:
     assert sum(has_remedy(name) for name in faults()) > 20
 
 
-def test_nothing_gives_no_shares() -> None:
+def test_no_runs_have_no_ratios() -> None:
     empty = score([])
     assert empty["scenarios"] == empty["events"] == empty["false_pages"] == 0
     for share in ("precision", "recall", "ac1", "right_abstention", "false_pages_per_target_day_upper95"):
@@ -187,7 +187,7 @@ def test_target_days_and_their_bound() -> None:
     assert seen["false_pages_per_target_day_upper95"] == pytest.approx(2.996, abs=0.01)
 
 
-def test_a_drill_is_passed_when_found_named_and_repaired() -> None:
+def test_a_drill_passes_if_detected_named_and_remediated() -> None:
     named = [(REPLICA, "engine-hung")]
     good = run(
         [fault(recovered_at=at(8))],
@@ -202,7 +202,7 @@ def test_a_drill_is_passed_when_found_named_and_repaired() -> None:
     assert (misnamed.passed, misnamed.named_entity_correct, misnamed.named_fault_correct) == (False, True, False)
 
 
-def test_a_drill_of_several_faults_is_passed_when_each_of_them_is() -> None:
+def test_a_drill_of_several_faults_passes_if_each_fault_does() -> None:
     first, second = fault("clock-skew"), fault("disk-slow", OTHER, start=7)
     results = incident(1, 6, (REPLICA, "clock-skew"))
     result = drill_result(run([second, first], [results]), 7, {})
@@ -218,11 +218,11 @@ def test_a_message_of_any_priority_notifies() -> None:
     quiet = incident(1, 6, priority=Priority.P3, paged=False)
     result = drill_result(run([fault()], [quiet]), 7, {})
     assert (result.notified, result.pages) == (True, 0)
-    unsaid = incident(1, 6, priority=Priority.P3, paged=False, told=False)
-    assert not drill_result(run([fault()], [unsaid]), 7, {}).notified
+    unsent = incident(1, 6, priority=Priority.P3, paged=False, notified=False)
+    assert not drill_result(run([fault()], [unsent]), 7, {}).notified
 
 
-def test_confidences_are_held_against_what_was_true() -> None:
+def test_confidences_are_compared_with_the_ground_truth() -> None:
     right, wrong = (REPLICA, "engine-hung"), (REPLICA, "engine-dead")
     seen = score([
         run([fault()], [incident(1, 6, right, confidences=(0.9,))]),

@@ -83,7 +83,7 @@ def test_scaling_out_and_in(fleet: Fleet, control: Control) -> None:
     assert control.act("d", "scale", "chat-70b", {"replicas": 99}).status is OutcomeStatus.FAILED
 
 
-def test_a_dry_run_changes_nothing_and_is_not_remembered(fleet: Fleet, control: Control) -> None:
+def test_a_dry_run_changes_nothing_and_is_not_stored(fleet: Fleet, control: Control) -> None:
     assert control.act("a", "cordon", "node-1", dry_run=True).status is OutcomeStatus.DRY_RUN
     assert not fleet.pods.cordoned.any()
     assert control.act("a", "cordon", "node-1").status is OutcomeStatus.DONE
@@ -101,7 +101,7 @@ def test_a_dry_run_changes_nothing_and_is_not_remembered(fleet: Fleet, control: 
         ("shift_traffic", "chat-70b-1", {"weight": "half"}, "between 0 and 1"),
     ],
 )
-def test_nonsense_is_refused_in_one_sentence(
+def test_invalid_actions_are_refused_in_one_sentence(
     control: Control, kind: str, target: str, params: dict[str, object], sentence: str
 ) -> None:
     with pytest.raises(UsageError, match=sentence) as refused:

@@ -1,4 +1,4 @@
-"""What is said where nobody answers is heard once somebody does."""
+"""Lines of an unreachable host arrive once it responds."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def fleet() -> Fleet:
     return Fleet(spec(CALM), seed=5, start=NOON)
 
 
-def speak(fleet: Fleet) -> None:
-    """One line of each voice, about the first host or what runs on it."""
+def write_entries(fleet: Fleet) -> None:
+    """Writes one entry of each source, about the first host or its pods."""
     pod = fleet.pods.on_node(0)[0]
     about = fleet.entity(EntityKind.POD, pod.name, pod.service.namespace)
     gpu = fleet.entity(EntityKind.GPU, fleet.gpu_uuid(0))
@@ -31,28 +31,28 @@ def speak(fleet: Fleet) -> None:
 
 
 def test_everything_is_received_once_and_in_order(fleet: Fleet) -> None:
-    heard = EventFeed(fleet)
-    heard.news()
-    speak(fleet)
-    assert [event.code for event in heard.news()] == ["kernel", "engine", "kubernetes", "change"]
-    assert heard.news() == []
+    feed = EventFeed(fleet)
+    feed.new_events()
+    write_entries(fleet)
+    assert [event.code for event in feed.new_events()] == ["kernel", "engine", "kubernetes", "change"]
+    assert feed.new_events() == []
 
 
-def test_a_host_out_of_reach_keeps_its_logs_until_it_answers(fleet: Fleet) -> None:
-    heard = EventFeed(fleet)
-    heard.news()
+def test_logs_of_an_unreachable_host_arrive_once_it_responds(fleet: Fleet) -> None:
+    feed = EventFeed(fleet)
+    feed.new_events()
     fleet.effects.nodes.reachable[0] = 0.0
-    speak(fleet)
-    assert [event.code for event in heard.news()] == ["kubernetes", "change"]
+    write_entries(fleet)
+    assert [event.code for event in feed.new_events()] == ["kubernetes", "change"]
     fleet.effects.nodes.reachable[0] = 1.0
-    assert [event.code for event in heard.news()] == ["kernel", "engine"]
+    assert [event.code for event in feed.new_events()] == ["kernel", "engine"]
 
 
-def test_of_a_cluster_out_of_sight_nothing_is_received(fleet: Fleet) -> None:
-    heard = EventFeed(fleet)
-    heard.news()
+def test_an_unreachable_cluster_sends_no_events(fleet: Fleet) -> None:
+    feed = EventFeed(fleet)
+    feed.new_events()
     fleet.effects.cluster.seen[0] = 0.0
-    speak(fleet)
-    assert heard.news() == []
+    write_entries(fleet)
+    assert feed.new_events() == []
     fleet.effects.cluster.seen[0] = 1.0
-    assert len(heard.news()) == 4
+    assert len(feed.new_events()) == 4

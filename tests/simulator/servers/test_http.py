@@ -48,7 +48,7 @@ def urls(server: FleetServer) -> dict[str, str]:
     return {target["name"]: target["url"] for target in server.targets()["targets"]}
 
 
-def test_every_target_answers_on_a_port_of_its_own() -> None:
+def test_every_target_responds_on_its_own_port() -> None:
     async def scene(fleet: Fleet, server: FleetServer, client: aiohttp.ClientSession) -> None:
         listed = urls(server)
         assert len(listed) == len({url.split("/")[2] for url in listed.values()}) == 45
@@ -81,11 +81,11 @@ def test_the_list_of_targets_is_a_configuration() -> None:
     play(scene)
 
 
-def test_dead_engines_and_exporters_refuse_and_come_back_on_their_port() -> None:
+def test_dead_engines_and_exporters_refuse_and_return_on_their_port() -> None:
     async def scene(fleet: Fleet, server: FleetServer, client: aiohttp.ClientSession) -> None:
         listed = urls(server)
         engine, exporter = listed["chat-70b-3"], listed["dcgm-node-2"]
-        await get(client, engine)  # leaves a kept-alive connection behind
+        await get(client, engine)  # opens a keep-alive connection
         inject(fleet, "engine-dead", "chat-70b-3", duration=timedelta(seconds=40))
         inject(fleet, "exporter-down", "node-2", duration=timedelta(seconds=40))
         fleet.step(timedelta(seconds=15))
@@ -120,13 +120,13 @@ def test_a_hung_engine_reports_healthy_while_its_load_grows() -> None:
 
 def test_actions_and_faults_use_the_control_endpoints() -> None:
     async def scene(fleet: Fleet, server: FleetServer, client: aiohttp.ClientSession) -> None:
-        door = f"{server.base_url}/control/actions"
+        endpoint = f"{server.base_url}/control/actions"
         target = {"cluster": "demo", "kind": "node", "namespace": None, "name": "node-1"}
-        asked = {"id": "x1", "kind": "cordon", "target": target, "params": {}}
-        assert await post(client, door, asked) == (200, {"status": "done", "detail": "node-1 takes no new pods"})
-        assert await post(client, door, asked) == (200, {"status": "done", "detail": "node-1 takes no new pods"})
-        by_key = {**asked, "id": "x2", "target": "demo/node//node-1"}
-        assert (await post(client, door, by_key))[1]["status"] == "already"
+        action = {"id": "x1", "kind": "cordon", "target": target, "params": {}}
+        assert await post(client, endpoint, action) == (200, {"status": "done", "detail": "node-1 is cordoned"})
+        assert await post(client, endpoint, action) == (200, {"status": "done", "detail": "node-1 is cordoned"})
+        by_key = {**action, "id": "x2", "target": "demo/node//node-1"}
+        assert (await post(client, endpoint, by_key))[1]["status"] == "already"
         status, truth = await post(
             client, f"{server.base_url}/control/faults", {"fault": "exporter-down", "entity": "node-1", "seconds": 60}
         )
@@ -141,7 +141,7 @@ NONSENSE: tuple[tuple[str, Any, str], ...] = (
     ("actions", {"id": "1", "kind": "cordon", "target": {"kind": "shed", "name": "x"}}, "not a kind of entity"),
     ("actions", {"id": "1", "kind": "cordon", "target": "a/b/c/d"}, "is not an entity"),
     ("actions", {"id": "1", "kind": "restart_pod", "target": "pod/nobody"}, "no pod 'nobody'"),
-    ("faults", {"fault": "gpu-loss"}, "no fault"),
+    ("faults", {"fault": "gpu-loss"}, "unknown fault"),
     ("faults", {"fault": "gpu-lost", "seconds": "long"}, "seconds 'long' is not a number"),
     ("faults", {"fault": "gpu-lost", "after_seconds": []}, "after_seconds [] is not a number"),
     ("faults", {"fault": "gpu-lost", "seed": 1.5}, "seed 1.5 is not a whole number"),
@@ -151,8 +151,8 @@ NONSENSE: tuple[tuple[str, Any, str], ...] = (
 
 def test_an_invalid_request_is_refused_in_one_sentence() -> None:
     async def scene(fleet: Fleet, server: FleetServer, client: aiohttp.ClientSession) -> None:
-        for door, body, sentence in NONSENSE:
-            status, answer = await post(client, f"{server.base_url}/control/{door}", body)
+        for endpoint, body, sentence in NONSENSE:
+            status, answer = await post(client, f"{server.base_url}/control/{endpoint}", body)
             assert status == 400, body
             assert sentence in answer["error"]["message"]
             assert answer["error"]["hint"]
@@ -161,7 +161,7 @@ def test_an_invalid_request_is_refused_in_one_sentence() -> None:
     play(scene)
 
 
-def test_the_inbox_keeps_what_webhooks_bring() -> None:
+def test_the_inbox_stores_webhook_messages() -> None:
     async def scene(fleet: Fleet, server: FleetServer, client: aiohttp.ClientSession) -> None:
         async with client.post(f"{server.base_url}/control/inbox", data="hello") as answer:
             assert answer.status == 204
@@ -200,7 +200,7 @@ def silent(fleet: Fleet, *effects: tuple[str, str, int, float]) -> Bent:
     return held
 
 
-def test_a_host_that_is_cut_off_lets_its_clients_wait() -> None:
+def test_requests_to_an_unreachable_host_wait() -> None:
     async def scene(fleet: Fleet, server: FleetServer, client: aiohttp.ClientSession) -> None:
         listed = urls(server)
         held = silent(fleet, ("nodes", "reachable", 2, 0.0))
@@ -216,7 +216,7 @@ def test_a_host_that_is_cut_off_lets_its_clients_wait() -> None:
     play(scene)
 
 
-def test_requests_that_wait_for_ever_do_not_hold_up_the_end() -> None:
+def test_waiting_requests_do_not_delay_shutdown() -> None:
     waiting: list[asyncio.Task[tuple[int, bytes]]] = []
 
     async def scene(fleet: Fleet, server: FleetServer, client: aiohttp.ClientSession) -> None:
@@ -232,7 +232,7 @@ def test_requests_that_wait_for_ever_do_not_hold_up_the_end() -> None:
     play(scene, closes=True)
 
 
-def test_an_engine_without_its_core_answers_503_at_both_endpoints() -> None:
+def test_an_engine_without_its_core_returns_503_at_both_endpoints() -> None:
     async def scene(fleet: Fleet, server: FleetServer, client: aiohttp.ClientSession) -> None:
         url = urls(server)["chat-70b-0"]
         silent(fleet, ("slots", "core_dead", 0, 1.0))
@@ -242,7 +242,7 @@ def test_an_engine_without_its_core_answers_503_at_both_endpoints() -> None:
     play(scene)
 
 
-def test_pages_that_are_not_listed_are_served_all_the_same() -> None:
+def test_unlisted_pages_are_served() -> None:
     async def scene(fleet: Fleet, server: FleetServer, client: aiohttp.ClientSession) -> None:
         assert "istio-gateway" not in urls(server)
         status, body = await get(client, f"{server.base_url}/istio-gateway/metrics")
@@ -253,23 +253,25 @@ def test_pages_that_are_not_listed_are_served_all_the_same() -> None:
     play(scene)
 
 
-def test_faults_are_ordered_listed_and_ended_over_http() -> None:
+def test_faults_are_injected_listed_and_ended_over_http() -> None:
     async def scene(fleet: Fleet, server: FleetServer, client: aiohttp.ClientSession) -> None:
-        door = f"{server.base_url}/control/faults"
-        status, told = await post(client, door, {"fault": "exporter-down", "entity": "node-1", "after_seconds": 30})
-        assert (status, told["start"], told["running"]) == (200, "2026-11-18T12:00:30Z", True)
-        async with client.get(door) as answer:
+        endpoint = f"{server.base_url}/control/faults"
+        status, injected = await post(
+            client, endpoint, {"fault": "exporter-down", "entity": "node-1", "after_seconds": 30}
+        )
+        assert (status, injected["start"], injected["running"]) == (200, "2026-11-18T12:00:30Z", True)
+        async with client.get(endpoint) as answer:
             listed = await answer.json()
         assert "gpu-lost" in {known["id"] for known in listed["known"]}
-        assert [one["id"] for one in listed["ordered"]] == [told["id"]]
+        assert [one["id"] for one in listed["ordered"]] == [injected["id"]]
         fleet.step(timedelta(seconds=45))
         with pytest.raises(aiohttp.ClientConnectorError):
             await get(client, urls(server)["dcgm-node-1"])
-        status, _ = await post(client, f"{door}/stop", {"id": told["id"]})
+        status, _ = await post(client, f"{endpoint}/stop", {"id": injected["id"]})
         assert status == 200
         fleet.step(timedelta(seconds=2))
         assert (await get(client, urls(server)["dcgm-node-1"]))[0] == 200
-        assert (await post(client, f"{door}/stop", {"id": "nothing"}))[0] == 400
+        assert (await post(client, f"{endpoint}/stop", {"id": "nothing"}))[0] == 400
 
     play(scene)
 
@@ -292,13 +294,13 @@ def test_several_clusters_are_served_side_by_side() -> None:
                     assert (await get(client, url))[0] == 200
                 assert (await get(client, f"{server.base_url}/away/k8s/version"))[0] == 200
                 target = {"cluster": "away", "kind": "node", "namespace": None, "name": "away-node-1"}
-                asked = {"id": "x", "kind": "cordon", "target": target}
-                assert (await post(client, f"{server.base_url}/control/actions", asked))[1]["status"] == "done"
+                action = {"id": "x", "kind": "cordon", "target": target}
+                assert (await post(client, f"{server.base_url}/control/actions", action))[1]["status"] == "done"
                 assert [fleet.pods.cordoned.tolist() for fleet in world.fleets] == [
                     [False] * 4,
                     [False, True, False, False],
                 ]
-                lost = {**asked, "id": "y", "target": {**target, "cluster": "nowhere"}}
+                lost = {**action, "id": "y", "target": {**target, "cluster": "nowhere"}}
                 status, answer = await post(client, f"{server.base_url}/control/actions", lost)
                 assert (status, answer["error"]["hint"]) == (400, "clusters: small, away")
         finally:

@@ -1,4 +1,4 @@
-"""The doors of a fleet: kernel logs, container logs and the Kubernetes API, as a real cluster would answer."""
+"""Kernel logs, container logs and the Kubernetes API of a fleet respond like a real cluster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from outrider.clock import parse_rfc3339
 from outrider.model import EntityKind, EntityRef
 from simulator.fleet import Fleet
 from simulator.journal import JournalSource
-from simulator.kubernetes.api_view import MOST_CHANGES, ExpiredError, KubernetesView, Wanted
+from simulator.kubernetes.api_view import MOST_CHANGES, ExpiredError, KubernetesView, ObjectSelection
 from simulator.servers.log_and_api_endpoints import add_routes, event_settings
 from simulator.spec.fleets import default_spec
 
@@ -29,7 +29,7 @@ RECORD = re.compile(r"\d+,\d+,\d+,-;.*")
 
 
 class EndpointClient:
-    """A client of a fleet's doors."""
+    """A client of a fleet's endpoints."""
 
     def __init__(self, fleet: Fleet, url: str, client: aiohttp.ClientSession) -> None:
         self.fleet, self.url, self.client = fleet, url, client
@@ -91,15 +91,15 @@ def play(scene: Callable[[EndpointClient], Awaitable[None]]) -> None:
 # --- kernel logs ----------------------------------------------------------------------------------
 
 
-def test_an_xid_stands_in_the_log_of_its_node_with_the_address_of_its_device() -> None:
+def test_an_xid_is_in_the_log_of_its_node_with_its_device_address() -> None:
     async def scene(client: EndpointClient) -> None:
         begun = await client.records("node-1")
         client.write(JournalSource.KERNEL, client.gpu(11), "xid", "pid=4711, name=python3, Ch 00000008", xid="43")
         client.write(JournalSource.KERNEL, client.gpu(11), "xid", "GPU has fallen off the bus.", xid="79")
         result = await client.records("node-1")
         assert result[: len(begun)] == begun
-        told, _, first, second = [line.split(";", 1)[1] for line in result[len(begun) :]]
-        assert told == f"NVRM: GPU at PCI:0000:4c:00: {client.fleet.gpu_uuid(11)}"
+        device_line, _, first, second = [line.split(";", 1)[1] for line in result[len(begun) :]]
+        assert device_line == f"NVRM: GPU at PCI:0000:4c:00: {client.fleet.gpu_uuid(11)}"
         assert first == "NVRM: Xid (PCI:0000:4c:00): 43, pid=4711, name=python3, Ch 00000008"
         fallen = "79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
         assert second == f"NVRM: Xid (PCI:0000:4c:00): {fallen}"
@@ -110,7 +110,7 @@ def test_an_xid_stands_in_the_log_of_its_node_with_the_address_of_its_device() -
     play(scene)
 
 
-def test_a_pod_that_is_killed_is_named_by_its_cgroup() -> None:
+def test_a_killed_pod_is_named_by_its_cgroup() -> None:
     async def scene(client: EndpointClient) -> None:
         pod = client.fleet.pod_named("chat-70b-0")
         assert pod is not None
@@ -125,7 +125,7 @@ def test_a_pod_that_is_killed_is_named_by_its_cgroup() -> None:
     play(scene)
 
 
-def test_after_a_reboot_the_sequence_begins_anew_under_another_boot_id() -> None:
+def test_a_reboot_restarts_the_sequence_with_a_new_boot_id() -> None:
     async def scene(client: EndpointClient) -> None:
         async def boot() -> tuple[str, datetime]:
             async with client.client.get(f"{client.url}/klog/node-2") as answer:
@@ -146,7 +146,7 @@ def test_after_a_reboot_the_sequence_begins_anew_under_another_boot_id() -> None
     play(scene)
 
 
-def test_who_is_not_there_and_who_cannot_be_reached() -> None:
+def test_unknown_and_unreachable_nodes() -> None:
     async def scene(client: EndpointClient) -> None:
         assert (await client.get("/klog/nobody"))[0] == 404
         assert (await client.get("/klog/node-0", after="x"))[0] == 400
@@ -165,7 +165,7 @@ def test_who_is_not_there_and_who_cannot_be_reached() -> None:
 # --- container logs -------------------------------------------------------------------------------
 
 
-def test_a_container_log_is_cut_as_requested() -> None:
+def test_a_container_log_is_limited_as_requested() -> None:
     async def scene(client: EndpointClient) -> None:
         path = "/k8s/api/v1/namespaces/serving/pods/chat-70b-1/log"
         client.fleet.step(timedelta(seconds=10))
@@ -185,7 +185,7 @@ def test_a_container_log_is_cut_as_requested() -> None:
     play(scene)
 
 
-def test_a_new_container_has_a_log_of_its_own_and_the_old_one_can_still_be_read() -> None:
+def test_a_new_container_has_its_own_log_and_the_old_one_stays_readable() -> None:
     async def scene(client: EndpointClient) -> None:
         fleet, path = client.fleet, "/k8s/api/v1/namespaces/serving/pods/chat-70b-1/log"
         pod = fleet.pod_named("chat-70b-1")
@@ -244,7 +244,7 @@ def test_a_crashed_pod_waits_in_crash_loop_and_reports_its_last_end() -> None:
     play(scene)
 
 
-def test_a_list_comes_in_pages_and_a_token_grows_old() -> None:
+def test_lists_are_paged_and_tokens_expire() -> None:
     async def scene(client: EndpointClient) -> None:
         names, token, pages = [], "", 0
         while True:
@@ -260,7 +260,7 @@ def test_a_list_comes_in_pages_and_a_token_grows_old() -> None:
     play(scene)
 
 
-def test_selectors_choose() -> None:
+def test_selectors_filter_objects() -> None:
     async def scene(client: EndpointClient) -> None:
         async def names(path: str, **params: str) -> int:
             return len((await client.json(path, **params))["items"])
@@ -273,7 +273,7 @@ def test_selectors_choose() -> None:
     play(scene)
 
 
-def test_the_same_event_again_raises_its_count_and_old_ones_go() -> None:
+def test_a_repeated_event_raises_its_count_and_old_events_expire() -> None:
     async def scene(client: EndpointClient) -> None:
         client.write(JournalSource.KUBERNETES, client.pod("chat-70b-0"), "BackOff", "Back-off", type="Warning")
         client.fleet.step(timedelta(seconds=10))
@@ -287,7 +287,7 @@ def test_the_same_event_again_raises_its_count_and_old_ones_go() -> None:
     play(scene)
 
 
-def test_a_rollout_makes_a_revision_and_a_rollback_takes_up_the_old_one() -> None:
+def test_a_rollout_creates_a_revision_and_a_rollback_reuses_the_old_one() -> None:
     async def scene(client: EndpointClient) -> None:
         fleet, path = client.fleet, "/apis/apps/v1/namespaces/serving"
 
@@ -332,15 +332,20 @@ async def lines_of(answer: aiohttp.ClientResponse, count: int) -> list[tuple[str
 def test_a_watch_streams_changes_as_the_fleet_moves() -> None:
     async def scene(client: EndpointClient) -> None:
         version = (await client.json("/api/v1/pods"))["metadata"]["resourceVersion"]
-        asked = {"watch": "true", "resourceVersion": version, "timeoutSeconds": "30", "allowWatchBookmarks": "true"}
-        async with client.client.get(f"{client.url}/k8s/api/v1/pods", params=asked) as answer:
+        watch_params = {
+            "watch": "true",
+            "resourceVersion": version,
+            "timeoutSeconds": "30",
+            "allowWatchBookmarks": "true",
+        }
+        async with client.client.get(f"{client.url}/k8s/api/v1/pods", params=watch_params) as answer:
             assert await lines_of(answer, 1) == [("BOOKMARK", "")]
             pod = client.fleet.pod_named("chat-70b-3")
             assert pod is not None
             client.fleet.restart(pod.slot)
             client.fleet.step(timedelta(seconds=1))
-            told = [("DELETED", "chat-70b-3"), ("ADDED", "chat-70b-3"), ("BOOKMARK", "")]
-            assert await lines_of(answer, 3) == told
+            expected = [("DELETED", "chat-70b-3"), ("ADDED", "chat-70b-3"), ("BOOKMARK", "")]
+            assert await lines_of(answer, 3) == expected
         everything = {"watch": "true", "timeoutSeconds": "1"}
         async with client.client.get(f"{client.url}/k8s/api/v1/nodes", params=everything) as answer:
             assert [what for what, _ in await lines_of(answer, 8)] == ["ADDED"] * 8
@@ -359,10 +364,10 @@ def test_an_expired_watch_must_list_again() -> None:
         async with client.client.get(f"{client.url}/k8s/api/v1/events", params=gone) as answer:
             line = json.loads(await answer.content.readline())
         assert (line["type"], line["object"]["code"]) == ("ERROR", 410)
-        page = view.page("events", Wanted(), limit=3)
+        page = view.page("events", ObjectSelection(), limit=3)
         view.forget()
         with pytest.raises(ExpiredError):
-            view.page("events", Wanted(), limit=3, token=page["metadata"]["continue"])
+            view.page("events", ObjectSelection(), limit=3, token=page["metadata"]["continue"])
 
     play(scene)
 

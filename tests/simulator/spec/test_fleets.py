@@ -64,7 +64,7 @@ def test_drills_have_spare_devices_racks_and_a_standby_like_them() -> None:
         (lambda: FleetSpec("x", SMALL.pools, ()), "no services"),
         (lambda: PoolSpec("p", "B9000", 2), "unknown type 'B9000'"),
         (lambda: PoolSpec("p", H100, 0), "no GPUs"),
-        (lambda: TrafficSpec(peak_ratio=0.0), "a load of 0 is not a load"),
+        (lambda: TrafficSpec(peak_ratio=0.0), "peak_ratio 0 is not above 0"),
         (lambda: replace(CHAT, replicas=0), "0 replicas"),
         (lambda: replace(CHAT, ceiling=3), "ceiling of 3"),
         (lambda: replace(CHAT, engine_kind="abacus"), "'abacus'"),
@@ -72,17 +72,17 @@ def test_drills_have_spare_devices_racks_and_a_standby_like_them() -> None:
         (lambda: replace(SMALL, services=(replace(CHAT, replicas=17, ceiling=17),)), "need 68"),
         (lambda: replace(SMALL, services=(CHAT, CHAT)), "two services called chat-70b"),
         (lambda: replace(SMALL, services=(replace(CHAT, gpu_type=A100),)), "no pool"),
-        (lambda: replace(SMALL, pools=(*SMALL.pools, PoolSpec("a", A100, 1))), "which of the GPU types"),
-        (lambda: gpu_type("H900"), "no GPU type"),
+        (lambda: replace(SMALL, pools=(*SMALL.pools, PoolSpec("a", A100, 1))), "has several GPU types"),
+        (lambda: gpu_type("H900"), "unknown GPU type"),
     ],
 )
-def test_what_cannot_run_is_refused_in_a_sentence(make: Callable[[], object], sentence: str) -> None:
+def test_invalid_specifications_are_refused_in_a_sentence(make: Callable[[], object], sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence) as refused:
         make()
     assert refused.value.hint
 
 
-def test_groups_that_fit_in_number_but_in_no_node_are_refused() -> None:
+def test_groups_that_fit_on_no_node_are_refused() -> None:
     pools = (PoolSpec("p", H100, 2, gpus_per_node=6),)
     service = replace(CHAT, replicas=3, ceiling=3)
     with pytest.raises(UsageError, match="no node with 4 free GPUs"):

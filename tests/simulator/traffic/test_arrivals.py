@@ -60,7 +60,7 @@ def test_arrivals_follow_the_rate() -> None:
     assert abs(prompts.mean() / CHAT.lengths.prompt_mean - 1) < 0.1
 
 
-def test_no_load_is_no_arrivals() -> None:
+def test_zero_load_has_no_arrivals() -> None:
     assert len(Traffic(SPEC, 1).draw(WEDNESDAY, 1.0, np.zeros(2))) == 0
 
 
@@ -76,7 +76,7 @@ def quiet_fleet() -> Fleet:
 
 
 class Bent:
-    """An injection that holds levers of the services."""
+    """An injection that sets effects of the services."""
 
     def __init__(self, **effects: float) -> None:
         self._levers = effects
@@ -100,22 +100,22 @@ def grown(fleet: Fleet, seconds: float = 40.0) -> dict[str, np.ndarray]:
     return {name: getattr(edge, name) - before[name] for name in names}
 
 
-def test_a_quiet_edge_answers_everything() -> None:
+def test_a_healthy_gateway_answers_every_request() -> None:
     fleet = quiet_fleet()
-    arrived = fleet.bank.ledger.finished
+    arrived = fleet.bank.totals.finished
     seen = grown(fleet)
-    assert seen["answered_2xx"].sum() == fleet.bank.ledger.finished - arrived > 100
+    assert seen["answered_2xx"].sum() == fleet.bank.totals.finished - arrived > 100
     assert np.array_equal(seen["requests"], seen["answered_2xx"])
 
 
-def test_bad_requests_errors_of_the_gateway_and_early_leavers_are_counted_apart() -> None:
+def test_bad_requests_gateway_errors_and_disconnects_are_counted_separately() -> None:
     fleet = bent(quiet_fleet(), bad_request_ratio=0.2, gateway_error_ratio=0.1, abort_ratio=0.3, rate_factor=1.2)
     grown(fleet, 20.0)
     seen = grown(fleet, 160.0)
     shares = {name: values[0] / seen["requests"][0] for name, values in seen.items()}
     assert shares["answered_5xx"] == pytest.approx(0.1, abs=0.04)
     assert shares["answered_4xx"] == pytest.approx(0.18, abs=0.05)
-    assert shares["disconnects"] == pytest.approx(0.1, abs=0.04)  # the others have their answer before they leave
+    assert shares["disconnects"] == pytest.approx(0.1, abs=0.04)  # the others have their response before they leave
     assert seen["answered_5xx"][1] == seen["answered_4xx"][1] == seen["disconnects"][1] == 0
 
 
@@ -125,10 +125,10 @@ def test_no_request_passes_a_broken_entry() -> None:
     seen = grown(fleet)
     assert seen["requests"][0] == 0
     assert seen["requests"][1] > 20
-    assert fleet.traffic.rates(fleet.at)[0] > 0  # clients go on trying
+    assert fleet.traffic.rates(fleet.at)[0] > 0  # clients keep trying
 
 
-def test_a_restart_is_counted_as_what_was_cut_off() -> None:
+def test_a_restart_counts_its_lost_requests() -> None:
     fleet = quiet_fleet()
     fleet.step(timedelta(seconds=20))
     running = float(fleet.bank.in_flight[0])
@@ -139,7 +139,7 @@ def test_a_restart_is_counted_as_what_was_cut_off() -> None:
     assert (fleet.traffic.edge.requests >= 0).all()
 
 
-def test_retries_feed_themselves_only_when_answers_fail() -> None:
+def test_retries_only_follow_failed_or_late_requests() -> None:
     calm = bent(quiet_fleet(), retry_ratio=1.0)
     assert grown(calm)["retries"].sum() == 0
     storm = bent(quiet_fleet(), retry_ratio=1.0, gateway_error_ratio=0.3)
@@ -180,7 +180,7 @@ def test_tenants_have_their_share_and_lengths_and_a_shift_moves_them() -> None:
     assert shifted.tenant[shifted.service == 0].mean() == pytest.approx(0.25 * 0.4 + 0.6, abs=0.04)
 
 
-def test_a_fleet_takes_a_shape_as_a_whole() -> None:
+def test_with_load_sets_the_shape_of_every_service() -> None:
     spec = with_load(SPEC, "holiday", WEDNESDAY)
     noon = np.array([WEDNESDAY + 43200.0])
     for usual, changed in zip(SPEC.services, spec.services, strict=True):

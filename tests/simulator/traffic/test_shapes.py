@@ -39,7 +39,7 @@ def test_a_shape_is_a_function_of_its_seed_and_time_alone(shape: str) -> None:
     assert not np.array_equal(whole.rate, load(TrafficSpec(shape=shape), DAY, SALT + 99).rate)
 
 
-def test_an_unknown_shape_is_refused_with_those_that_there_are() -> None:
+def test_an_unknown_shape_is_refused_with_the_known_ones() -> None:
     with pytest.raises(UsageError, match="zigzag") as refused:
         seen("zigzag", DAY)
     assert "launch-day" in refused.value.hint
@@ -53,7 +53,7 @@ def test_diurnal_has_no_weekend_and_weekly_has() -> None:
     assert np.allclose(ratio, TrafficSpec().weekend_ratio)
 
 
-def test_bursts_come_as_often_and_as_high_as_in_the_public_traces() -> None:
+def test_bursts_are_as_frequent_and_high_as_in_the_public_traces() -> None:
     times = MONDAY + np.arange(0, 200 * 86400, 60.0)
     over = against_weekly("bursty", times, noise_ratio=0.0)
     begins = np.flatnonzero(np.diff((over > shapes.BURST_LEAST).astype(int)) == 1)
@@ -69,7 +69,7 @@ def test_bursts_can_be_ordered_and_are_mild() -> None:
     over = against_weekly("bursty", times, event_at=NOON, noise_ratio=shapes.BURST_NOISE_RATIO)
     over *= seen("weekly", times).rate / seen("weekly", times, noise_ratio=shapes.BURST_NOISE_RATIO).rate
     begins = times[np.flatnonzero(np.diff((over > 1.1).astype(int)) == 1)]
-    assert np.diff(begins) == pytest.approx(np.full(5, 600.0), abs=10.0)  # as fine as the grid
+    assert np.diff(begins) == pytest.approx(np.full(5, 600.0), abs=10.0)  # within the resolution of the grid
     assert over.max() == pytest.approx(shapes.ORDERED_BURST_FACTOR)
     assert over[times < NOON].max() == pytest.approx(1.0)
 
@@ -88,7 +88,7 @@ def test_a_holiday_is_a_sunday_in_the_week() -> None:
     assert quiet.tolist() == pytest.approx([shapes.HOLIDAY_FACTOR, 1.0, 1.0])
 
 
-def test_an_outage_comes_back_with_more_than_was_lost() -> None:
+def test_an_outage_is_followed_by_a_rebound() -> None:
     result = against_weekly("outage-rebound", NOON + np.array([-60.0, 600.0, 1230.0, 7200.0]), event_at=NOON)
     assert result[1] < 0.05
     assert result[2] > 1.3
@@ -114,7 +114,7 @@ def test_a_retry_storm_has_a_short_peak_and_eager_clients_for_longer() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10_000), week=st.integers(0, 200))
-def test_without_an_instant_every_week_has_its_event_in_working_hours(seed: int, week: int) -> None:
+def test_by_default_every_week_has_its_event_in_working_hours(seed: int, week: int) -> None:
     times = MONDAY + week * 7 * 86400 + np.arange(0, 7 * 86400, 300.0)
     lengths = load(TrafficSpec(shape="long-prompts"), times, salt_of(seed, "chat")).prompt
     inside = np.flatnonzero(lengths > 1.0 + 1e-9)
@@ -141,7 +141,7 @@ def test_a_trace_keeps_hours_and_repeats(tmp_path: Path) -> None:
     assert hash(spec) == hash(replace(spec))
 
 
-def test_missing_slots_are_bridged_from_the_day_before_and_at_the_start_from_the_day_after(tmp_path: Path) -> None:
+def test_missing_slots_use_the_previous_day_and_on_the_first_day_the_next(tmp_path: Path) -> None:
     nan = np.nan
     assert bridged(np.array([nan, 2.0, 3.0, nan, 5.0, nan]), 2).tolist() == [3.0, 2.0, 3.0, 2.0, 5.0, 2.0]
     trace = read_trace(
@@ -156,7 +156,7 @@ def test_missing_slots_are_bridged_from_the_day_before_and_at_the_start_from_the
         (["2026-11-16T00:00:00Z,1", "yesterday,2"], ":3"),
         (["2026-11-16T00:00:00Z,1", "2026-11-16T00:10:00Z,-2"], ":3"),
         (["2026-11-16T00:00:00Z,1"], "fewer than two"),
-        (["2026-11-16T00:00:00Z,1", "2026-11-16T00:10:00Z,1", "2026-11-16T01:00:00Z,1"], "even grid"),
+        (["2026-11-16T00:00:00Z,1", "2026-11-16T00:10:00Z,1", "2026-11-16T01:00:00Z,1"], "regular grid"),
     ],
 )
 def test_a_bad_trace_is_refused_by_its_line(tmp_path: Path, rows: list[str], words: str) -> None:

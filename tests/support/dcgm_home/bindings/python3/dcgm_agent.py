@@ -1,4 +1,4 @@
-"""The two calls of NVIDIA's module that Outrider makes below the classes of pydcgm."""
+"""The two functions of NVIDIA's module that Outrider calls directly, without pydcgm."""
 
 from types import SimpleNamespace
 
@@ -6,11 +6,11 @@ import host_engine
 
 
 def dcgmGetGpuStatus(handle, gpu):
-    return host_engine.asked(handle)["status"].get(str(gpu), 1)
+    return host_engine.connected(handle)["status"].get(str(gpu), 1)
 
 
 def dcgmGetGpuInstanceHierarchy(handle):
-    parts = host_engine.asked(handle)["instances"]
+    parts = host_engine.connected(handle)["instances"]
     listed = [
         SimpleNamespace(
             entity=SimpleNamespace(entityGroupId=4, entityId=entity),

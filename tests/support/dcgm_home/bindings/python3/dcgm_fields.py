@@ -1,4 +1,4 @@
-"""Field numbers as DCGM 4 has them, those the tests need; a board or version without a field lacks its name."""
+"""Field numbers of DCGM 4 that the tests need; a board or version without a field lacks its name."""
 
 DCGM_FE_GPU, DCGM_FE_GPU_I = 1, 4
 DCGM_FI_DEV_NAME = 50

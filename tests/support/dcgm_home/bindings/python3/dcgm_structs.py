@@ -1,4 +1,4 @@
-"""The exception and the pair that callers of NVIDIA's module use."""
+"""The exception and the entity pair used by callers of NVIDIA's module."""
 
 
 class DCGMError(Exception):

@@ -1,4 +1,4 @@
-"""What the host engine of a test knows: the JSON in $FAKE_DCGM_STATE, read anew at every call."""
+"""State of a test's host engine: the JSON in $FAKE_DCGM_STATE, read at every call."""
 
 import json
 import os
@@ -11,7 +11,7 @@ def state():
         return json.load(file)
 
 
-def asked(handle):
+def connected(handle):
     found = state()
     if found["run"] != handle:
         raise DCGMError("The connection to the host engine is not valid any longer")

@@ -1,4 +1,4 @@
-"""The classes of NVIDIA's module that Outrider uses, with their names, arguments and answers."""
+"""The classes of NVIDIA's module that Outrider uses, with the same names, arguments and results."""
 
 from types import SimpleNamespace
 
@@ -18,7 +18,7 @@ class DcgmHandle:
         return DcgmSystem(self)
 
     def Shutdown(self):
-        host_engine.asked(self.handle)
+        host_engine.connected(self.handle)
 
 
 class DcgmSystem:
@@ -27,18 +27,18 @@ class DcgmSystem:
         self.discovery = self
 
     def GetAllSupportedGpuIds(self):
-        return [int(gpu) for gpu in host_engine.asked(self._handle.handle)["gpus"]]
+        return [int(gpu) for gpu in host_engine.connected(self._handle.handle)["gpus"]]
 
     def GetGpuAttributes(self, gpu):
-        uuid = host_engine.asked(self._handle.handle)["gpus"][str(gpu)]
-        said = {"uuid": uuid.encode(), "deviceName": b"NVIDIA H100", "pciBusId": b"00000000:3B:00.0"}
-        return SimpleNamespace(identifiers=SimpleNamespace(**said, driverVersion=b"580.95.05"))
+        uuid = host_engine.connected(self._handle.handle)["gpus"][str(gpu)]
+        attributes = {"uuid": uuid.encode(), "deviceName": b"NVIDIA H100", "pciBusId": b"00000000:3B:00.0"}
+        return SimpleNamespace(identifiers=SimpleNamespace(**attributes, driverVersion=b"580.95.05"))
 
     def GetGroupWithEntities(self, name, entities):
         return DcgmGroup(self._handle, name, entities)
 
     def UpdateAllFields(self, wait):
-        host_engine.asked(self._handle.handle)
+        host_engine.connected(self._handle.handle)
 
 
 class DcgmFieldGroup:
@@ -56,25 +56,25 @@ class DcgmGroup:
         self.samples = self
 
     def WatchFields(self, group, microseconds, age, samples):
-        found = host_engine.asked(self._handle.handle)
+        found = host_engine.connected(self._handle.handle)
         if any(field >= 1000 for field in group.fieldIds) and not found["profiling"]:
             raise DCGMError("Profiling is not supported for this group of GPUs or GPU")
 
     def GetLatest_v2(self, group):
-        found = host_engine.asked(self._handle.handle)["values"]
-        told = {}
+        found = host_engine.connected(self._handle.handle)["values"]
+        latest = {}
         for kind, entity in self._entities:
             for field in group.fieldIds:
                 value = found.get(f"{kind}.{entity}", {}).get(str(field))
-                told.setdefault(kind, {}).setdefault(entity, {})[field] = [_Value(0, value)]
-        return SimpleNamespace(values=told)
+                latest.setdefault(kind, {}).setdefault(entity, {})[field] = [_Value(0, value)]
+        return SimpleNamespace(values=latest)
 
     def GetAllSinceLastCall_v2(self, before, group):
-        found = host_engine.asked(self._handle.handle)["xids"]
-        told = {}
+        found = host_engine.connected(self._handle.handle)["xids"]
+        latest = {}
         for gpu, stamp, code in found if before is not None else found[-1:]:
-            told.setdefault(DCGM_FE_GPU, {}).setdefault(gpu, {}).setdefault(230, []).append(_Value(stamp, code))
-        return _Collection(told)
+            latest.setdefault(DCGM_FE_GPU, {}).setdefault(gpu, {}).setdefault(230, []).append(_Value(stamp, code))
+        return _Collection(latest)
 
 
 class _Collection:
