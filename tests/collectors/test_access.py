@@ -1,4 +1,4 @@
-"""Credentials and certificates: from files, as they are now, and never in a message."""
+"""Credentials and certificates are read from current files and never appear in messages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SECRET = "h0rse-battery"
 
 
 class Certificates:
-    """An authority, a server's certificate and a client's, as files of a folder."""
+    """A certificate authority with server and client certificates, as files."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)

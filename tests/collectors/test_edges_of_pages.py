@@ -1,4 +1,4 @@
-"""Several pages of one service are one, and a service's own page counts more than the sum of its engines."""
+"""Several pages of one service are merged, and its own page precedes the sum of its engines."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -46,7 +46,7 @@ def engine_page(requests):
 
 
 def rounds(*pages):
-    """Scrape each round's (target, body) pairs; what the last one gave of services: signal -> (value, status)."""
+    """Scrapes the (target, body) pairs of each cycle. Returns signal -> (value, status) of services after the last one."""
     collector = ScrapeManager([one for one, _ in pages[0]])
     for number, bodies in enumerate(pages):
         at = START + number * STEP

@@ -1,7 +1,7 @@
-"""DCGM by bindings that are laid out as NVIDIA's are and have the same names.
+"""DCGM through bindings with the layout and names of NVIDIA's.
 
-What this shows: where they are looked for, what is asked of them, and what becomes of their answers. What it does
-not show is NVIDIA's own code between them and the host engine: that takes a machine with DCGM.
+Covers the search paths, the calls and the handling of results. NVIDIA's own code behind the bindings is not covered:
+that needs a host with DCGM.
 """
 
 from __future__ import annotations

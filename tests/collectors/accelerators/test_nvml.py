@@ -1,4 +1,4 @@
-"""NVML by NVIDIA's own binding, above a library that has the C interface of NVIDIA's and says what a test wants."""
+"""NVML through NVIDIA's binding, above a scripted library with NVIDIA's C interface."""
 
 from __future__ import annotations
 

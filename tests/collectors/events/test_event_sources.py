@@ -181,7 +181,7 @@ def test_a_late_event_joins_its_fault() -> None:
 
 
 def test_a_page_after_a_gap_reports_faults_of_the_gap() -> None:
-    """An exporter hangs with its device and answers minutes later."""
+    """An exporter hangs with its device and responds minutes later."""
     deduplicator = EventDeduplicator()
     kernel = [xid("kernel_log", 10), xid("kernel_log", 200)]
     assert len(deduplicator.deduplicate(kernel)) == 2
@@ -204,7 +204,7 @@ def test_a_log_that_comes_after_a_late_page_is_about_the_same_fault() -> None:
 
 
 def test_joined_events_are_not_reported_again() -> None:
-    """A source of pages and events joins what it reads; the cycle joins what several of them tell."""
+    """A source merges its own reports; the cycle merges those of several sources."""
     inner, outer = EventDeduplicator(), EventDeduplicator()
     first = outer.deduplicate(inner.deduplicate([xid("kernel_log"), xid("dcgm-node-1", 9)]))
     assert [one.attributes["sources"] for one in first] == ["kernel_log, dcgm-node-1"]

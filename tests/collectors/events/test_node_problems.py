@@ -1,4 +1,4 @@
-"""Events of node-problem-detector and its kin: the faults of devices that they report."""
+"""Device faults in events of node-problem-detector and similar tools."""
 
 from __future__ import annotations
 

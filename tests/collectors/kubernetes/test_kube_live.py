@@ -1,4 +1,4 @@
-"""The Kubernetes collector on a real control plane: topology, signals, changes with their ends, starts, what breaks."""
+"""The Kubernetes collector on a real control plane: topology, signals, changes, starts and failures."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def cell(batches: tuple[SampleBatch, ...], name: str, entity: str) -> float:
 
 
 async def until(reader: KubernetesEventSource, reported: Callable[[], bool], what: str) -> list[object]:
-    """Round by round; one that fails, as after a restart of the server, costs nothing but itself."""
+    """Reads in cycles; a failed one, as after a server restart, is skipped."""
     found: list[object] = []
     for _ in range(60):
         found += (await reader.read(now(), []))[0]
@@ -274,7 +274,7 @@ def test_changes_have_their_actor_and_end(cluster: Cluster, space: str) -> None:
 
 
 def _let_go(cluster: Cluster, space: str) -> None:
-    """Pods that are being deleted go, as their kubelet would let them."""
+    """Removes pods in deletion, like their kubelet."""
     for pod in cluster.pods(space):
         if pod["metadata"].get("deletionTimestamp"):
             name = pod["metadata"]["name"]

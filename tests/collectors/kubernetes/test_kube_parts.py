@@ -1,4 +1,4 @@
-"""Owners, shapes, actors, ends and starts of objects as the API spells them, one by one."""
+"""Owners, templates, actors, ends and starts of Kubernetes objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Kubernetes API as a source of events: Events, rollouts, flags, replicas; pages, watches and what breaks."""
+"""The Kubernetes API as an event source: Events, rollouts, flags, replicas, lists, watches and failures."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ JSON = st.recursive(
 
 
 def holed(found: Any, draw: Callable[[Any], Any]) -> Any:
-    """The same object with parts replaced by anything."""
+    """The same object with parts replaced by arbitrary values."""
     if draw(st.integers(0, 7)) == 0:
         return draw(JSON)
     if isinstance(found, dict):

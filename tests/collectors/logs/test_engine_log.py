@@ -1,4 +1,4 @@
-"""Logs of model servers: which pods are read, what counts in a line, bursts, restarts, what may be missing."""
+"""Logs of model servers: selected pods, patterns, bursts, restarts and permissions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernel logs: records of /dev/kmsg, exports of a journal, and what becomes of them."""
+"""Kernel logs: records of /dev/kmsg and journal exports, and their events."""
 
 from __future__ import annotations
 
@@ -276,7 +276,7 @@ def test_an_unreadable_path_is_an_error(tmp_path) -> None:
 
 
 class Agent:
-    """Serves kernel logs by node, as an agent on each would."""
+    """Serves kernel logs by node, like the node agents."""
 
     def __init__(self) -> None:
         self.logs: dict[str, list[str]] = {}

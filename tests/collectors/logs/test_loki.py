@@ -1,4 +1,4 @@
-"""Loki by its HTTP API, in the hands of a test: pages, resuming, tenants, what it refuses."""
+"""A scripted Loki HTTP API: paging, resuming, tenants and refusals."""
 
 from __future__ import annotations
 

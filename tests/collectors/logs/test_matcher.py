@@ -120,6 +120,6 @@ def test_failure_lines_of_other_engines(expected: str, code: str) -> None:
 
 
 def test_every_expression_is_valid_in_loki() -> None:
-    """RE2 knows neither looking around nor references back."""
+    """RE2 supports neither look-around nor back-references."""
     for expression in (*expressions(), *(one.match.pattern for one in packaged("engine_log").table)):
         assert not any(part in expression for part in ("(?=", "(?!", "(?<=", "(?<!", "\\1", "(?P=")), expression

@@ -1,4 +1,4 @@
-"""Old and new names, odd labels and odd numbers of each system, on pages written by hand."""
+"""Old and new names, special labels and special numbers of each system."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ NPU = (
 
 
 def npu(one, healthy: int, percent: int, errors: int) -> str:
-    """The next page, with its own time on every line."""
+    """The next page, with a timestamp on every line."""
     return NPU.format(healthy, percent, errors, round((one.at.timestamp() + 15) * 1000))
 
 

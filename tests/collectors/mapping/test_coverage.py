@@ -1,4 +1,4 @@
-"""What a page has, lacks, and spells in an old way."""
+"""Present, missing and deprecated metrics of a page."""
 
 from __future__ import annotations
 

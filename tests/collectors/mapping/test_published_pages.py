@@ -1,4 +1,4 @@
-"""What doctor says of whole pages: no core signal is missing without a reason.
+"""Coverage of whole pages: no core signal is missing without a reason.
 
 Pages of the simulated engines have every family of real ones (``tests/simulator/test_pages_engines_real.py``).
 Published pages of other projects are looked at where ``OUTRIDER_DATA`` names them.

@@ -1,4 +1,4 @@
-"""A change of a device's fault code is an event; a sticky one after a restart is none."""
+"""A changed fault code is an event; a sticky one after a restart is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the status of a cell says, and that nothing is claimed which a page does not tell."""
+"""Cell statuses: no value without support on the exposition page."""
 
 from __future__ import annotations
 
@@ -290,7 +290,7 @@ MEMORY = 'container_memory_working_set_bytes{{container="c",pod="p",namespace="n
 
 
 def stamped(cpu, seconds) -> str:
-    """A page of cAdvisor whose lines are about an instant so many seconds behind the first scrape."""
+    """A cAdvisor page with timestamps ``seconds`` after the first scrape."""
     stamp = round((START.timestamp() + seconds) * 1000)
     return CONTAINER.format(cpu=cpu, stamp=stamp) + MEMORY.format(memory=5, stamp=stamp)
 

@@ -1,4 +1,4 @@
-"""Service signals are sums over replicas; what is unknown of one replica is not invented."""
+"""Service signals are sums over replicas; unknown values stay unknown."""
 
 from __future__ import annotations
 

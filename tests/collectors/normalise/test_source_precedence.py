@@ -1,4 +1,4 @@
-"""Several pages that speak of one service."""
+"""Several exposition pages of one service."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ VLLM = (
 
 
 def reported(*pages: tuple[str, str, str]) -> dict[tuple[str, str], float]:
-    """(service, signal) -> value after two rounds of pages (adapter, before, after); one batch a cell may speak."""
+    """(service, signal) -> value after two scrapes of pages (adapter, before, after); one batch per cell."""
     targets = []
     for number, (adapter, _, _) in enumerate(pages):
         kind = "replica" if adapter in {"vllm", "ray_serve"} else "service"
@@ -113,7 +113,7 @@ def test_replicas_without_an_up_signal_are_not_down() -> None:
 
 
 def test_a_fleet_gateway_reports_only_known_services() -> None:
-    """Pages of a simulated fleet with engines of two kinds: every one is read, and names fit together."""
+    """Pages of a simulated fleet with two engine types: all are read with consistent names."""
     spec = default_spec()
     kinds = zip(spec.services, ("sglang", "tgi"), strict=True)
     services = tuple(replace(service, engine_kind=kind) for service, kind in kinds)

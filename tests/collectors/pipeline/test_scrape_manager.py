@@ -1,4 +1,4 @@
-"""A round closes at its deadline; what comes late is handed over in the next one."""
+"""A cycle ends at its deadline; late scrapes are delivered in the next one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAGE = "vllm:num_requests_running 3\nvllm:generation_tokens_total {tokens}\nvllm
 
 
 class Fetched:
-    """Answers at once, except the target named ``slow``, which waits to be let go."""
+    """Responds at once, except for the target ``slow``, which waits for a release."""
 
     def __init__(self) -> None:
         self.gate = asyncio.Event()
@@ -97,7 +97,7 @@ def test_a_late_target_is_delivered_next_cycle_and_delays_no_other() -> None:
 
 
 class Broken(Fetched):
-    """Falls over at the target named ``bad``, as only a fault of ours can make a scraper do."""
+    """Raises an internal error for the target ``bad``."""
 
     async def scrape_one(self, target, *, at):
         if target.name == "bad":

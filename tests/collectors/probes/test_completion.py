@@ -1,4 +1,4 @@
-"""The generation probe against a server that streams, and against each way in which one can misbehave."""
+"""The completion probe against a streaming server and against each kind of failure."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def endpoint(handler: Handler, **more: Handler):
 
 
 def chunk(delta: object = None, *, finish: str | None = None, **more: object) -> bytes:
-    """One line of a stream as servers write it."""
+    """One line of a completion stream."""
     choice = {"index": 0, "delta": delta or {}, "finish_reason": finish}
     return b"data: " + json.dumps({"object": "chat.completion.chunk", "choices": [choice], **more}).encode() + b"\n\n"
 

@@ -1,4 +1,4 @@
-"""HTTP, certificates, names and gRPC health, each against a real server of its kind."""
+"""HTTP, TLS, DNS and gRPC health probes, each against a real server."""
 
 from __future__ import annotations
 

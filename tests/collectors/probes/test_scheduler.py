@@ -1,4 +1,4 @@
-"""Probes beside each other: pace, rounds that do not wait, one row a service, no word where nothing is known."""
+"""Concurrent probes: intervals, cycles that do not wait, one row per service, no value if unknown."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CODE = EntityRef("test", EntityKind.SERVICE, "serving", "code")
 
 
 class Endpoint:
-    """A probe in the hands of a test: ``result`` is what it finds, ``gate`` holds it up."""
+    """A scripted probe: it returns ``result``, and ``gate`` delays it."""
 
     def __init__(self, name: str, service: EntityRef = CHAT, *, every: float = 15, **result) -> None:
         probe_request = ProbeRequest(name, service, timedelta(seconds=every), timedelta(seconds=10))

@@ -1,4 +1,4 @@
-"""Reading an existing Prometheus gives what scraping the same pages gives."""
+"""Reading an existing Prometheus gives the results of scraping."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_layouts_are_shared_between_cycles() -> None:
 
 
 class Api:
-    """Serves canned answers of the HTTP API; ``fault`` makes it sick."""
+    """Serves scripted responses of the HTTP API; ``fault`` makes it fail."""
 
     def __init__(self) -> None:
         self.fault: str | None = None
@@ -347,7 +347,7 @@ def test_unknown_adapters_in_jobs_are_rejected() -> None:
 
 
 class Pages:
-    """Serves an engine's page whose counters grow with each scrape, and remembers what it served."""
+    """Serves an engine page with growing counters and records the served pages."""
 
     def __init__(self) -> None:
         self.served: list[bytes] = []

@@ -1,4 +1,4 @@
-"""The parts behind the ingest endpoints, each by itself."""
+"""Unit tests of the parts behind the ingest endpoints."""
 
 import math
 import re

@@ -247,7 +247,7 @@ def test_lines_are_sorted_by_time(tmp_path) -> None:
 
 
 def test_a_compressed_file_with_several_members(tmp_path) -> None:
-    """As ``cat a.gz b.gz`` makes it, with a line longer than what is read at once, and padded by zeros."""
+    """Like ``cat a.gz b.gz``, with a line longer than one read and zero padding."""
     path, long = tmp_path / "x.metrics.jsonl.gz", "x" * 3_000_000 + "".join(map(str, range(100_000)))
     parts = [json.dumps({"t": number, "text": long if number == 1 else "a 1\n"}) + "\n" for number in range(4)]
     path.write_bytes(b"".join(gzip.compress(part.encode()) for part in parts) + b"\0" * 40_000)

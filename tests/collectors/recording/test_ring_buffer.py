@@ -1,4 +1,4 @@
-"""The last half hour is on disk, bounded, whole after a crash, and replays as it was."""
+"""The ring buffer is bounded, survives a crash and replays exactly."""
 
 from __future__ import annotations
 

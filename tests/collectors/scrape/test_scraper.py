@@ -1,4 +1,4 @@
-"""Whatever a target does, it costs one clear sentence and nobody else's time."""
+"""A failing target gives one error message and delays no other target."""
 
 from __future__ import annotations
 

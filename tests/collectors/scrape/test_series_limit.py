@@ -1,4 +1,4 @@
-"""A page whose series explode costs nobody else anything, and the log says what exploded."""
+"""A series explosion affects no other target and is logged with its cause."""
 
 from __future__ import annotations
 
