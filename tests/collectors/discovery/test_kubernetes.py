@@ -108,9 +108,9 @@ def graph(seen: DiscoverySnapshot) -> Topology:
     ],
 )  # fmt: skip
 def test_owner_of_a_pod(labels, service, group, leads) -> None:
-    found = facts(labels=labels)
-    assert (found.service, found.group, found.leads) == (service, group or "p", leads)
-    assert found.is_grouped == bool(group)
+    result = facts(labels=labels)
+    assert (result.service, result.group, result.leads) == (service, group or "p", leads)
+    assert result.is_grouped == bool(group)
 
 
 @pytest.mark.parametrize(
@@ -177,13 +177,13 @@ def test_an_unknown_metrics_port_gives_no_target() -> None:
 
 
 def test_target_labels_of_a_pod() -> None:
-    found = facts(
+    result = facts(
         "chat-0",
         labels={"app": "chat", "team/x": "a", "outrider.io/request-class": "vip"},
         notes={"prometheus.io/path": "/m", "prometheus.io/scheme": "https", "outrider.io/adapter": "vllm"},
         args=["--model", "llama"],
     )
-    page = metrics_page_of(found)
+    page = metrics_page_of(result)
     assert isinstance(page, DiscoveredTarget)
     target = target_of_discovered("k", "test", page, RelabelRules(), "vllm")
     assert target.url == "https://10.0.0.1:8000/m"
@@ -444,7 +444,7 @@ rubbish = st.recursive(
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Every path into a JSON value."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [path, *(found for key, child in inner for found in places(child, (*path, key)))]
+    return [path, *(result for key, child in inner for result in places(child, (*path, key)))]
 
 
 def replaced(value: Any, path: tuple[Any, ...], other: Any) -> Any:
@@ -465,9 +465,9 @@ def test_arbitrary_objects_do_not_raise(data) -> None:
         resources={"nvidia.com/gpu": "1"},
         owners=[{"kind": "ReplicaSet", "name": "x-abcde", "controller": True}],
     )
-    found = replaced(whole, data.draw(st.sampled_from(places(whole))), data.draw(rubbish))
-    page = metrics_page_of(pod_facts(found if isinstance(found, dict) else {}))
+    result = replaced(whole, data.draw(st.sampled_from(places(whole))), data.draw(rubbish))
+    page = metrics_page_of(pod_facts(result if isinstance(result, dict) else {}))
     if isinstance(page, DiscoveredTarget):
         assert all(isinstance(value, str) for value in page.labels.values())
-    facts_of = node_facts(found if isinstance(found, dict) else {})
+    facts_of = node_facts(result if isinstance(result, dict) else {})
     assert all(isinstance(value, str) for value in facts_of.values())

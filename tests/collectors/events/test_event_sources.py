@@ -38,14 +38,14 @@ class Scripted:
     async def read(self, at: datetime, nodes: Sequence[EntityRef]) -> tuple[list[UnresolvedEvent], list[CollectError]]:
         del at
         self.nodes.append(tuple(nodes))
-        found = self.rounds.pop(0)() if self.rounds else []
-        if isinstance(found, asyncio.Event):
-            await found.wait()
+        events = self.rounds.pop(0)() if self.rounds else []
+        if isinstance(events, asyncio.Event):
+            await events.wait()
             return [sighting("late")], []
-        if isinstance(found, CollectError):
-            return [], [found, found]
-        assert isinstance(found, list)
-        return found, []
+        if isinstance(events, CollectError):
+            return [], [events, events]
+        assert isinstance(events, list)
+        return events, []
 
     async def close(self) -> None:
         self.closed = True
@@ -59,9 +59,9 @@ def test_events_are_resolved_sorted_and_reported_once() -> None:
     async def scene() -> None:
         one = Scripted("a", lambda: [sighting("k2", 1.0), sighting("k1", 5.0)], lambda: [sighting("k1", 5.0)])
         sources = EventSources([one])
-        found = await sources.collect(AT, KNOWN)
-        assert keys(found) == ["k1", "k2"]
-        assert {event.entity for event in found} == {GPU}
+        events = await sources.collect(AT, KNOWN)
+        assert keys(events) == ["k1", "k2"]
+        assert {event.entity for event in events} == {GPU}
         assert await sources.collect(AT) == ()
         assert one.nodes == [(NODE,), (NODE,)]
         await sources.close()

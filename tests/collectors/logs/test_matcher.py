@@ -114,9 +114,9 @@ def test_other_lines_are_not_marks() -> None:
     ],
 )  # fmt: skip
 def test_failure_lines_of_other_engines(expected: str, code: str) -> None:
-    found = packaged("engine_log").find(expected)
-    assert found is not None
-    assert found[0] == code
+    result = packaged("engine_log").find(expected)
+    assert result is not None
+    assert result[0] == code
 
 
 def test_every_expression_is_valid_in_loki() -> None:

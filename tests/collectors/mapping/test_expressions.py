@@ -50,11 +50,11 @@ def benches(bench):
     found = {}
     for system, path in FILES.items():
         case = EXPRESSIONS[system]
-        one = bench(system, **({"entity": case["entity"]} if "entity" in case else {}))
+        target = bench(system, **({"entity": case["entity"]} if "entity" in case else {}))
         for page in pages(path):
-            at = one.at.timestamp() + INTERVAL_SECONDS
-            one.scrape(stamped(page, at) if case.get("stamped") else page)
-        found[system] = one
+            at = target.at.timestamp() + INTERVAL_SECONDS
+            target.scrape(stamped(page, at) if case.get("stamped") else page)
+        found[system] = target
     return found
 
 

@@ -40,11 +40,11 @@ def rounds(fetcher: Failing, count: int) -> list[list[bool]]:
 
     async def run() -> list[list[bool]]:
         collector = ScrapeManager([ENGINE, EXPORTER], fetcher)
-        found = []
+        collected = []
         for number in range(count):
             await collector.collect(AT + number * STEP)
-            found.append([bool(one.up) for one in collector.health])
-        return found
+            collected.append([bool(one.up) for one in collector.health])
+        return collected
 
     return asyncio.run(run())
 
