@@ -120,9 +120,9 @@ def make_all(
     named keeps the default. Seasonal profiles are neither expected nor learned on holidays, given as (start, end) in
     unix seconds. ``zone`` sets the boundaries of days and weeks.
     """
-    made = tuple(make() for make in DETECTORS.values())
-    shares = Counter(entry.kind for entry in made if isinstance(entry, LearningDetector))
-    for item in made:
+    detectors = tuple(make() for make in DETECTORS.values())
+    shares = Counter(entry.kind for entry in detectors if isinstance(entry, LearningDetector))
+    for item in detectors:
         budget = (alarms_per_entity_day or {}).get(item.kind)
         if budget is not None and isinstance(item, LearningDetector):
             item.set_budget(budget / shares[item.kind])
@@ -130,4 +130,4 @@ def make_all(
             item.set_holidays(holidays)
         if isinstance(item, learning_detector.StatisticalDetector | IngressDetector):
             item.set_zone(zone)
-    return made
+    return detectors

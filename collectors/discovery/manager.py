@@ -117,7 +117,7 @@ class Discovery:
         if snapshot is state.converted and not state.unread:
             return []
         urls = []
-        for discovered in snapshot.found:
+        for discovered in snapshot.targets:
             if state.rules.adapter_of(discovered) is None and state.rules.wants(discovered):
                 try:
                     urls.append(url_of(discovered, state.rules))
@@ -146,7 +146,7 @@ class Discovery:
             return state.faults
         converted: dict[str, tuple[DiscoveredTarget, str, Target]] = {}
         faults, unread, name, rules = [], [], state.source.name, state.rules
-        for discovered in state.snapshot.found:
+        for discovered in state.snapshot.targets:
             if not rules.wants(discovered):
                 continue
             try:

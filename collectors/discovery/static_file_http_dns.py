@@ -184,7 +184,7 @@ class DnsSource:
         if len(faults) == len(self._names):
             raise faults[0]
         targets = tuple(target for name in self._names for target in self._last.get(name, ()))
-        if targets != self._snapshot.found or faults or self._snapshot.faults:
+        if targets != self._snapshot.targets or faults or self._snapshot.faults:
             self._snapshot = DiscoverySnapshot(targets, faults=tuple(faults))
         return self._snapshot
 

@@ -34,7 +34,7 @@ class DiscoveredTarget:
 class DiscoverySnapshot:
     """Current state of a source. ``faults`` are parts that could not be read and keep their last state."""
 
-    found: tuple[DiscoveredTarget, ...] = ()
+    targets: tuple[DiscoveredTarget, ...] = ()
     edges: tuple[Edge, ...] = ()
     labels: Labels = field(default_factory=dict)
     faults: tuple[CollectError, ...] = ()

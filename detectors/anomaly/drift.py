@@ -303,25 +303,25 @@ class DriftDetector(SlowSignalDetector):
         edge = base + sign * drift["reach"]
         expected = Interval(None, edge) if sign > 0 else Interval(edge, None)
         rise, hours = drift["level"] - drift["base"], (now - at) / timedelta(hours=1)
-        because = [
+        evidence_items = [
             evidence(
                 signal, level, "drifts", expected,
                 what=signal, card=entity.name, before=base, level=level,
                 per_day=sign * drift["slope"] * DAY_SECONDS, hours=f"{hours:.0f}",
             )
         ]  # fmt: skip
-        because += _when(signal, limit, sign, drift)
+        evidence_items += _when(signal, limit, sign, drift)
         return anomaly_finding(
             self.name,
             about,
             signal,
             signals=(signal,),
             score=float(np.clip(rise / (rise + drift["reach"]) if rise > 0 else 0.0, 0.0, 1.0)),
-            observed=because[0].observed,
+            observed=evidence_items[0].observed,
             expected=expected,
             start=at,
             now=now,
-            because=tuple(because),
+            evidence_items=tuple(evidence_items),
         )
 
     def _limits(self, window: Window, place: int) -> Floats:

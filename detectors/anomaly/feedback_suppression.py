@@ -48,15 +48,15 @@ def held(arrays: Mapping[str, NDArray[Any]], width: int) -> Arrays:
 
 
 def put_aside(
-    pool: Arrays, rows: NDArray[np.float32], entities: Sequence[EntityRef], odd: NDArray[np.bool_], at: float
+    pool: Arrays, rows: NDArray[np.float32], entities: Sequence[EntityRef], anomalous: NDArray[np.bool_], at: float
 ) -> None:
     """Stores the anomalous rows of one time in ``pool``.
 
     Drops rows older than a month and the oldest beyond the limit; rows judged normal are dropped last.
     """
-    keys = np.array([entities[int(row)].key for row in np.flatnonzero(odd)], dtype=np.str_)
+    keys = np.array([entities[int(row)].key for row in np.flatnonzero(anomalous)], dtype=np.str_)
     new = {
-        "aside": rows[odd],
+        "aside": rows[anomalous],
         "aside_of": keys,
         "aside_at": np.full(keys.size, at),
         "aside_fine": np.zeros(keys.size, dtype=np.bool_),

@@ -278,7 +278,7 @@ class LevelShiftDetector(SlowSignalDetector):
             low = before - reach if self._watch_low[place] else None
             high = before + reach if self._watch_high[place] else None
             at = min(datetime.fromtimestamp(since, tz=UTC), now)
-            because = evidence(
+            item = evidence(
                 signal, after, "level_shifted", Interval(low, high),
                 what=signal, before=before, after=after, at=f"{at:%H:%M}",
             )  # fmt: skip
@@ -291,10 +291,10 @@ class LevelShiftDetector(SlowSignalDetector):
                     signals=(signal,),
                     score=strength / (strength + limit),
                     observed=after,
-                    expected=because.expected,
+                    expected=item.expected,
                     start=at,
                     now=now,
-                    because=(because, *_change(memory, int(row), since)),
+                    evidence_items=(item, *_change(memory, int(row), since)),
                 )
             )
         return findings

@@ -139,9 +139,9 @@ class MultivariateDetector(learning_detector.StatisticalDetector):
             *state_fingerprint.MODEL,
             *(() if same else ("reservoir", "seen")),
         )
-        because = "another library fitted its model" if same else "its model does not match its rows"
+        reason = "another library fitted its model" if same else "its model does not match its rows"
         empty = self._pool()
-        return replace(state, arrays={**state.arrays, **{name: empty[name] for name in lost}}), because
+        return replace(state, arrays={**state.arrays, **{name: empty[name] for name in lost}}), reason
 
     def warm(self, state: DetectorState, window: Window) -> DetectorState:
         """Learns from history, oldest first, as from live data; skips columns not newer than the state.
@@ -250,25 +250,25 @@ class MultivariateDetector(learning_detector.StatisticalDetector):
         verdicts: list[Finding | NoVerdict] = []
         for row in np.flatnonzero(_own(memory)):
             entity, score, limit = entities[row], float(memory["score"][row]), float(memory["limit"][row])
-            because = self._because(memory["features"][row], memory["reading"][row])
+            evidence_items = self._evidence(memory["features"][row], memory["reading"][row])
             since = min(datetime.fromtimestamp(float(memory["since"][row]), tz=UTC), now)
             verdicts.append(
                 anomaly_finding(
                     self.name,
                     entity,
                     "odd",
-                    signals=tuple(item.signal for item in because),
+                    signals=tuple(item.signal for item in evidence_items),
                     score=min(1.0, 0.5 + max(0.0, score - limit) / (2.0 * max(1e-6, SUREST - limit))),
                     observed=score,
                     expected=Interval(None, limit),
                     start=since,
                     now=now,
-                    because=because,
+                    evidence_items=evidence_items,
                 )
             )
         return verdicts
 
-    def _because(self, features: Floats, reading: Floats) -> tuple[Evidence, ...]:
+    def _evidence(self, features: Floats, reading: Floats) -> tuple[Evidence, ...]:
         """The signals with the largest residuals at the peak of the deviation, and the kind of residual."""
         table = features.reshape(len(KINDS), len(self.signals))
         kinds = np.abs(table).argmax(axis=0)
@@ -277,7 +277,7 @@ class MultivariateDetector(learning_detector.StatisticalDetector):
         for place in np.argsort(-np.abs(far), kind="stable")[:BLAMED]:
             signal, kind, scales = self.signals[place], KINDS[kinds[place]], float(far[place])
             observed = None if np.isnan(reading[place]) else float(reading[place])
-            result.append(Evidence(signal, observed, None, *_words(signal, kind, scales)))
+            result.append(Evidence(signal, observed, None, *_text_of(signal, kind, scales)))
         return tuple(result)
 
     def _no_verdicts(self, entities: tuple[EntityRef, ...], memory: Arrays, pool: Arrays) -> list[NoVerdict]:
@@ -375,7 +375,7 @@ def _shared(memory: Arrays, deviates: NDArray[np.bool_], group: NDArray[np.intp]
     return result
 
 
-def _words(signal: str, kind: str, far: float) -> tuple[str, dict[str, str]]:
+def _text_of(signal: str, kind: str, far: float) -> tuple[str, dict[str, str]]:
     """The text key for a residual and its arguments. Activity is twice a logarithm."""
     if kind == "activity":
         which, amount = ("still", 0.0) if far < 0 else ("restless", float(np.exp(far / 2.0)))

@@ -183,7 +183,7 @@ class RobustZDetector(SlowSignalDetector):
             scales = (value - usual) / scale
             low = usual - limit * scale if self._watch_low[place] else None
             high = usual + limit * scale if self._watch_high[place] else None
-            because = evidence(
+            item = evidence(
                 signal, value, "far_in_its_scales", Interval(low, high),
                 what=signal, value=value, usual=usual, scales=scales, limit=limit,
             )  # fmt: skip
@@ -195,10 +195,10 @@ class RobustZDetector(SlowSignalDetector):
                     signals=(signal,),
                     score=abs(scales) / (abs(scales) + limit),
                     observed=value,
-                    expected=because.expected,
+                    expected=item.expected,
                     start=min(datetime.fromtimestamp(float(memory["since"][row, place]), tz=UTC), now),
                     now=now,
-                    because=(because,),
+                    evidence_items=(item,),
                 )
             )
         return findings

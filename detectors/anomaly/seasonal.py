@@ -173,7 +173,7 @@ class SeasonalDetector(learning_detector.StatisticalDetector):
                     expected=expected,
                     start=since,
                     now=now,
-                    because=(Evidence(signal, observed, expected, "incidents.evidence.unusual", arguments),),
+                    evidence_items=(Evidence(signal, observed, expected, "incidents.evidence.unusual", arguments),),
                 )
             )
         return verdicts

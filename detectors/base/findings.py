@@ -25,25 +25,25 @@ def finding(
     score: float,
     since: float,
     now: datetime,
-    because: tuple[Evidence, ...],
+    evidence_items: tuple[Evidence, ...],
     severity: Priority | None = None,
 ) -> Finding:
     """Builds a finding that names a fault. ``since`` is unix seconds; the first evidence is the observed value.
 
     Severity defaults to the fault's priority without SLO burn. The alert stage raises it.
     """
-    first = because[0]
+    first = evidence_items[0]
     start = min(datetime.fromtimestamp(since, tz=UTC), now)
     return Finding(
         detector=detector,
         entity=entity,
-        signals=tuple(dict.fromkeys(item.signal for item in because)),
+        signals=tuple(dict.fromkeys(item.signal for item in evidence_items)),
         severity=severity or fault(fault_id).otherwise,
         score=min(1.0, max(0.0, score)),
         observed=first.observed,
         expected=first.expected,
         window=TimeRange(start, now),
-        evidence=because,
+        evidence=evidence_items,
         fingerprint=fingerprint(detector, entity, fault_id),
         fault=fault_id,
     )
@@ -52,7 +52,7 @@ def finding(
 def anomaly_finding(
     detector: str,
     entity: EntityRef,
-    what: str,
+    subject: str,
     *,
     signals: tuple[str, ...],
     score: float,
@@ -60,7 +60,7 @@ def anomaly_finding(
     expected: Interval | None,
     start: datetime,
     now: datetime,
-    because: tuple[Evidence, ...],
+    evidence_items: tuple[Evidence, ...],
 ) -> Finding:
     """Builds a P3 finding of an anomaly that names no fault and pages nobody."""
     return Finding(
@@ -72,14 +72,14 @@ def anomaly_finding(
         observed=observed,
         expected=expected,
         window=TimeRange(start, now),
-        evidence=because,
-        fingerprint=fingerprint(detector, entity, what),
+        evidence=evidence_items,
+        fingerprint=fingerprint(detector, entity, subject),
     )
 
 
-def fingerprint(detector: str, entity: EntityRef, what: str) -> str:
+def fingerprint(detector: str, entity: EntityRef, subject: str) -> str:
     """A key that is stable while the condition lasts: detector, entity, fault or signal."""
-    return f"{detector}|{entity.key}|{what}"
+    return f"{detector}|{entity.key}|{subject}"
 
 
 def _number(value: float | None) -> float | None:

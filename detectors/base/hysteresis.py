@@ -23,13 +23,13 @@ def fresh(shape: tuple[int, ...]) -> dict[str, NDArray[Any]]:
 
 
 def advance(
-    hits: NDArray[Any], since: Floats, odd: NDArray[np.bool_], known: NDArray[np.bool_], at: float, seconds: float
+    hits: NDArray[Any], since: Floats, anomalous: NDArray[np.bool_], known: NDArray[np.bool_], at: float, seconds: float
 ) -> tuple[NDArray[np.uint8], Floats]:
-    """Adds one reading; ``odd`` counts only if ``known``. A missing reading changes nothing.
+    """Adds one reading; ``anomalous`` counts only if ``known``. A missing reading changes nothing.
 
     A new deviation is dated back to the first of the eight readings.
     """
-    bits = ((hits.astype(np.uint16) << 1) | odd).astype(np.uint8)
+    bits = ((hits.astype(np.uint16) << 1) | anomalous).astype(np.uint8)
     moved = np.where(known, bits, hits).astype(np.uint8)
     count, deviates = _ONES[moved], np.isfinite(since)
     begun = np.where(~deviates & (count >= ENOUGH), at - (HITS - 1) * seconds, since)

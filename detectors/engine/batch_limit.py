@@ -70,10 +70,10 @@ class BatchLimitDetector(StatefulDetector):
         self, state: DetectorState, window: Window, topology: Topology, now: datetime
     ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
         """As ``judge``, after new replicas have inherited the records of their service."""
-        kept = _kept_of(state, self.defaults, now.timestamp())
+        kept = _stored_records(state, self.defaults, now.timestamp())
         _note_changes(window, kept, _services_without(window, kept, state, topology), topology, now)
-        handed = _handed_on(state, kept, self.defaults, window.entities, topology)
-        state, verdicts = super().detect(handed, window, topology, now)
+        inherited = _inherited(state, kept, self.defaults, window.entities, topology)
+        state, verdicts = super().detect(inherited, window, topology, now)
         return replace(
             state, arrays={**state.arrays, **{_KEPT + name: value for name, value in kept.items()}}
         ), verdicts
@@ -94,18 +94,20 @@ class BatchLimitDetector(StatefulDetector):
             if needed > limit:
                 before = float(memory["before"][rows].max())
                 verdicts.append(
-                    self._tell(service, needed, limit, before, float(memory["changed_at"][rows].max()), now)
+                    self._finding(service, needed, limit, before, float(memory["changed_at"][rows].max()), now)
                 )
         if np.isnan(memory["busiest"]).all():
             verdicts.append(NoVerdict(self.name, None, NoVerdictReason.NO_VALUES))
         return verdicts
 
-    def _tell(
+    def _finding(
         self, service: EntityRef, needed: float, limit: float, before: float, since: float, now: datetime
     ) -> Finding:
         arguments = {"needed": needed, "limit": limit, "before": "-" if np.isnan(before) else f"{before:.0f}"}
         item = evidence(RUNNING.name, needed, "batch_limit_lowered", Interval(None, limit), **arguments)
-        return finding(self.name, service, "batch-misconfigured", score=0.8, since=since, now=now, because=(item,))
+        return finding(
+            self.name, service, "batch-misconfigured", score=0.8, since=since, now=now, evidence_items=(item,)
+        )
 
 
 def limit_of(flags: str) -> float:
@@ -117,7 +119,7 @@ def limit_of(flags: str) -> float:
     return (float(result.group(1)) or float("nan")) if result else float("nan")
 
 
-def _handed_on(
+def _inherited(
     state: DetectorState, kept: Arrays, defaults: dict[str, Any], entities: tuple[EntityRef, ...], topology: Topology
 ) -> DetectorState:
     """The state including the window's new replicas, which inherit the records of their service.
@@ -147,7 +149,7 @@ def _handed_on(
     return DetectorState(state.version, together, memory)
 
 
-def _kept_of(state: DetectorState, defaults: dict[str, Any], now: float) -> Arrays:
+def _stored_records(state: DetectorState, defaults: dict[str, Any], now: float) -> Arrays:
     """Records per service, one row each, as copies; drops those older than a day."""
     held = {name: state.arrays.get(_KEPT + name) for name in defaults}
     arrays = {name: item.copy() for name, item in held.items() if item is not None and item.ndim == 1}

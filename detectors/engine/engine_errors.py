@@ -171,7 +171,7 @@ class EngineErrorDetector(StatefulDetector):
                     score=0.9 if len(bad) > 1 else 0.85,
                     since=since,
                     now=now,
-                    because=(item,),
+                    evidence_items=(item,),
                 )
             )
         return findings
@@ -184,9 +184,11 @@ class EngineErrorDetector(StatefulDetector):
         score: float,
         since: float,
         now: datetime,
-        because: tuple[Evidence, ...],
+        evidence_items: tuple[Evidence, ...],
     ) -> Finding:
-        return finding(self.name, window.entities[row], fault, score=score, since=since, now=now, because=because)
+        return finding(
+            self.name, window.entities[row], fault, score=score, since=since, now=now, evidence_items=evidence_items
+        )
 
 
 def _lines(window: Window, memory: Arrays, topology: Topology, now: datetime) -> dict[int, dict[str, list[float]]]:

@@ -91,7 +91,9 @@ class EngineLogDetector:
         line = " ".join((lines[-1].attributes.get("text") or lines[-1].code).split())[:_MOST_CHARACTERS]
         item = evidence(meaning.signal, float(count), meaning.text, Interval(0.0, 0.0), times=count, line=line)
         since = lines[0].at.timestamp()
-        return finding(self.name, replica, meaning.fault, score=meaning.score, since=since, now=now, because=(item,))
+        return finding(
+            self.name, replica, meaning.fault, score=meaning.score, since=since, now=now, evidence_items=(item,)
+        )
 
 
 def _repeats(line: Event) -> int:

@@ -101,84 +101,92 @@ class LivenessDetector(StatefulDetector):
 
     def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
         """Judges every replica of the window."""
-        sight = _look(window, memory)
-        _learn(sight)
+        snapshot = _snapshot(window, memory)
+        _learn(snapshot)
         planned = _planned(window, now)
-        dead, mute = self._dead(sight, planned, topology, now)
+        dead, mute = self._dead(snapshot, planned, topology, now)
         result = dict(dead)
         for judge in (self._asleep, self._core_dead, self._hung):
-            for row, verdict in judge(sight, topology, now).items():
+            for row, verdict in judge(snapshot, topology, now).items():
                 result.setdefault(row, verdict)
-        starting = sight.known & ~sight.up & (planned | ~sight.memory["up_seen"])
+        starting = snapshot.known & ~snapshot.up & (planned | ~snapshot.memory["up_seen"])
         verdicts: list[Finding | NoVerdict] = [result[row] for row in sorted(result)]
-        for rows, why in (
+        for rows, reason in (
             (starting, NoVerdictReason.WARMING_UP),
             (mute & ~starting, NoVerdictReason.UNTRUSTED_VALUES),
         ):
-            verdicts.extend(NoVerdict(self.name, window.entities[row], why) for row in np.flatnonzero(rows))
-        verdicts.extend(no_verdicts(self.name, window.entities, window.column_status("engine_up"), ~sight.known))
+            verdicts.extend(NoVerdict(self.name, window.entities[row], reason) for row in np.flatnonzero(rows))
+        verdicts.extend(no_verdicts(self.name, window.entities, window.column_status("engine_up"), ~snapshot.known))
         return verdicts
 
     def _dead(
-        self, sight: _Snapshot, planned: Flags, topology: Topology, now: datetime
+        self, snapshot: _Snapshot, planned: Flags, topology: Topology, now: datetime
     ) -> tuple[dict[int, Finding], Flags]:
         """Replicas whose page stopped responding, and those that are down without a reason."""
-        down = sight.known & ~sight.up
-        run = measure_run(sight.masks.seen, ~sight.masks.up, sight.window.times)
-        memory = sight.memory
-        started = np.where(run.scrapes > 0, sight.window.times[run.start], np.nan)
+        down = snapshot.known & ~snapshot.up
+        run = measure_run(snapshot.masks.seen, ~snapshot.masks.up, snapshot.window.times)
+        memory = snapshot.memory
+        started = np.where(run.scrapes > 0, snapshot.window.times[run.start], np.nan)
         memory["down_since"] = np.where(down, np.fmin(memory["down_since"], started), np.nan)
-        unclear = down & (sight.code != REFUSED) & ~np.isin(sight.code, PAGE_ERRORS)
-        blind = unclear if _is_blind(sight.window.entities, unclear, topology) else np.zeros_like(unclear)
-        timed_out = sight.code == TIMEOUT
-        gone = ~timed_out & ~np.isin(sight.code, PAGE_ERRORS) & ~np.isin(sight.code, (3, 4))
+        unclear = down & (snapshot.code != REFUSED) & ~np.isin(snapshot.code, PAGE_ERRORS)
+        blind = unclear if _is_blind(snapshot.window.entities, unclear, topology) else np.zeros_like(unclear)
+        timed_out = snapshot.code == TIMEOUT
+        gone = ~timed_out & ~np.isin(snapshot.code, PAGE_ERRORS) & ~np.isin(snapshot.code, (3, 4))
         judged = down & memory["up_seen"] & ~blind & ~planned
         dead = judged & gone & (run.scrapes >= DEAD_SCRAPES)
-        silent = judged & timed_out & (sight.health != 1) & (run.scrapes >= SILENT_SCRAPES)
+        silent = judged & timed_out & (snapshot.health != 1) & (run.scrapes >= SILENT_SCRAPES)
         result: dict[int, Finding] = {}
         for row in np.flatnonzero(dead | silent):
             text, fault = ("page_timeout", "engine-hung") if silent[row] else ("page_gone", "engine-dead")
-            if dead[row] and sight.code[row] == REFUSED:
+            if dead[row] and snapshot.code[row] == REFUSED:
                 text = "page_refused"
-            because = (evidence("engine_up", 0.0, text, Interval(1.0, 1.0), scrapes=int(run.scrapes[row])),)
+            evidence_items = (evidence("engine_up", 0.0, text, Interval(1.0, 1.0), scrapes=int(run.scrapes[row])),)
             result[int(row)] = self._finding(
-                sight, row, fault, since=memory["down_since"][row], now=now, because=because, score=0.95
+                snapshot,
+                row,
+                fault,
+                since=memory["down_since"][row],
+                now=now,
+                evidence_items=evidence_items,
+                score=0.95,
             )
-        mute = down & (blind | (sight.code == 3) | (sight.code == 4))
+        mute = down & (blind | (snapshot.code == 3) | (snapshot.code == 4))
         return result, mute
 
-    def _asleep(self, sight: _Snapshot, _topology: Topology, now: datetime) -> dict[int, Finding]:
+    def _asleep(self, snapshot: _Snapshot, _topology: Topology, now: datetime) -> dict[int, Finding]:
         """Engines in sleep mode: /health returns 200 and every request hangs."""
-        masks, times = sight.masks, sight.window.times
+        masks, times = snapshot.masks, snapshot.window.times
         run = measure_run(masks.seen & masks.up, masks.asleep, times)
         result: dict[int, Finding] = {}
-        for row in np.flatnonzero(sight.up & (run.scrapes > 0)):
-            held = sight.inflight[row]
-            because = [evidence("engine_sleep_state", 0.0, "asleep", Interval(1.0, 1.0))]
+        for row in np.flatnonzero(snapshot.up & (run.scrapes > 0)):
+            held = snapshot.inflight[row]
+            evidence_items = [evidence("engine_sleep_state", 0.0, "asleep", Interval(1.0, 1.0))]
             if held > 0:
-                because.append(evidence("engine_inflight_requests", held, "inflight_waits", inflight=float(held)))
+                evidence_items.append(
+                    evidence("engine_inflight_requests", held, "inflight_waits", inflight=float(held))
+                )
             result[int(row)] = self._finding(
-                sight,
+                snapshot,
                 row,
                 "engine-asleep",
                 since=times[run.start[row]],
                 now=now,
-                because=tuple(because),
+                evidence_items=tuple(evidence_items),
                 score=0.95,
                 severity=Priority.P1 if held > 0 else Priority.P3,
             )
         return result
 
-    def _core_dead(self, sight: _Snapshot, _topology: Topology, now: datetime) -> dict[int, Finding]:
+    def _core_dead(self, snapshot: _Snapshot, _topology: Topology, now: datetime) -> dict[int, Finding]:
         """The HTTP process responds but the engine core is gone."""
-        masks, window = sight.masks, sight.window
+        masks, window = snapshot.masks, snapshot.window
         ill = masks.seen & (window.column("engine_health_ok") == 0)
         code = window.column("target_failure_code")
         broken = ill & (masks.up | np.isin(code, PAGE_ERRORS)) & ~masks.moved & ~masks.asleep
         run = measure_run(masks.seen, broken, window.times)
-        unhealthy = sight.known & sight.memory["healthy_seen"] & (run.scrapes >= SILENT_SCRAPES)
+        unhealthy = snapshot.known & snapshot.memory["healthy_seen"] & (run.scrapes >= SILENT_SCRAPES)
         still = measure_run(masks.judged, masks.still, window.times)
-        failing = sight.up & (still.scrapes >= SILENT_SCRAPES) & _fails_at_once(window, still)
+        failing = snapshot.up & (still.scrapes >= SILENT_SCRAPES) & _fails_at_once(window, still)
         result: dict[int, Finding] = {}
         for row in np.flatnonzero(unhealthy | failing):
             if unhealthy[row]:
@@ -189,78 +197,78 @@ class LivenessDetector(StatefulDetector):
                 since = window.times[still.start[row]]
             score = 0.9 if unhealthy[row] else 0.8
             result[int(row)] = self._finding(
-                sight, row, "engine-core-dead", since=since, now=now, because=(item,), score=score
+                snapshot, row, "engine-core-dead", since=since, now=now, evidence_items=(item,), score=score
             )
         return result
 
-    def _hung(self, sight: _Snapshot, topology: Topology, now: datetime) -> dict[int, Finding]:
+    def _hung(self, snapshot: _Snapshot, topology: Topology, now: datetime) -> dict[int, Finding]:
         """No progress while work is known to wait."""
-        masks, window = sight.masks, sight.window
+        masks, window = snapshot.masks, snapshot.window
         works = masks.busy | (np.nan_to_num(masks.inflight) > 0)
         run = measure_run(masks.judged, masks.still & works, window.times)
-        step = sight.memory["step_seconds"]
+        step = snapshot.memory["step_seconds"]
         needed = np.where(np.isnan(step), UNKNOWN_STEP_SECONDS, ITERATIONS_STILL * step)
-        sure = sight.up & (run.scrapes >= SILENT_SCRAPES) & (run.seconds >= needed)
+        sure = snapshot.up & (run.scrapes >= SILENT_SCRAPES) & (run.seconds >= needed)
         still = measure_run(masks.judged, masks.still, window.times)
-        hinted = self._files_pile_up(sight, topology, still) & ~sure & (still.seconds >= needed)
-        sight.memory["hinted"] = hinted
+        hinted = self._files_pile_up(snapshot, topology, still) & ~sure & (still.seconds >= needed)
+        snapshot.memory["hinted"] = hinted
         result: dict[int, Finding] = {}
         for row in np.flatnonzero(sure | hinted):
             spent = run if sure[row] else still
             result[int(row)] = self._finding(
-                sight,
+                snapshot,
                 row,
                 "engine-hung",
                 since=window.times[spent.start[row]],
                 now=now,
-                because=_why_hung(sight, int(row), float(spent.seconds[row])),
+                evidence_items=_hang_evidence(snapshot, int(row), float(spent.seconds[row])),
                 score=0.95 if sure[row] else 0.7,
             )
         return result
 
-    def _files_pile_up(self, sight: _Snapshot, topology: Topology, still: ConditionDuration) -> Flags:
+    def _files_pile_up(self, snapshot: _Snapshot, topology: Topology, still: ConditionDuration) -> Flags:
         """Fallback for engines without an in-flight metric: connections that never close."""
-        files = sight.window.column("engine_open_files")
-        usual = sight.memory["usual_files"]
-        now_open = newest(sight.window, files)
-        above = sight.up & np.isnan(sight.inflight) & (now_open >= usual + FILES_ABOVE_USUAL)
+        files = snapshot.window.column("engine_open_files")
+        usual = snapshot.memory["usual_files"]
+        now_open = newest(snapshot.window, files)
+        above = snapshot.up & np.isnan(snapshot.inflight) & (now_open >= usual + FILES_ABOVE_USUAL)
         above &= still.scrapes >= SILENT_SCRAPES
         if not above.any():
             return above
         # Only growth during the stall counts; a pool of idle connections opens once and stays.
-        served = _peers_moved(sight, topology, still, np.flatnonzero(above))
+        served = _peers_moved(snapshot, topology, still, np.flatnonzero(above))
         with_peer = served & (now_open - _scrapes_ago(files, SILENT_SCRAPES - 1) >= FILES_GROWTH)
         alone = (still.scrapes >= FILES_SCRAPES_ALONE) & (
             now_open - _scrapes_ago(files, FILES_SCRAPES_ALONE - 1) >= FILES_GROWTH_ALONE
         )
-        held: Flags = above & (with_peer | alone | sight.memory["hinted"])
+        held: Flags = above & (with_peer | alone | snapshot.memory["hinted"])
         return held
 
     def _finding(
         self,
-        sight: _Snapshot,
+        snapshot: _Snapshot,
         row: int | np.intp,
         fault: str,
         *,
         since: float,
         now: datetime,
-        because: tuple[Evidence, ...],
+        evidence_items: tuple[Evidence, ...],
         score: float,
         severity: Priority | None = None,
     ) -> Finding:
         return finding(
             self.name,
-            sight.window.entities[row],
+            snapshot.window.entities[row],
             fault,
             score=score,
             since=since,
             now=now,
-            because=because,
+            evidence_items=evidence_items,
             severity=severity,
         )
 
 
-def _look(window: Window, memory: Arrays) -> _Snapshot:
+def _snapshot(window: Window, memory: Arrays) -> _Snapshot:
     masks = progress.read(window)
     answers = newest(window, window.column("engine_up"))
     known = ~np.isnan(answers)
@@ -277,9 +285,9 @@ def _look(window: Window, memory: Arrays) -> _Snapshot:
     )
 
 
-def _learn(sight: _Snapshot) -> None:
+def _learn(snapshot: _Snapshot) -> None:
     """Learns the replicas' normal state from the window."""
-    masks, window, memory = sight.masks, sight.window, sight.memory
+    masks, window, memory = snapshot.masks, snapshot.window, snapshot.memory
     memory["up_seen"] = memory["up_seen"] | masks.up.any(axis=1)
     restart = newest_index(masks.restarted)
     healthy = newest_index(window.column("engine_health_ok") == 1)
@@ -299,12 +307,12 @@ def _learn(sight: _Snapshot) -> None:
 def _planned(window: Window, now: datetime) -> Flags:
     """Replicas with a planned restart within the window."""
     recent = [event for event in window.events if now - LivenessDetector.window < event.at <= now]
-    stopped = {event.entity for event in recent if _on_purpose(event)}
+    stopped = {event.entity for event in recent if _is_planned_stop(event)}
     stopped -= {event.entity for event in recent if event.code == EVICTED}
     return np.array([entity in stopped for entity in window.entities], dtype=np.bool_)
 
 
-def _on_purpose(event: Event) -> bool:
+def _is_planned_stop(event: Event) -> bool:
     """True for a restart action, and for the kubelet's message of a requested container stop.
 
     A container that fails its liveness probe is killed as well, with another message.
@@ -334,10 +342,10 @@ def _fails_at_once(window: Window, still: ConditionDuration) -> Flags:
     return result
 
 
-def _peers_moved(sight: _Snapshot, topology: Topology, still: ConditionDuration, rows: NDArray[np.intp]) -> Flags:
+def _peers_moved(snapshot: _Snapshot, topology: Topology, still: ConditionDuration, rows: NDArray[np.intp]) -> Flags:
     """True for ``rows`` whose service has another replica that made progress meanwhile."""
-    entities = sight.window.entities
-    moved_last = newest_index(sight.masks.moved)
+    entities = snapshot.window.entities
+    moved_last = newest_index(snapshot.masks.moved)
     place = {entity: row for row, entity in enumerate(entities)}
     served = np.zeros(len(entities), dtype=np.bool_)
     for row in rows:
@@ -356,23 +364,25 @@ def _scrapes_ago(values: Floats, count: int) -> Floats:
     return at_index(values, at)
 
 
-def _why_hung(sight: _Snapshot, row: int, seconds: float) -> tuple[Evidence, ...]:
-    window = sight.window
+def _hang_evidence(snapshot: _Snapshot, row: int, seconds: float) -> tuple[Evidence, ...]:
+    window = snapshot.window
     result = [evidence("engine_iterations_total", 0.0, "no_progress", seconds=round(seconds))]
     running = newest(window, window.column("engine_requests_running"))[row]
     waiting = newest(window, window.column("engine_requests_waiting"))[row]
     if running + waiting > 0:
         result.append(evidence("engine_requests_running", running, "holds_requests", running=running, waiting=waiting))
-    if sight.inflight[row] > 0:
+    if snapshot.inflight[row] > 0:
         result.append(
-            evidence("engine_inflight_requests", sight.inflight[row], "inflight_waits", inflight=sight.inflight[row])
+            evidence(
+                "engine_inflight_requests", snapshot.inflight[row], "inflight_waits", inflight=snapshot.inflight[row]
+            )
         )
-    if sight.memory["hinted"][row]:
+    if snapshot.memory["hinted"][row]:
         files = newest(window, window.column("engine_open_files"))[row]
-        usual = float(sight.memory["usual_files"][row])
+        usual = float(snapshot.memory["usual_files"][row])
         result.append(
             evidence("engine_open_files", files, "files_pile_up", Interval(None, usual), files=files, usual=usual)
         )
-    if sight.health[row] == 1:
+    if snapshot.health[row] == 1:
         result.append(evidence("engine_health_ok", 1.0, "health_misleads"))
     return tuple(result)

@@ -115,5 +115,7 @@ def _findings(
         names = sorted({name for row in rows for name in gone[row]})
         item = evidence("target_samples", None, "series_gone", names=", ".join(names), replicas=len(rows))
         first = float(since[rows].min())
-        findings.append(finding(detector, service, "metric-renamed", score=0.85, since=first, now=now, because=(item,)))
+        findings.append(
+            finding(detector, service, "metric-renamed", score=0.85, since=first, now=now, evidence_items=(item,))
+        )
     return findings

@@ -91,7 +91,7 @@ class OutputValidityDetector(StatefulDetector):
             )
             since = float(memory["since"][row])
             entity, fault = window.entities[row], "garbled-output"
-            verdicts.append(finding(self.name, entity, fault, score=0.9, since=since, now=now, because=(item,)))
+            verdicts.append(finding(self.name, entity, fault, score=0.9, since=since, now=now, evidence_items=(item,)))
         step = window.step.total_seconds() / USUAL_SECONDS
         held = np.where(np.isnan(memory["usual"]), np.minimum(share, LIMIT), memory["usual"])
         learns = ~ill & ~np.isnan(share)
@@ -160,8 +160,16 @@ class OutputValidityDetector(StatefulDetector):
     def _of_replica(self, verdict: Finding, replica: EntityRef, share: float, now: datetime) -> Finding:
         item = evidence(INVALID, share, "answers_of_replica", Interval(None, LIMIT), share=share)
         since = verdict.window.start.timestamp()
-        because = (item, *verdict.evidence)
-        return finding(self.name, replica, "garbled-output", score=verdict.score, since=since, now=now, because=because)
+        evidence_items = (item, *verdict.evidence)
+        return finding(
+            self.name,
+            replica,
+            "garbled-output",
+            score=verdict.score,
+            since=since,
+            now=now,
+            evidence_items=evidence_items,
+        )
 
 
 def _members(service: EntityRef, replicas: Window, topology: Topology) -> list[int]:

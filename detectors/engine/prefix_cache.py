@@ -94,7 +94,9 @@ class PrefixCacheDetector(StatefulDetector):
             item = evidence(HITS, value, "cache_finds_little", limit, **arguments)
             since = float(window.times[run.start[fallen]].min())
             fault = "prefix-cache-collapse"
-            verdicts.append(finding(self.name, service, fault, score=0.85, since=since, now=now, because=(item,)))
+            verdicts.append(
+                finding(self.name, service, fault, score=0.85, since=since, now=now, evidence_items=(item,))
+            )
         _learn(window, memory, ratio, tokens, low)
         if not judged.any():
             verdicts.append(NoVerdict(self.name, None, NoVerdictReason.WARMING_UP))

@@ -123,7 +123,7 @@ class SlowStartupDetector:
             arguments = {"pod": starts.pods[longest].name, "seconds": round(seconds), "limit": round(most)}
             item = evidence("pod_startup_seconds", seconds, "pull_lasts", Interval(None, most), **arguments)
             findings.append(
-                finding(self.name, node, "image-pull-slow", score=0.8, since=since, now=now, because=(item,))
+                finding(self.name, node, "image-pull-slow", score=0.8, since=since, now=now, evidence_items=(item,))
             )
         return findings
 
@@ -137,7 +137,7 @@ class SlowStartupDetector:
             item = evidence("pod_startup_seconds", None, "loads_last", pods=names)
             since = float(starts.memory["started"][rows].min())
             findings.append(
-                finding(self.name, storage, "storage-slow", score=0.85, since=since, now=now, because=(item,))
+                finding(self.name, storage, "storage-slow", score=0.85, since=since, now=now, evidence_items=(item,))
             )
             reported.update(rows)
         for row in late:
@@ -150,7 +150,9 @@ class SlowStartupDetector:
             )
             since = float(starts.memory["started"][row])
             replica = (*topology.above(starts.pods[row], EntityKind.REPLICA), _replica(starts.pods[row]))[0]
-            findings.append(finding(self.name, replica, "slow-start", score=0.8, since=since, now=now, because=(item,)))
+            findings.append(
+                finding(self.name, replica, "slow-start", score=0.8, since=since, now=now, evidence_items=(item,))
+            )
         return findings
 
     def _by_storage(self, starts: _Starts, late: Sequence[int], topology: Topology) -> dict[EntityRef, list[int]]:
@@ -180,7 +182,9 @@ class SlowStartupDetector:
             names = ", ".join(sorted(window.entities[row].name for row in rows))
             item = evidence("pod_unschedulable", 1.0, "no_place", Interval(0.0, 0.0), pods=names)
             since = float(window.times[run.start[rows]].min())
-            findings.append(finding(self.name, pool, "pods-pending", score=0.9, since=since, now=now, because=(item,)))
+            findings.append(
+                finding(self.name, pool, "pods-pending", score=0.9, since=since, now=now, evidence_items=(item,))
+            )
         return findings
 
 

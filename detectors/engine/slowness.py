@@ -88,24 +88,24 @@ class SlownessDetector(StatefulDetector):
 
     def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
         """Findings of services and replicas; NoVerdict while too little is learned."""
-        sight = _look(window, memory, topology)
-        _processes(sight)
+        snapshot = _snapshot(window, memory, topology)
+        _processes(snapshot)
         for name, ends in (("changed_at", True), ("revised_at", False)):
-            sight.memory[name] = changed_at(window, sight.memory[name], topology, now, until_rollback=ends)
+            snapshot.memory[name] = changed_at(window, snapshot.memory[name], topology, now, until_rollback=ends)
         verdicts: list[Finding | NoVerdict] = []
-        known = ~np.isnan(sight.over)
-        run = measure_run(known, sight.slow, window.times)
-        lasting = (run.seconds >= LASTING_SECONDS) & ~np.isnan(newest(window, sight.over))
-        regressed = self._services(sight, run, lasting, topology, now, verdicts)
-        self._replicas(sight, run, lasting & ~regressed, topology, now, verdicts)
-        _learn(sight)
+        known = ~np.isnan(snapshot.over)
+        run = measure_run(known, snapshot.slow, window.times)
+        lasting = (run.seconds >= LASTING_SECONDS) & ~np.isnan(newest(window, snapshot.over))
+        regressed = self._services(snapshot, run, lasting, topology, now, verdicts)
+        self._replicas(snapshot, run, lasting & ~regressed, topology, now, verdicts)
+        _learn(snapshot)
         if not known.any():
             verdicts.append(NoVerdict(self.name, None, NoVerdictReason.WARMING_UP))
         return verdicts
 
     def _services(
         self,
-        sight: _Snapshot,
+        snapshot: _Snapshot,
         run: ConditionDuration,
         lasting: Flags,
         topology: Topology,
@@ -116,19 +116,19 @@ class SlownessDetector(StatefulDetector):
         explained = np.zeros(lasting.size, dtype=np.bool_)
         if not lasting.any():
             return explained
-        judged = ~np.isnan(newest(sight.window, sight.over))
+        judged = ~np.isnan(newest(snapshot.window, snapshot.over))
         members: dict[EntityRef, list[int]] = defaultdict(list)
-        touched = {service for row in np.flatnonzero(lasting) for service in _services(sight, row, topology)}
+        touched = {service for row in np.flatnonzero(lasting) for service in _services(snapshot, row, topology)}
         for row in np.flatnonzero(judged):
-            for service in _services(sight, row, topology):
+            for service in _services(snapshot, row, topology):
                 if service in touched:
                     members[service].append(int(row))
-        wrong = _fails(sight.window)
+        wrong = _fails(snapshot.window)
         for service, rows in members.items():
             slow = [row for row in rows if lasting[row]]
-            since = float(sight.window.times[run.start[slow]].min())
-            change = float(sight.memory["changed_at"][rows].max())
-            new = [row for row in rows if sight.memory["process"][row] >= change]
+            since = float(snapshot.window.times[run.start[slow]].min())
+            change = float(snapshot.memory["changed_at"][rows].max())
+            new = [row for row in rows if snapshot.memory["process"][row] >= change]
             most = len(slow) >= GROUP_SHARE * len(rows) and (len(slow) > 1 or len(rows) == 1)
             only_new = len(slow) > 1 and set(slow) <= set(new) and len(slow) > GROUP_SHARE * len(new)
             began = 0.0 <= since + step_time.TRAILING_SECONDS - change <= CHANGE_HOLD.total_seconds()
@@ -137,15 +137,23 @@ class SlownessDetector(StatefulDetector):
             explained[slow] = True
             if wrong[slow].any():
                 continue
-            because = _why(sight, slow, "steps_longer_in_service", slow=len(slow), judged=len(rows))
+            evidence_items = _evidence(snapshot, slow, "steps_longer_in_service", slow=len(slow), judged=len(rows))
             verdicts.append(
-                finding(self.name, service, "kernel-regression", score=0.85, since=since, now=now, because=because)
+                finding(
+                    self.name,
+                    service,
+                    "kernel-regression",
+                    score=0.85,
+                    since=since,
+                    now=now,
+                    evidence_items=evidence_items,
+                )
             )
         return explained
 
     def _replicas(
         self,
-        sight: _Snapshot,
+        snapshot: _Snapshot,
         run: ConditionDuration,
         lasting: Flags,
         topology: Topology,
@@ -155,25 +163,25 @@ class SlownessDetector(StatefulDetector):
         """Appends the replicas that are slower than their peers."""
         if not lasting.any():
             return
-        value = newest(sight.window, sight.over)
-        apart = value - _median_of_others(value, sight.group)
+        value = newest(snapshot.window, snapshot.over)
+        apart = value - _median_of_others(value, snapshot.group)
         rows = np.flatnonzero(lasting & ~(apart < APART))
-        crowded = _nodes_with_all_slow(sight, rows, value, topology)
+        crowded = _nodes_with_all_slow(snapshot, rows, value, topology)
         for row in rows:
-            entity = sight.window.entities[row]
-            if crowded & set(topology.below(entity, EntityKind.NODE)) or _is_new(sight.memory, row, now):
+            entity = snapshot.window.entities[row]
+            if crowded & set(topology.below(entity, EntityKind.NODE)) or _is_new(snapshot.memory, row, now):
                 continue
             cards = topology.below(entity, EntityKind.GPU)
             grouped = len(cards) > 1 or topology.label(entity, "tensor_parallel", "1") not in ("", "1")
-            from_birth = bool(sight.memory["process"][row] > sight.memory["first_seen"][row]) and not bool(
-                sight.memory["well_seen"][row]
+            from_birth = bool(snapshot.memory["process"][row] > snapshot.memory["first_seen"][row]) and not bool(
+                snapshot.memory["well_seen"][row]
             )
             fault = "tp-topology-bad" if grouped and from_birth else "gpu-slow-peer"
             # Ranks of a group wait for each other, so no counter shows which of its GPUs is slow.
             place = cards[0] if fault == "gpu-slow-peer" and len(cards) == 1 else entity
             text = "slow_from_first_minute" if from_birth else "steps_longer_than_peers"
-            because = _why(sight, [int(row)], text, cards=", ".join(card.name for card in cards) or "-")
-            since = float(sight.window.times[run.start[row]])
+            evidence_items = _evidence(snapshot, [int(row)], text, cards=", ".join(card.name for card in cards) or "-")
+            since = float(snapshot.window.times[run.start[row]])
             verdicts.append(
                 finding(
                     self.name,
@@ -182,7 +190,7 @@ class SlownessDetector(StatefulDetector):
                     score=0.8 if fault == "tp-topology-bad" else 0.75,
                     since=since,
                     now=now,
-                    because=because,
+                    evidence_items=evidence_items,
                 )
             )
 
@@ -193,7 +201,7 @@ def _is_new(memory: Arrays, row: int | np.intp, now: datetime) -> bool:
     return bool(recent and memory["process"][row] >= memory["revised_at"][row] and not memory["well_seen"][row])
 
 
-def _look(window: Window, memory: Arrays, topology: Topology) -> _Snapshot:
+def _snapshot(window: Window, memory: Arrays, topology: Topology) -> _Snapshot:
     group = peer_groups.groups(window.entities, topology)
     shown = step_time.read(window)
     expected, error = step_time.expected(memory, group, shown)
@@ -204,33 +212,33 @@ def _look(window: Window, memory: Arrays, topology: Topology) -> _Snapshot:
     return _Snapshot(window, memory, group, shown, expected, over, slow)
 
 
-def _processes(sight: _Snapshot) -> None:
+def _processes(snapshot: _Snapshot) -> None:
     """Stores the start of each process, and whether it was ever seen at normal speed."""
-    memory, window = sight.memory, sight.window
+    memory, window = snapshot.memory, snapshot.window
     started = newest(window, window.column("engine_start_time_seconds"))
     fresh = ~np.isnan(started) & ~(np.abs(started - memory["process"]) < 1.0)
     memory["first_seen"] = np.fmin(memory["first_seen"], np.where(np.isnan(started), np.nan, window.times[-1]))
     memory["process"] = np.where(np.isnan(started), memory["process"], started)
-    well = newest(window, sight.over) < SLOW / 2
+    well = newest(window, snapshot.over) < SLOW / 2
     memory["well_seen"] = (memory["well_seen"] & ~fresh) | well
 
 
-def _learn(sight: _Snapshot) -> None:
+def _learn(snapshot: _Snapshot) -> None:
     """Learns the columns that are old enough, of replicas at their expected speed."""
-    memory, times = sight.memory, sight.window.times
-    odd = newest(sight.window, sight.over) > SLOW / 2
-    memory["slow_since"] = np.where(odd, np.fmin(memory["slow_since"], times[-1]), np.nan)
-    frozen = odd & ~(times[-1] - memory["slow_since"] > FROZEN_AT_MOST)
+    memory, times = snapshot.memory, snapshot.window.times
+    is_slow = newest(snapshot.window, snapshot.over) > SLOW / 2
+    memory["slow_since"] = np.where(is_slow, np.fmin(memory["slow_since"], times[-1]), np.nan)
+    frozen = is_slow & ~(times[-1] - memory["slow_since"] > FROZEN_AT_MOST)
     until = times[-1] - LAG_SECONDS
     where = (times[None, :] > memory["learnt_until"][:, None]) & (times <= until)[None, :] & ~frozen[:, None]
-    where &= ~sight.slow
-    forget = float(np.exp(-sight.window.step.total_seconds() / step_time.MEMORY_SECONDS))
-    step_time.learn(memory, sight.pace, where, forget)
+    where &= ~snapshot.slow
+    forget = float(np.exp(-snapshot.window.step.total_seconds() / step_time.MEMORY_SECONDS))
+    step_time.learn(memory, snapshot.pace, where, forget)
     memory["learnt_until"] = np.maximum(memory["learnt_until"], until)
 
 
-def _services(sight: _Snapshot, row: int | np.intp, topology: Topology) -> tuple[EntityRef, ...]:
-    return topology.above(sight.window.entities[row], EntityKind.SERVICE)
+def _services(snapshot: _Snapshot, row: int | np.intp, topology: Topology) -> tuple[EntityRef, ...]:
+    return topology.above(snapshot.window.entities[row], EntityKind.SERVICE)
 
 
 def _fails(window: Window) -> Flags:
@@ -251,10 +259,10 @@ def _median_of_others(value: Floats, group: np.ndarray) -> Floats:
     return result
 
 
-def _nodes_with_all_slow(sight: _Snapshot, rows: np.ndarray, value: Floats, topology: Topology) -> set[EntityRef]:
+def _nodes_with_all_slow(snapshot: _Snapshot, rows: np.ndarray, value: Floats, topology: Topology) -> set[EntityRef]:
     """Nodes with two or more slow replicas and no normal one: the common cause is not a GPU."""
-    slow = {sight.window.entities[row] for row in rows}
-    judged = {sight.window.entities[row] for row in np.flatnonzero(~np.isnan(value))}
+    slow = {snapshot.window.entities[row] for row in rows}
+    judged = {snapshot.window.entities[row] for row in np.flatnonzero(~np.isnan(value))}
     entities = set()
     for node in {node for entity in slow for node in topology.below(entity, EntityKind.NODE)}:
         on_it = topology.affected_by(node) & judged
@@ -263,14 +271,14 @@ def _nodes_with_all_slow(sight: _Snapshot, rows: np.ndarray, value: Floats, topo
     return entities
 
 
-def _why(sight: _Snapshot, rows: list[int], text: str, **more: object) -> tuple[Evidence, ...]:
+def _evidence(snapshot: _Snapshot, rows: list[int], text: str, **more: object) -> tuple[Evidence, ...]:
     """Step time of the slowest of ``rows``, its expectation, and the batch it was judged at."""
-    window = sight.window
-    value = newest(window, sight.over)
+    window = snapshot.window
+    value = newest(window, snapshot.over)
     worst = max(rows, key=lambda row: value[row])
     step, due, batch = (
         float(newest(window, values[worst : worst + 1])[0])
-        for values in (sight.pace.step, sight.expected, sight.pace.batch)
+        for values in (snapshot.pace.step, snapshot.expected, snapshot.pace.batch)
     )
     limit = Interval(None, due * (1.0 + SLOW))
     arguments = {"milliseconds": step * 1e3, "due": due * 1e3, "batch": batch, **more}

@@ -274,7 +274,15 @@ def _findings(detector: str, window: Window, sign: _Sign, now: datetime) -> list
         item = evidence(sign.signal, value, sign.text, limit, value=value, limit=sign.limit)
         since = float(sign.since[row])
         findings.append(
-            finding(detector, window.entities[row], sign.fault, score=sign.score, since=since, now=now, because=(item,))
+            finding(
+                detector,
+                window.entities[row],
+                sign.fault,
+                score=sign.score,
+                since=since,
+                now=now,
+                evidence_items=(item,),
+            )
         )
     return findings
 

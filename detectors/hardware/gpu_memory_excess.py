@@ -82,7 +82,7 @@ class GpuMemoryExcessDetector(ConditionalDetector):
     name = "memory-use"
     keys: tuple[SignalKey, ...] = signal_keys(USED, RESERVED, CACHE)
     maybe = (CACHE, RESERVED)
-    odd = ("since",)
+    anomaly_arrays = ("since",)
     ahead_seconds = REGROUP_SECONDS / 2.0
     state_version = 1
     defaults: ClassVar[dict[str, Any]] = {
@@ -105,22 +105,26 @@ class GpuMemoryExcessDetector(ConditionalDetector):
         line, learnt = _usual(memory, group)
         columns = _trailing(window)
         read = self._read(window, memory, columns)
-        sight = _look(read, window.times[columns], memory, line, learnt, self._calibrator.factor(memory))
+        snapshot = _snapshot(read, window.times[columns], memory, line, learnt, self._calibrator.factor(memory))
         off = np.isfinite(memory["since"])
-        far = _far(sight, group, off)
-        memory["since"] = np.where(sight.judged, np.where(far, np.fmin(memory["since"], at), np.nan), memory["since"])
+        far = _far(snapshot, group, off)
+        memory["since"] = np.where(
+            snapshot.judged, np.where(far, np.fmin(memory["since"], at), np.nan), memory["since"]
+        )
         lasting = np.asarray(far & (at - memory["since"] >= LASTING.total_seconds()), dtype=np.bool_)
-        self._calibrator.count(memory, memory, lasting, sight.judged, elapsed)
-        cached = self._tells(memory)[:, self.maybe.index(CACHE)]
+        self._calibrator.count(memory, memory, lasting, snapshot.judged, elapsed)
+        cached = self._reported(memory)[:, self.maybe.index(CACHE)]
         result = [
-            self._finding(window.entities[row], sight, int(row), float(memory["since"][row]), now, cached=cached[row])
+            self._finding(
+                window.entities[row], snapshot, int(row), float(memory["since"][row]), now, cached=cached[row]
+            )
             for row in np.flatnonzero(lasting)
         ]
-        _settle(memory, sight, elapsed, at)
+        _settle(memory, snapshot, elapsed, at)
         self._teach(window, memory, group)
         blind = np.isnan(used) | _is_unknown(window)
         young = np.asarray(window.times[columns][0] - memory["fresh_at"] < YOUNG.total_seconds(), dtype=np.bool_)
-        return (*result, *self._no_verdicts(window, blind, window.column_status(USED), learnt, sight.judged, young))
+        return (*result, *self._no_verdicts(window, blind, window.column_status(USED), learnt, snapshot.judged, young))
 
     def _relive(self, window: Window, memory: Arrays, group: NDArray[np.intp]) -> None:
         """Learns history as live data: readings of a young process and the last ones teach nothing."""
@@ -164,17 +168,19 @@ class GpuMemoryExcessDetector(ConditionalDetector):
         memory["learnt_until"] = np.maximum(memory["learnt_until"], until)
 
     def _finding(
-        self, entity: EntityRef, sight: _Snapshot, row: int, since: float, now: datetime, *, cached: bool
+        self, entity: EntityRef, snapshot: _Snapshot, row: int, since: float, now: datetime, *, cached: bool
     ) -> Finding:
         """``cached`` False: the engine does not export its cache usage."""
-        used, due, beyond, reach = (float(item[row]) for item in (sight.used, sight.due, sight.beyond, sight.reach))
+        used, due, beyond, reach = (
+            float(item[row]) for item in (snapshot.used, snapshot.due, snapshot.beyond, snapshot.reach)
+        )
         usual = used - beyond * due
         limit = Interval(None, usual + reach * due)
         figures = {"gigabytes": used / 1e9, "usual": usual / 1e9, "grown": beyond * due / 1e9}
         if cached:
-            figures["percent"] = 100.0 * float(sight.cache[row])
+            figures["percent"] = 100.0 * float(snapshot.cache[row])
         text = "memory_above_its_use" if cached else "memory_above_its_engine"
-        because = evidence(USED, used, text, limit, card=entity.name, **figures)
+        item = evidence(USED, used, text, limit, card=entity.name, **figures)
         return anomaly_finding(
             self.name,
             entity,
@@ -185,7 +191,7 @@ class GpuMemoryExcessDetector(ConditionalDetector):
             expected=limit,
             start=min(datetime.fromtimestamp(since, tz=UTC), now),
             now=now,
-            because=(because,),
+            evidence_items=(item,),
         )
 
 
@@ -239,7 +245,7 @@ def _trailing(window: Window) -> slice:
     return slice(int(np.searchsorted(window.times, window.times[-1] - trailing, side="right")), None)
 
 
-def _look(
+def _snapshot(
     read: Sequence[Floats], times: Floats, memory: Arrays, line: RegressionLine, learnt: Flags, factor: float
 ) -> _Snapshot:
     """Values of the trailing minutes: bytes used and their drivers as ``read`` at ``times``.
@@ -262,25 +268,25 @@ def _look(
     return _Snapshot(took, should, share, share - own, reach, cache, judged)
 
 
-def _far(sight: _Snapshot, group: NDArray[np.intp], off: Flags) -> Flags:
+def _far(snapshot: _Snapshot, group: NDArray[np.intp], off: Flags) -> Flags:
     """True for GPUs that use too much on their own, (entities,).
 
     A GPU that is ``off`` stays so down to half the threshold.
     """
     with np.errstate(invalid="ignore"):
         # NaN if no usual distance is known yet
-        far = sight.judged & (sight.beyond > np.where(off, ENDS, 1.0) * sight.reach)
+        far = snapshot.judged & (snapshot.beyond > np.where(off, ENDS, 1.0) * snapshot.reach)
         if far.any():
-            middle = np.maximum(np.nan_to_num(peer_groups.medians(sight.beyond[:, None], group)[:, 0]), 0.0)
-            far &= sight.beyond - middle > np.where(off, ENDS, 1.0) * APART
+            middle = np.maximum(np.nan_to_num(peer_groups.medians(snapshot.beyond[:, None], group)[:, 0]), 0.0)
+            far &= snapshot.beyond - middle > np.where(off, ENDS, 1.0) * APART
     return far
 
 
-def _settle(memory: Arrays, sight: _Snapshot, elapsed: float, at: float) -> None:
+def _settle(memory: Arrays, snapshot: _Snapshot, elapsed: float, at: float) -> None:
     """Learns the usual distance of each GPU from its line, within the threshold. Changes ``memory``."""
-    use = sight.judged & ~(memory["since"] >= at - FROZEN_AT_MOST.total_seconds())
+    use = snapshot.judged & ~(memory["since"] >= at - FROZEN_AT_MOST.total_seconds())
     weight = np.minimum(memory["own_seconds"] + elapsed, MEMORY.total_seconds())
     pace = np.divide(elapsed, weight, out=np.ones_like(weight), where=weight > 0)
-    moved = np.where(np.isnan(memory["own"]), sight.share, memory["own"] + pace * (sight.share - memory["own"]))
+    moved = np.where(np.isnan(memory["own"]), snapshot.share, memory["own"] + pace * (snapshot.share - memory["own"]))
     memory["own"] = np.where(use, moved, memory["own"])
     memory["own_seconds"] = np.where(use, weight, memory["own_seconds"])

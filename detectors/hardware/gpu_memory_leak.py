@@ -97,7 +97,9 @@ class GpuMemoryLeakDetector(StatefulDetector):
                 since = float(memory["since"][row])
                 named.setdefault(
                     replica,
-                    finding(self.name, replica, "gpu-memory-leak", score=0.85, since=since, now=now, because=(item,)),
+                    finding(
+                        self.name, replica, "gpu-memory-leak", score=0.85, since=since, now=now, evidence_items=(item,)
+                    ),
                 )
         quiet = no_verdicts(self.name, window.entities, window.column_status(USED), np.isnan(used))
         return (*named.values(), *quiet)

@@ -115,7 +115,7 @@ class PowerAnomalyDetector(ConditionalDetector):
     name = "power-draw"
     keys: tuple[SignalKey, ...] = signal_keys(POWER, BUSY, TENSOR, TRAFFIC)
     maybe = (TENSOR, TRAFFIC)
-    odd = ("low_since", "high_since")
+    anomaly_arrays = ("low_since", "high_since")
     state_version = 2
     defaults: ClassVar[dict[str, Any]] = {
         **DRAW.defaults,
@@ -135,22 +135,22 @@ class PowerAnomalyDetector(ConditionalDetector):
         elapsed = self._live(window, memory)
         group = self._sort(window, memory, topology)
         usual, at = _usual(memory, group), float(window.times[-1])
-        sight = _look(self._read(window, memory, _trailing(window)), usual, self._calibrator.factor(memory))
+        snapshot = _snapshot(self._read(window, memory, _trailing(window)), usual, self._calibrator.factor(memory))
         alarmed = np.zeros(len(window.entities), dtype=np.bool_)
         verdicts: list[Finding | NoVerdict] = []
-        memory["told_at"] = np.where(sight.judged, at, memory["told_at"])
+        memory["told_at"] = np.where(snapshot.judged, at, memory["told_at"])
         gone = at - memory["told_at"] >= FORGOTTEN_SECONDS
-        for name, far in zip(("low_since", "high_since"), _far(sight, usual, group), strict=True):
+        for name, far in zip(("low_since", "high_since"), _far(snapshot, usual, group), strict=True):
             since = np.where(far, np.fmin(memory[name], at), np.nan)
-            memory[name] = np.where(sight.judged, since, np.where(gone, np.nan, memory[name]))
+            memory[name] = np.where(snapshot.judged, since, np.where(gone, np.nan, memory[name]))
             lasting = far & (at - memory[name] >= LASTING.total_seconds())
             alarmed |= lasting
-            verdicts += self._findings(window.entities, sight, memory[name], lasting, topology, now)
-        self._calibrator.count(memory, memory, alarmed, sight.judged, elapsed)
+            verdicts += self._findings(window.entities, snapshot, memory[name], lasting, topology, now)
+        self._calibrator.count(memory, memory, alarmed, snapshot.judged, elapsed)
         self._learn(window, memory, usual, group)
         blind = np.isnan(newest(window, window.column(POWER))) | np.isnan(newest(window, window.column(BUSY)))
         status = np.maximum(window.column_status(POWER), window.column_status(BUSY))
-        return (*verdicts, *self._no_verdicts(window, blind, status, usual.learnt, sight.judged))
+        return (*verdicts, *self._no_verdicts(window, blind, status, usual.learnt, snapshot.judged))
 
     def _known(self, window: Window, _memory: Arrays, columns: slice) -> Flags:
         power, busy = read_signals(window, columns, (POWER, BUSY))
@@ -195,32 +195,32 @@ class PowerAnomalyDetector(ConditionalDetector):
     def _findings(
         self,
         entities: tuple[EntityRef, ...],
-        sight: _Snapshot,
+        snapshot: _Snapshot,
         since: Floats,
         far: Flags,
         topology: Topology,
         now: datetime,
     ) -> list[Finding]:
         rows = np.flatnonzero(far)
-        findings = [self._finding(entities[row], sight, since, np.array([row]), now) for row in rows]
-        low = {entities[row]: int(row) for row in rows if sight.took[row] < sight.due[row]}
+        findings = [self._finding(entities[row], snapshot, since, np.array([row]), now) for row in rows]
+        low = {entities[row]: int(row) for row in rows if snapshot.took[row] < snapshot.due[row]}
         for replica in dict.fromkeys(item for card in low for item in topology.above(card, EntityKind.REPLICA)):
             cards = topology.below(replica, EntityKind.GPU)
             if len(cards) > 1 and all(card in low for card in cards):
-                findings.append(self._finding(replica, sight, since, np.array([low[card] for card in cards]), now))
+                findings.append(self._finding(replica, snapshot, since, np.array([low[card] for card in cards]), now))
         return findings
 
     def _finding(
-        self, entity: EntityRef, sight: _Snapshot, since: Floats, rows: NDArray[np.intp], now: datetime
+        self, entity: EntityRef, snapshot: _Snapshot, since: Floats, rows: NDArray[np.intp], now: datetime
     ) -> Finding:
         """The finding of one GPU, or of all GPUs of a replica together."""
-        took, due, reach = (float(values[rows].sum()) for values in (sight.took, sight.due, sight.reach))
+        took, due, reach = (float(values[rows].sum()) for values in (snapshot.took, snapshot.due, snapshot.reach))
         low, whole = took < due, entity.kind is EntityKind.REPLICA
         limit = Interval(due - reach, None) if low else Interval(None, due + reach)
         text = "power_low_on_all_cards" if whole else "power_low_for_its_work" if low else "power_high_for_its_work"
-        percent = 100.0 * float(sight.busy[rows].mean())
+        percent = 100.0 * float(snapshot.busy[rows].mean())
         figures = {"watts": took, "due": due, "percent": percent}
-        because = evidence(
+        item = evidence(
             POWER, took, text, limit, **figures, **({"cards": rows.size} if whole else {"card": entity.name})
         )
         strength = abs(took - due) / reach
@@ -234,7 +234,7 @@ class PowerAnomalyDetector(ConditionalDetector):
             expected=limit,
             start=min(datetime.fromtimestamp(float(since[rows].min()), tz=UTC), now),
             now=now,
-            because=(because,),
+            evidence_items=(item,),
         )
 
 
@@ -252,7 +252,7 @@ def _trailing(window: Window) -> slice:
     return slice(int(np.searchsorted(window.times, window.times[-1] - trailing, side="right")), None)
 
 
-def _look(read: Sequence[Floats], usual: _Usual, factor: float) -> _Snapshot:
+def _snapshot(read: Sequence[Floats], usual: _Usual, factor: float) -> _Snapshot:
     """Values of the trailing minutes, ``read`` as power and drivers.
 
     ``factor`` is the budget's multiplier of the threshold.
@@ -269,20 +269,20 @@ def _look(read: Sequence[Floats], usual: _Usual, factor: float) -> _Snapshot:
     return _Snapshot(took, should, reach, busy, (count >= LEAST_CELLS) & (should > 0))
 
 
-def _far(sight: _Snapshot, usual: _Usual, group: NDArray[np.intp]) -> tuple[Flags, Flags]:
+def _far(snapshot: _Snapshot, usual: _Usual, group: NDArray[np.intp]) -> tuple[Flags, Flags]:
     """True for GPUs that draw too little, and too much, on their own, (entities,).
 
     Beyond the observed work of the class the line is a guess. Expected power is therefore capped at the observed
     maximum for more work, and at the observed minimum for less.
     """
-    off = sight.took - sight.due
+    off = snapshot.took - snapshot.due
     with np.errstate(invalid="ignore"):
-        low = sight.judged & (sight.busy >= np.maximum(BUSY_FROM, usual.idlest)) & (off < -sight.reach)
-        high = sight.judged & (sight.busy <= np.minimum(IDLE_UP_TO, usual.busiest))
-        high &= off > np.maximum(sight.reach, EXCESS * usual.most)
+        low = snapshot.judged & (snapshot.busy >= np.maximum(BUSY_FROM, usual.idlest)) & (off < -snapshot.reach)
+        high = snapshot.judged & (snapshot.busy <= np.minimum(IDLE_UP_TO, usual.busiest))
+        high &= off > np.maximum(snapshot.reach, EXCESS * usual.most)
     if not (low.any() or high.any()):
         return low, high
-    over = np.divide(off, sight.due, out=np.full(off.shape, np.nan), where=sight.judged)
+    over = np.divide(off, snapshot.due, out=np.full(off.shape, np.nan), where=snapshot.judged)
     middle = np.nan_to_num(peer_groups.medians(over[:, None], group)[:, 0])
     over = np.nan_to_num(over)
     return low & (over - np.minimum(middle, 0.0) < -APART), high & (over - np.maximum(middle, 0.0) > APART)

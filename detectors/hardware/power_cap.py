@@ -66,11 +66,13 @@ class PowerCapDetector(StatefulDetector):
         run = measure_run(~(np.isnan(throttled) & np.isnan(power)), capped, window.times)
         verdicts: list[Finding | NoVerdict] = []
         for row in np.flatnonzero(run.scrapes >= LASTING_SCRAPES):
-            because = _why(window, int(row), float(most[row]))
+            evidence_items = _evidence(window, int(row), float(most[row]))
             since = float(window.times[run.start[row]])
             score = 0.9 if throttled[row, run.start[row]] > THROTTLE_RATIO else 0.75
             entity, fault = window.entities[row], "gpu-power-throttle"
-            verdicts.append(finding(self.name, entity, fault, score=score, since=since, now=now, because=because))
+            verdicts.append(
+                finding(self.name, entity, fault, score=score, since=since, now=now, evidence_items=evidence_items)
+            )
         verdicts.extend(
             no_verdicts(self.name, window.entities, window.column_status(POWER), np.isnan(newest(window, power)))
         )
@@ -96,7 +98,7 @@ class PowerCapDetector(StatefulDetector):
         return result
 
 
-def _why(window: Window, row: int, most: float) -> tuple[Evidence, ...]:
+def _evidence(window: Window, row: int, most: float) -> tuple[Evidence, ...]:
     throttled, power, limit, clock = (
         float(newest(window, window.column(name)[row : row + 1])[0]) for name in (THROTTLED, POWER, LIMIT, CLOCK)
     )

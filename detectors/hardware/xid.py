@@ -255,7 +255,7 @@ def _finding(detector: str, entity: EntityRef, fault: str, group: Sequence[_Code
         score=max(summary.score for summary in ordered),
         since=min(event.at for summary in ordered for event in summary.events).timestamp(),
         now=now,
-        because=tuple(item for summary in ordered for item in _evidence(summary)),
+        evidence_items=tuple(item for summary in ordered for item in _evidence(summary)),
     )
 
 

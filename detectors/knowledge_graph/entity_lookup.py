@@ -27,18 +27,18 @@ def component(topology: Topology, text: str, known: Iterable[str] = ()) -> Entit
     A truncated name is accepted as displayed, or as a unique prefix. ``known`` are names of other things that may have
     been meant.
     """
-    for found, how in (
+    for matches, how in (
         ([one for one in topology.entities if text in (one.key, str(one), f"{one.kind}/{one.name}")], "called"),
         (_but_pages([one for one in topology.entities if one.name == text]), "called"),
         ([one for one in topology.entities if _is_cut(one, text)], "shortened to"),
     ):
-        if len(found) == 1:
-            return found[0]
-        if found:
-            keys = sorted(one.key for one in found)
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            keys = sorted(one.key for one in matches)
             more = f" and {len(keys) - _OFFERED} more" if len(keys) > _OFFERED else ""
             listed = ", ".join(keys[:_OFFERED]) + more
-            raise UsageError(f"{len(found)} components are {how} {text!r}: {listed}", hint=HINT)
+            raise UsageError(f"{len(matches)} components are {how} {text!r}: {listed}", hint=HINT)
     others = tuple(known)
     raise _nothing(text, {*others, *(one.name for one in topology.entities)}, HINT + (_OTHERS if others else ""))
 

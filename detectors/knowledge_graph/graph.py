@@ -114,7 +114,7 @@ _T = TypeVar("_T")
 class QueryResult(Generic[_T]):
     """The nearest results, and the number of further ones."""
 
-    found: tuple[_T, ...]
+    matches: tuple[_T, ...]
     more: int
 
 
@@ -188,16 +188,16 @@ class KnowledgeGraph:
     def paths(self, start: Node, ends: Iterable[Node], *, plain: bool = True) -> dict[Node, tuple[Edge, ...]]:
         """The shortest chain to each of several nodes, in one search. ``plain``: components only."""
         wanted = set(ends)
-        came: dict[Node, Edge | None] = {start: None}
+        came_by: dict[Node, Edge | None] = {start: None}
         waiting = deque([start])
-        while waiting and not wanted <= came.keys() and len(came) < MOST_WALKED:
+        while waiting and not wanted <= came_by.keys() and len(came_by) < MOST_WALKED:
             here = waiting.popleft()
             for edge in self._supports(here) if plain else self.edges(here):
                 there = edge.target if edge.source == here else edge.source
-                if there not in came:
-                    came[there] = edge
+                if there not in came_by:
+                    came_by[there] = edge
                     waiting.append(there)
-        return {end: tuple(_back(came, end)) for end in wanted if end in came}
+        return {end: tuple(_back(came_by, end)) for end in wanted if end in came_by}
 
     # --- walking --------------------------------------------------------------------------------------
 
@@ -340,10 +340,10 @@ def _walk(start: EntityRef, step: Callable[[EntityRef], Iterable[EntityRef]]) ->
                 waiting.append((result, steps + 1))
 
 
-def _back(came: Mapping[Node, Edge | None], end: Node) -> list[Edge]:
+def _back(came_by: Mapping[Node, Edge | None], end: Node) -> list[Edge]:
     chain: list[Edge] = []
     here = end
-    while (edge := came[here]) is not None:
+    while (edge := came_by[here]) is not None:
         chain.append(edge)
         here = edge.source if edge.target == here else edge.target
     return chain[::-1]

@@ -95,7 +95,7 @@ def causes_json(answers: QueryResult[Cause], language: Language) -> Json:
             "moves": item.moves,
             "steps": item.steps,
         }
-        for item in answers.found
+        for item in answers.matches
     ]
     return {"causes": rows, "more": answers.more}
 
@@ -109,7 +109,7 @@ def consequences_json(answers: QueryResult[Consequence], language: Language) -> 
             "name": fault_name(item.fault, language) if item.fault else translate("knowledge.any_symptom", language),
             "scope": item.scope,
         }
-        for item in answers.found
+        for item in answers.matches
     ]
     return {"explains": rows, "more": answers.more}
 

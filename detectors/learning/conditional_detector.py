@@ -50,16 +50,16 @@ DEFAULTS = {"class": 0, "grouped_at": -np.inf, "learnt_until": -np.inf, "seconds
 class ConditionalDetector(StatefulDetector):
     """Outer half of a GPU detector that judges by a line of its class.
 
-    ``maybe`` are signals that not every exporter has; which of them a GPU has is part of its class. ``odd`` names the
-    state arrays with the start of a deviation, NaN if none. ``ahead_seconds`` is the offset of re-classification
-    within each ``REGROUP_SECONDS``, so that detectors do not all do it in one cycle.
+    ``maybe`` are signals that not every exporter has; which of them a GPU has is part of its class.
+    ``anomaly_arrays`` names the state arrays with the start of a deviation, NaN if none. ``ahead_seconds`` is the
+    offset of re-classification within each ``REGROUP_SECONDS``, so that detectors do not all do it in one cycle.
     """
 
     kind = EntityKind.GPU
     window = timedelta(minutes=10)
     weekly = False
     maybe: ClassVar[tuple[str, ...]]
-    odd: ClassVar[tuple[str, ...]]
+    anomaly_arrays: ClassVar[tuple[str, ...]]
     ahead_seconds: ClassVar[float] = 0.0
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class ConditionalDetector(StatefulDetector):
 
     def resume(self, memory: Arrays, away: Absence) -> None:
         """Advances returning GPUs to now: learned lines stay, ongoing deviations end. Changes ``memory``."""
-        begin_anew(memory, self.of_entities(away.seconds.size), (*self.odd, "alarmed", "grouped_at"))
+        begin_anew(memory, self.of_entities(away.seconds.size), (*self.anomaly_arrays, "alarmed", "grouped_at"))
         for name in self.maybe:  # nothing could be exported during the absence
             memory[_SEEN + name] = memory[_SEEN + name] + away.seconds
 
@@ -157,7 +157,7 @@ class ConditionalDetector(StatefulDetector):
             learning_detector.lived(memory, known[:, place], float(long))
         return float(np.minimum(seconds, LONGEST_STEP_SECONDS).sum())
 
-    def _tells(self, memory: Arrays) -> Flags:
+    def _reported(self, memory: Arrays) -> Flags:
         """Which of ``maybe`` each GPU exported within a day, (entities, maybe)."""
         last_seen = np.stack([memory[_SEEN + name] for name in self.maybe], axis=1)
         return np.asarray(np.isfinite(last_seen) & (last_seen >= memory["last"][0] - EXPORTED_SECONDS), dtype=np.bool_)
@@ -165,7 +165,7 @@ class ConditionalDetector(StatefulDetector):
     def _read(self, window: Window, memory: Arrays, columns: slice) -> list[Floats]:
         """Signals by name, ``maybe`` last, (entities, columns), NaN unknown. A signal that a GPU never exports is 0."""
         always = [key.name for key in self.keys if key.name not in self.maybe]
-        return read_signals(window, columns, always, self.maybe, self._tells(memory))
+        return read_signals(window, columns, always, self.maybe, self._reported(memory))
 
     def _sort(self, window: Window, memory: Arrays, topology: Topology) -> NDArray[np.intp]:
         """Updates the class of each GPU and drops lines of a former class. Returns groups, (entities,).
@@ -174,13 +174,13 @@ class ConditionalDetector(StatefulDetector):
         the class, so a silent exporter does not change it.
         """
         at = float(window.times[-1])
-        doubted = np.logical_or.reduce([np.isfinite(memory[name]) for name in self.odd])
+        doubted = np.logical_or.reduce([np.isfinite(memory[name]) for name in self.anomaly_arrays])
         turn, last = (np.floor((item - self.ahead_seconds) / REGROUP_SECONDS) for item in (at, memory["grouped_at"]))
         rows = np.flatnonzero(doubted | (turn != last))
         if rows.size:
             code, carries = peer_groups.classes([window.entities[row] for row in rows], topology)
             before, width = memory["class"][rows], 2 ** len(self.maybe)
-            exported = self._tells(memory)[rows] @ (width >> np.arange(1, len(self.maybe) + 1))
+            exported = self._reported(memory)[rows] @ (width >> np.arange(1, len(self.maybe) + 1))
             none = exported == 0
             if none.any():  # a silent GPU has no known class
                 none &= ~np.any(self._known(window, memory, slice(None))[rows], axis=1)
@@ -230,11 +230,11 @@ def of_class(how: np.ufunc, values: Floats, group: NDArray[np.intp]) -> Floats:
 
 
 def read_signals(
-    window: Window, columns: slice, names: Sequence[str], maybe: Sequence[str] = (), tells: Flags | None = None
+    window: Window, columns: slice, names: Sequence[str], maybe: Sequence[str] = (), reported: Flags | None = None
 ) -> list[Floats]:
     """Signals by name, (entities, columns) each, NaN unknown; a signal of ``maybe`` that a GPU lacks is 0.
 
-    ``tells`` (entities, maybe) is True for signals exported within a day. While such a signal is missing, it is
+    ``reported`` (entities, maybe) is True for signals exported within a day. While such a signal is missing, it is
     unknown.
     """
     floats = []
@@ -242,7 +242,7 @@ def read_signals(
         values = window.column(name)[:, columns]
         good = (window.column_status(name)[:, columns] <= CellStatus.BELOW_FIRST_BUCKET) & np.isfinite(values)
         read = np.where(good, values, np.nan)
-        if tells is not None and name in maybe:
-            read[~tells[:, maybe.index(name)]] = 0.0
+        if reported is not None and name in maybe:
+            read[~reported[:, maybe.index(name)]] = 0.0
         floats.append(read)
     return floats

@@ -29,7 +29,7 @@ def of_signals(signals: Sequence[str]) -> Arrays:
 
 def same_signals(state: DetectorState, signals: Sequence[str]) -> bool:
     """True if the columns are these signals, in this order."""
-    return _words(state.arrays.get(SIGNALS)) == tuple(signals)
+    return _strings(state.arrays.get(SIGNALS)) == tuple(signals)
 
 
 def of_model(rows: NDArray[np.float32]) -> Arrays:
@@ -39,13 +39,13 @@ def of_model(rows: NDArray[np.float32]) -> Arrays:
 
 def same_model(state: DetectorState, rows: NDArray[Any]) -> bool:
     """True if fitting these rows now would give the stored model."""
-    known = (_words(state.arrays.get(DIGEST)), _words(state.arrays.get(LIBRARY)))
+    known = (_strings(state.arrays.get(DIGEST)), _strings(state.arrays.get(LIBRARY)))
     return known == ((digest(rows),), (library(),))
 
 
 def same_rows(state: DetectorState, rows: NDArray[Any]) -> bool:
     """True if the model was fitted to these rows."""
-    return _words(state.arrays.get(DIGEST)) == (digest(rows),)
+    return _strings(state.arrays.get(DIGEST)) == (digest(rows),)
 
 
 def digest(rows: NDArray[Any]) -> str:
@@ -59,5 +59,5 @@ def library() -> str:
     return f"scikit-learn {version('scikit-learn')}"
 
 
-def _words(held: NDArray[Any] | None) -> tuple[str, ...] | None:
+def _strings(held: NDArray[Any] | None) -> tuple[str, ...] | None:
     return None if held is None or held.dtype.kind != "U" or held.ndim != 1 else tuple(held.tolist())

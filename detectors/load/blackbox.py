@@ -103,7 +103,7 @@ class BlackboxDetector(StatefulDetector):
             item = evidence("probe_success", 0.0, "every_entry_gone", Interval(1.0, 1.0), services=len(rows))
             since = float(entries.since[rows].min())
             findings.append(
-                finding(self.name, whole, "cluster-lost", score=0.95, since=since, now=now, because=(item,))
+                finding(self.name, whole, "cluster-lost", score=0.95, since=since, now=now, evidence_items=(item,))
             )
         return findings
 
@@ -118,7 +118,7 @@ class BlackboxDetector(StatefulDetector):
         findings = []
         for row in np.flatnonzero(entries.failing & entries.memory["answered"] & (expired | by_outcome | nameless)):
             service = entries.window.entities[row]
-            because = _why_shut(entries, int(row), orders.get(service))
+            evidence_items = _outage_evidence(entries, int(row), orders.get(service))
             sure = bool(expired[row] or by_outcome[row]) or service in orders
             findings.append(
                 finding(
@@ -128,7 +128,7 @@ class BlackboxDetector(StatefulDetector):
                     score=0.95 if sure else 0.75,
                     since=float(entries.since[row]),
                     now=now,
-                    because=because,
+                    evidence_items=evidence_items,
                 )
             )
         return findings
@@ -171,7 +171,7 @@ def _orders(window: Window, now: datetime) -> dict[EntityRef, Event]:
     }
 
 
-def _why_shut(entries: _Entries, row: int, order: Event | None) -> tuple[Evidence, ...]:
+def _outage_evidence(entries: _Entries, row: int, order: Event | None) -> tuple[Evidence, ...]:
     expiry, code = float(entries.expiry[row]), entries.code[row]
     if expiry <= 0:
         days = round(-expiry / 86400.0, 1)

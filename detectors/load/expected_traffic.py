@@ -59,7 +59,7 @@ class ExpectedTraffic:
         result: Flags = self.against == _AGAINST.index(Reference.FORECAST)
         return result
 
-    def why(self, row: int) -> Evidence:
+    def evidence(self, row: int) -> Evidence:
         """Reference of a row: the forecast and its time, or the reason that there is none."""
         foreseen, place, text = self.foreseen, int(self.place[row]), _AGAINST[self.against[row]]
         if foreseen is None or place < 0:

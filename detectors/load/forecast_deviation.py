@@ -52,10 +52,10 @@ class ForecastDeviationDetector(IngressDetector):
         "off_told": False,
     }
 
-    def judge(self, window: Window, way: IngressReading, now: datetime) -> Iterable[Finding | NoVerdict]:
+    def judge(self, window: Window, ingress: IngressReading, now: datetime) -> Iterable[Finding | NoVerdict]:
         """A finding per service that is outside for long; NoVerdict for unknown ones."""
-        memory, due = way.memory, way.due
-        near = _follow(window, memory, due, way.last)
+        memory, due = ingress.memory, ingress.due
+        near = _follow(window, memory, due, ingress.last)
         other = memory["shut"] | memory["dropped"] | ((memory["off_side"] < 0) & (memory["named_until"] >= due.at))
         result = _findings(window.entities, memory, near, due, other, now)
         return (*result, *_no_verdicts(window, memory, near, due))
@@ -106,7 +106,7 @@ def _findings(
                 expected=limit,
                 start=min(datetime.fromtimestamp(float(memory["off_since"][row]), tz=UTC), now),
                 now=now,
-                because=(observation, due.why(int(row))),
+                evidence_items=(observation, due.evidence(int(row))),
             )
         )
     return findings

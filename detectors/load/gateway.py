@@ -28,33 +28,41 @@ class GatewayDetector(IngressDetector):
     name = "entry"
     state_version = 2
 
-    def judge(self, window: Window, way: IngressReading, now: datetime) -> Iterable[Finding | NoVerdict]:
+    def judge(self, window: Window, ingress: IngressReading, now: datetime) -> Iterable[Finding | NoVerdict]:
         """A finding per service with a failing ingress or missing requests."""
-        unknown = np.asarray(np.isnan(way.rate).all(axis=1), dtype=np.bool_)
+        unknown = np.asarray(np.isnan(ingress.rate).all(axis=1), dtype=np.bool_)
         quiet = no_verdicts(self.name, window.entities, window.column_status("svc_requests_total"), unknown)
-        return (*self._findings(window, way, now), *quiet)
+        return (*self._findings(window, ingress, now), *quiet)
 
-    def _findings(self, window: Window, way: IngressReading, now: datetime) -> list[Finding]:
+    def _findings(self, window: Window, ingress: IngressReading, now: datetime) -> list[Finding]:
         findings = []
-        for row in np.flatnonzero(way.memory["shut"] | way.memory["dropped"]):
-            rate, held = float(way.near[row]), float(way.before[row])
-            if way.memory["shut"][row]:
-                because: tuple[Evidence, ...] = (probe_window.why(way.probe, int(row)), _why_fewer(rate, held, FEWER))
+        for row in np.flatnonzero(ingress.memory["shut"] | ingress.memory["dropped"]):
+            rate, held = float(ingress.near[row]), float(ingress.before[row])
+            if ingress.memory["shut"][row]:
+                evidence_items: tuple[Evidence, ...] = (
+                    probe_window.probe_evidence(ingress.probe, int(row)),
+                    _fewer_evidence(rate, held, FEWER),
+                )
                 fault = "gateway-fault"
             else:
                 fault = "traffic-drop"
-                because = (*_why_dropped(rate, held, float(way.usual[row]), way.probe, int(row)), way.due.why(int(row)))
-            since = way.memory["since"][row]
+                evidence_items = (
+                    *_drop_evidence(rate, held, float(ingress.usual[row]), ingress.probe, int(row)),
+                    ingress.due.evidence(int(row)),
+                )
+            since = ingress.memory["since"][row]
             entity = window.entities[row]
-            findings.append(finding(self.name, entity, fault, score=0.9, since=since, now=now, because=because))
+            findings.append(
+                finding(self.name, entity, fault, score=0.9, since=since, now=now, evidence_items=evidence_items)
+            )
         return findings
 
 
-def _why_fewer(rate: float, before: float, ratio: float) -> Evidence:
+def _fewer_evidence(rate: float, before: float, ratio: float) -> Evidence:
     return evidence(RATE, rate, "engines_get_less", Interval(ratio * before, None), rate=rate, before=before)
 
 
-def _why_dropped(rate: float, before: float, usual: float, probe: Probes, row: int) -> tuple[Evidence, ...]:
+def _drop_evidence(rate: float, before: float, usual: float, probe: Probes, row: int) -> tuple[Evidence, ...]:
     limit = Interval(DROP_RATIO * before, None)
     evidence_items = [evidence(RATE, rate, "arrivals_fell", limit, rate=rate, before=before, usual=usual)]
     if probe.sent[row] > 0:

@@ -140,15 +140,15 @@ class IngressDetector(ABC):
         reason = unusable_reason(window, now.timestamp())
         if reason is not None or not window.entities:
             return state, (NoVerdict(self.name, None, reason),) if reason else ()
-        way = self._look(state, window)
-        verdicts = tuple(self.judge(window, way, now))
-        return self._state(window, way.memory, way.last), verdicts
+        ingress = self._read(state, window)
+        verdicts = tuple(self.judge(window, ingress, now))
+        return self._state(window, ingress.memory, ingress.last), verdicts
 
     @abstractmethod
-    def judge(self, window: Window, way: IngressReading, now: datetime) -> Iterable[Finding | NoVerdict]:
+    def judge(self, window: Window, ingress: IngressReading, now: datetime) -> Iterable[Finding | NoVerdict]:
         """Returns the verdicts on the window's services; changes ``way.memory``."""
 
-    def _look(self, state: DetectorState, window: Window) -> IngressReading:
+    def _read(self, state: DetectorState, window: Window) -> IngressReading:
         """Returns the current ingress values, and learns them."""
         memory, last = self._follow(state, window)
         _note_calendar(window, memory)

@@ -66,11 +66,11 @@ class KpiDetector(StatefulDetector):
             starts = below.all(axis=1) & enough & (answered >= FEWEST)
             holds = memory["low"] & (value < usual - FALL_HOLDS * np.abs(usual))
             holds &= window.times[-1] - memory["since"] < FROZEN_AT_MOST
-            odd = value < usual - spread
+            is_low = value < usual - spread
         memory["low"] = starts | holds
         begun = np.where(np.isnan(memory["since"]), window.times[-1] - SPAN.total_seconds(), memory["since"])
         memory["since"] = np.where(memory["low"], begun, np.nan)
-        step, frozen = window.step.total_seconds(), memory["low"] | odd | (answered < FEWEST)
+        step, frozen = window.step.total_seconds(), memory["low"] | is_low | (answered < FEWEST)
         arrivals.follow(memory, "scatter", np.abs(value - memory["usual"]), step, frozen)
         arrivals.follow(memory, "usual", value, step, frozen)
         invalid = windows.mean_by_row(window.column(INVALID)[:, columns])
@@ -82,7 +82,7 @@ class KpiDetector(StatefulDetector):
                 score=0.8,
                 since=memory["since"][row],
                 now=now,
-                because=_why(float(value[row]), float(usual[row]), float(invalid[row])),
+                evidence_items=_evidence(float(value[row]), float(usual[row]), float(invalid[row])),
             )
             for row in np.flatnonzero(memory["low"])
         ]
@@ -92,7 +92,7 @@ class KpiDetector(StatefulDetector):
         return (*result, *quiet)
 
 
-def _why(value: float, usual: float, invalid: float) -> tuple[Evidence, ...]:
+def _evidence(value: float, usual: float, invalid: float) -> tuple[Evidence, ...]:
     evidence_items = [evidence(KPI, value, "kpi_fell", Interval((1.0 - FALL) * usual, None), value=value, usual=usual)]
     if invalid > INVALID_MOST:
         evidence_items.append(

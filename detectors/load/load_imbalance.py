@@ -54,14 +54,14 @@ class LoadImbalanceDetector(StatefulDetector):
 
     def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
         """A finding while a replica receives far more than its peers; NoVerdict without two peers."""
-        came, held = _came(window), _in_flight(window)
+        received, held = _received(window), _in_flight(window)
         group = peer_groups.groups(window.entities, topology) if window.entities else np.zeros(0, dtype=np.intp)
-        usual, usual_held = peer_groups.medians(np.column_stack((came, held)), group).T
+        usual, usual_held = peer_groups.medians(np.column_stack((received, held)), group).T
         with np.errstate(invalid="ignore", divide="ignore"):
-            share = np.where(usual >= FEWEST, came / usual, np.nan)
+            share = np.where(usual >= FEWEST, received / usual, np.nan)
             known = memory["share_weight"] >= arrivals.RECENT.total_seconds()
             before = np.fmax(memory["share"], 1.0)
-            sure = came - usual * before > SIGMAS * np.sqrt(np.maximum(usual * before, 1.0))
+            sure = received - usual * before > SIGMAS * np.sqrt(np.maximum(usual * before, 1.0))
             more = held > IN_FLIGHT * np.maximum(usual_held, 1.0)
             starts: Flags = (share > SHARE * before) & sure & more & known
             holds = memory["skewed"] & (share > SHARE_HOLDS * before)
@@ -73,9 +73,9 @@ class LoadImbalanceDetector(StatefulDetector):
         verdicts = []
         for row in np.flatnonzero(memory["skewed"]):
             seconds = SPAN.total_seconds()
-            rate, others = float(came[row]) / seconds, float(usual[row]) / seconds
+            rate, others = float(received[row]) / seconds, float(usual[row]) / seconds
             limit = Interval(None, SHARE * others)
-            because = (
+            evidence_items = (
                 evidence("engine_requests_per_second", rate, "gets_more_than_peers", limit, rate=rate, peers=others),
                 evidence("engine_requests_running", float(held[row]), "holds_more_than_peers", None,
                          held=float(held[row]), peers=float(usual_held[row])),
@@ -83,12 +83,14 @@ class LoadImbalanceDetector(StatefulDetector):
             since = memory["since"][row]
             entity = window.entities[row]
             verdicts.append(
-                finding(self.name, entity, "traffic-skew", score=0.85, since=since, now=now, because=because)
+                finding(
+                    self.name, entity, "traffic-skew", score=0.85, since=since, now=now, evidence_items=evidence_items
+                )
             )
         return verdicts
 
 
-def _came(window: Window) -> Floats:
+def _received(window: Window) -> Floats:
     """Requests that arrived at each replica within the span; NaN if its pages do not cover it."""
     http = window.column("engine_http_requests_total")
     answered = np.where(np.isnan(http), window.column("engine_requests_finished_total"), http)

@@ -53,7 +53,7 @@ def read(window: Window) -> Probes:
     )
 
 
-def why(probe: Probes, row: int) -> Evidence:
+def probe_evidence(probe: Probes, row: int) -> Evidence:
     """Failure of the probes of a row."""
     failed, sent, status = int(probe.failed[row]), int(probe.sent[row]), probe.status[row]
     text = "probe_answered_wrongly" if status > 0 else "probe_fails"

@@ -20,7 +20,7 @@ from detectors.base.findings import evidence, finding
 from detectors.base.state_arrays import Arrays
 from detectors.base.stateful import StatefulDetector
 from detectors.load import arrivals
-from detectors.load.saturation import SERVICE_WAITS, Queue, read_queue, unnamed, why_queue
+from detectors.load.saturation import SERVICE_WAITS, Queue, queue_evidence, read_queue, unnamed
 from outrider import windows
 from outrider.model import (
     EntityKind,
@@ -108,20 +108,23 @@ class QueueingDetector(StatefulDetector):
         traffic = _read(window, memory, was, queue)
         names = _names(traffic, memory, was, now.timestamp())
         return tuple(
-            self._tell(window, int(row), queue, traffic, names[row], now, float(memory["changed_at"][row]))
+            self._finding(window, int(row), queue, traffic, names[row], now, float(memory["changed_at"][row]))
             for row in np.flatnonzero(memory["surging"])
         )
 
-    def _tell(
+    def _finding(
         self, window: Window, row: int, queue: Queue, traffic: _Traffic, fault: str, now: datetime, changed: float
     ) -> Finding:
         entity = window.entities[row]
-        because = (*why_queue(queue, row, "svc_queue_requests", "svc_ttft_seconds"), *_why(traffic, row, fault))
+        evidence_items = (
+            *queue_evidence(queue, row, "svc_queue_requests", "svc_ttft_seconds"),
+            *_evidence(traffic, row, fault),
+        )
         since = queue.since[row]
         if fault == "batch-misconfigured":
             since = max(since, changed)  # the queue may be older and have another cause
         observations = finding(
-            self.name, entity, fault or "traffic-surge", score=0.85, since=since, now=now, because=because
+            self.name, entity, fault or "traffic-surge", score=0.85, since=since, now=now, evidence_items=evidence_items
         )
         if fault:
             return observations
@@ -233,8 +236,8 @@ def _names(traffic: _Traffic, memory: Arrays, was: Flags, now_seconds: float) ->
     return [next((fault for holds, fault in choices if holds[row]), "") for row in range(surging.size)]
 
 
-def _why(traffic: _Traffic, row: int, fault: str) -> tuple[Evidence, ...]:
-    observations = [_why_rate(traffic, row, rose=fault in ("traffic-surge", "retry-storm"))]
+def _evidence(traffic: _Traffic, row: int, fault: str) -> tuple[Evidence, ...]:
+    observations = [_rate_evidence(traffic, row, rose=fault in ("traffic-surge", "retry-storm"))]
     if fault == "retry-storm":
         share = float(traffic.left[row])
         observations.append(
@@ -251,7 +254,7 @@ def _why(traffic: _Traffic, row: int, fault: str) -> tuple[Evidence, ...]:
     return tuple(observations)
 
 
-def _why_rate(traffic: _Traffic, row: int, *, rose: bool) -> Evidence:
+def _rate_evidence(traffic: _Traffic, row: int, *, rose: bool) -> Evidence:
     rate, before = float(traffic.rate[row]), float(traffic.rate_before[row])
     if np.isnan(before) or np.isnan(rate):
         return evidence("svc_requests_per_second", rate, "arrivals_level_unknown")

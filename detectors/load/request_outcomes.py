@@ -96,7 +96,15 @@ class RequestOutcomeDetector(StatefulDetector):
                 item = evidence(_SIGNAL[fault], observed, _TEXT[fault], limit, share=observed, before=usual)
                 started = memory[f"{short}_since"][row] - SPAN.total_seconds()
                 verdicts.append(
-                    finding(self.name, window.entities[row], fault, score=0.85, since=started, now=now, because=(item,))
+                    finding(
+                        self.name,
+                        window.entities[row],
+                        fault,
+                        score=0.85,
+                        since=started,
+                        now=now,
+                        evidence_items=(item,),
+                    )
                 )
         status = window.column_status("svc_refused_total")
         unknown = np.asarray(np.isnan(window.column("svc_refused_total")).all(axis=1), dtype=np.bool_)

@@ -97,7 +97,7 @@ def _first_tokens(window: Window, ttft: str) -> tuple[Flags, Flags, Floats]:
     return enough & slow, enough & ~slow, np.where(enough, value, np.nan)
 
 
-def why_queue(queue: Queue, row: int, waiting: str, ttft: str) -> list[Evidence]:
+def queue_evidence(queue: Queue, row: int, waiting: str, ttft: str) -> list[Evidence]:
     """Queue length of a row, and its TTFT if known."""
     length, running = float(queue.length[row]), float(queue.running[row])
     evidence_items = [
@@ -161,23 +161,25 @@ class SaturationDetector(StatefulDetector):
         grown = _grown(window, memory, queue, full)
         memory["short"] = memory["pressed"] & (memory["short"] | (grown > KV_RISE))
         return tuple(
-            self._tell(window, int(row), queue, fullest, grown, now, named=bool(memory["short"][row]))
+            self._finding(window, int(row), queue, fullest, grown, now, named=bool(memory["short"][row]))
             for row in np.flatnonzero(memory["pressed"])
         )
 
-    def _tell(
+    def _finding(
         self, window: Window, row: int, queue: Queue, fullest: Floats, grown: Floats, now: datetime, *, named: bool
     ) -> Finding:
         entity, limit = window.entities[row], Interval(None, KV_FULL_RATIO)
         ratio = float(fullest[row])
-        why = [evidence("engine_kv_cache_usage_ratio", ratio, "kv_full", limit, ratio=ratio)]
+        evidence_items = [evidence("engine_kv_cache_usage_ratio", ratio, "kv_full", limit, ratio=ratio)]
         if named and not np.isnan(grown[row]):
             times = float(grown[row])
-            why.append(evidence("engine_kv_cache_usage_ratio", times, "kv_per_request", None, times=times))
-        why += why_queue(queue, row, "engine_requests_waiting", "engine_ttft_seconds")
+            evidence_items.append(evidence("engine_kv_cache_usage_ratio", times, "kv_per_request", None, times=times))
+        evidence_items += queue_evidence(queue, row, "engine_requests_waiting", "engine_ttft_seconds")
         score = 0.8 if queue.ttft[row] > TTFT_LIMIT_SECONDS else 0.6
         since = queue.since[row]
-        result = finding(self.name, entity, "kv-pressure", score=score, since=since, now=now, because=tuple(why))
+        result = finding(
+            self.name, entity, "kv-pressure", score=score, since=since, now=now, evidence_items=tuple(evidence_items)
+        )
         return result if named else unnamed(result, REPLICA_WAITS, Priority.P3)
 
 

@@ -57,7 +57,7 @@ class AutoscalerDetector:
                 score=0.9,
                 since=window.times[run.start[row]],
                 now=now,
-                because=(
+                evidence_items=(
                     evidence(ERRORS, None, "autoscaler_blind", Interval(None, 0.0), scrapes=int(run.scrapes[row])),
                 ),
             )

@@ -96,7 +96,7 @@ class ContainerFaultDetector:
             )
             pod, since = _pod_of(window.entities[row], topology), float(memory["leaks_since"][row])
             verdicts.append(
-                finding(self.name, pod, "host-memory-leak", score=0.8, since=since, now=now, because=(item,))
+                finding(self.name, pod, "host-memory-leak", score=0.8, since=since, now=now, evidence_items=(item,))
             )
         memory["steady"] = np.where(_is_steady(window, used), level, memory["steady"])
         quiet = np.isnan(level) & np.isnan(newest(window, window.column("container_cpu_usage_cores")))
@@ -113,7 +113,9 @@ class ContainerFaultDetector:
             limit, ratio = Interval(None, THROTTLED_RATIO), float(value[row])
             item = evidence("container_cpu_throttled_ratio", ratio, "cpu_held_back", limit, ratio=ratio)
             pod, since = _pod_of(window.entities[row], topology), float(window.times[run.start[row]])
-            findings.append(finding(self.name, pod, "cpu-throttled", score=0.85, since=since, now=now, because=(item,)))
+            findings.append(
+                finding(self.name, pod, "cpu-throttled", score=0.85, since=since, now=now, evidence_items=(item,))
+            )
         return findings
 
 

@@ -105,13 +105,15 @@ class HostFaultDetector(StatefulDetector):
         for row in np.flatnonzero(full | reported):
             node, ratio = window.entities[row], float(left[row])
             limit = Interval(DISK_FULL_RATIO, None)
-            because = []
+            evidence_items = []
             if full[row] or ratio < DISK_SHORT_RATIO:
-                because.append(evidence("node_filesystem_available_ratio", ratio, "disk_space", limit, ratio=ratio))
+                evidence_items.append(
+                    evidence("node_filesystem_available_ratio", ratio, "disk_space", limit, ratio=ratio)
+                )
             if reported[row]:
-                because.append(evidence("node_pressure", 1.0, "disk_line", line=lines.text[node]))
+                evidence_items.append(evidence("node_pressure", 1.0, "disk_line", line=lines.text[node]))
             since = min([float(window.times[run.start[row]])] * bool(full[row]) + lines.at.get(node, []))
-            findings.append(self._finding(node, "disk-full", 0.95, since, now, tuple(because)))
+            findings.append(self._finding(node, "disk-full", 0.95, since, now, tuple(evidence_items)))
         return findings
 
     def _disk_slow(self, window: Window, now: datetime) -> list[Finding]:
@@ -125,17 +127,19 @@ class HostFaultDetector(StatefulDetector):
         sure = erring & stalled_now | lines.rows(window.entities, DISK_ERRORS)
         findings = []
         for row in np.flatnonzero(erring | (run.seconds >= DISK_BUSY_SECONDS)):
-            node, because = window.entities[row], []
+            node, evidence_items = window.entities[row], []
             share, stalled = (float(newest(window, values)[row]) for values in (busy, stall))
             if node in lines.at:
                 times, line = len(lines.at[node]), lines.text[node]
-                because.append(evidence("node_disk_busy_ratio", share, "disk_errors", times=times, line=line))
+                evidence_items.append(evidence("node_disk_busy_ratio", share, "disk_errors", times=times, line=line))
             if run.scrapes[row]:
                 limit = Interval(None, IO_STALL_RATIO)
-                because.append(evidence("node_io_stall_ratio", stalled, "io_stalls", limit, busy=share, stall=stalled))
+                evidence_items.append(
+                    evidence("node_io_stall_ratio", stalled, "io_stalls", limit, busy=share, stall=stalled)
+                )
             since = min([float(window.times[run.start[row]])] * bool(run.scrapes[row]) + lines.at.get(node, []))
             score = 0.9 if sure[row] else 0.75
-            findings.append(self._finding(node, "disk-slow", score, since, now, tuple(because)))
+            findings.append(self._finding(node, "disk-slow", score, since, now, tuple(evidence_items)))
         return findings
 
     def _clock(self, window: Window, now: datetime) -> list[Finding]:
@@ -181,9 +185,15 @@ class HostFaultDetector(StatefulDetector):
         return findings
 
     def _finding(
-        self, node: EntityRef, fault: str, score: float, since: float, now: datetime, because: tuple[Evidence, ...]
+        self,
+        node: EntityRef,
+        fault: str,
+        score: float,
+        since: float,
+        now: datetime,
+        evidence_items: tuple[Evidence, ...],
     ) -> Finding:
-        return finding(self.name, node, fault, score=score, since=since, now=now, because=because)
+        return finding(self.name, node, fault, score=score, since=since, now=now, evidence_items=evidence_items)
 
 
 def _lines(events: Sequence[Event], codes: frozenset[str], now: datetime, until: str = "") -> _Lines:

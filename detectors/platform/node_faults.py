@@ -85,7 +85,9 @@ class NodeFaultDetector(StatefulDetector):
                 capacity=expected,
             )
             since = float(window.times[run.start[row]])
-            findings.append(finding(self.name, node, "gpu-lost", score=0.7, since=since, now=now, because=(item,)))
+            findings.append(
+                finding(self.name, node, "gpu-lost", score=0.7, since=since, now=now, evidence_items=(item,))
+            )
         return findings
 
     def _not_ready(self, window: Window, now: datetime) -> list[Finding]:
@@ -138,14 +140,14 @@ class PortFaultDetector(StatefulDetector):
             item = evidence("hw_link_up", 0.0, "links_down_together", Interval(1.0, 1.0), nodes=names)
             since = min(began[node] for node in nodes)
             verdicts.append(
-                finding(self.name, switch, "switch-down", score=0.95, since=since, now=now, because=(item,))
+                finding(self.name, switch, "switch-down", score=0.95, since=since, now=now, evidence_items=(item,))
             )
             ports = {node: rows for node, rows in ports.items() if node not in nodes}
         for node, rows in ports.items():
             names = ", ".join(sorted(window.entities[row].name for row in rows))
             item = evidence("hw_link_up", 0.0, "link_down", Interval(1.0, 1.0), ports=names)
             verdicts.append(
-                finding(self.name, node, "ib-link-down", score=0.9, since=began[node], now=now, because=(item,))
+                finding(self.name, node, "ib-link-down", score=0.9, since=began[node], now=now, evidence_items=(item,))
             )
         quiet = no_verdicts(self.name, window.entities, window.column_status("hw_link_up"), np.isnan(value))
         return (*verdicts, *quiet)

@@ -66,7 +66,7 @@ class NoisyNeighborDetector(StatefulDetector):
             )
             node = window.entities[row]
             verdicts.append(
-                finding(self.name, node, "noisy-neighbour", score=0.75, since=since, now=now, because=(item,))
+                finding(self.name, node, "noisy-neighbour", score=0.75, since=since, now=now, evidence_items=(item,))
             )
         _learn(memory, value, float(spacing(window)[-1]))
         status = window.column_status("node_cpu_utilization_ratio")

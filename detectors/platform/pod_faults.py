@@ -119,7 +119,7 @@ class PodFaultDetector:
             )
             pod = window.entities[row]
             result[pod] = finding(
-                self.name, pod, "pod-oom", score=0.9, since=float(since[row]), now=now, because=(item,)
+                self.name, pod, "pod-oom", score=0.9, since=float(since[row]), now=now, evidence_items=(item,)
             )
         for pod, life in lives.items():
             if life.killed:
@@ -127,7 +127,7 @@ class PodFaultDetector:
                     "container_oom_events", len(life.killed), "oom_line", Interval(0.0, 0.0), times=len(life.killed)
                 )
                 result[pod] = finding(
-                    self.name, pod, "pod-oom", score=0.95, since=life.killed[0], now=now, because=(item,)
+                    self.name, pod, "pod-oom", score=0.95, since=life.killed[0], now=now, evidence_items=(item,)
                 )
         return result
 
@@ -151,7 +151,7 @@ class PodFaultDetector:
 
     def _loop(self, pod: EntityRef, ends: float, since: float, now: datetime, score: float = 0.9) -> Finding:
         item = evidence("pod_restarts", ends, "crash_loop", Interval(None, 1.0), times=round(ends))
-        return finding(self.name, pod, "crash-loop", score=score, since=since, now=now, because=(item,))
+        return finding(self.name, pod, "crash-loop", score=score, since=since, now=now, evidence_items=(item,))
 
 
 def _lives(events: Sequence[Event], now: datetime) -> dict[EntityRef, _PodHistory]:

@@ -125,7 +125,7 @@ class ScrapeTargetDetector(StatefulDetector):
         )
         whole = EntityRef(cluster, EntityKind.CLUSTER, None, cluster)
         since = float(np.nanmin(posts.since[rows]))
-        return (finding(self.name, whole, "monitor-blind", score=0.95, since=since, now=now, because=(item,)),)
+        return (finding(self.name, whole, "monitor-blind", score=0.95, since=since, now=now, evidence_items=(item,)),)
 
     def _lost_nodes(self, posts: _Targets, up_seen: Flags, now: datetime) -> dict[str, Finding]:
         """Nodes whose targets are all gone, though they were present."""
@@ -139,7 +139,13 @@ class ScrapeTargetDetector(StatefulDetector):
             entity = EntityRef(posts.entities[rows[0]].cluster, EntityKind.NODE, None, node)
             since = float(np.nanmin(posts.since[rows]))
             result[node] = finding(
-                self.name, entity, "node-lost", score=0.6 if refused else 0.9, since=since, now=now, because=(item,)
+                self.name,
+                entity,
+                "node-lost",
+                score=0.6 if refused else 0.9,
+                since=since,
+                now=now,
+                evidence_items=(item,),
             )
         return result
 
@@ -156,7 +162,9 @@ class ScrapeTargetDetector(StatefulDetector):
             names = ", ".join(sorted(posts.entities[row].name for row in rows))
             item = evidence("target_up", 0.0, "exporter_dark", Interval(1.0, 1.0), targets=names)
             since = float(np.nanmin(posts.since[rows]))
-            result.append(finding(self.name, entity, "exporter-down", score=0.9, since=since, now=now, because=(item,)))
+            result.append(
+                finding(self.name, entity, "exporter-down", score=0.9, since=since, now=now, evidence_items=(item,))
+            )
         return tuple(result)
 
     def _frozen(self, posts: _Targets, window: Window, topology: Topology, now: datetime) -> tuple[Finding, ...]:
@@ -176,7 +184,9 @@ class ScrapeTargetDetector(StatefulDetector):
             text, code = ("page_of_another_time" if lasting[rows].all() else "page_frozen"), float(verdict[rows[0]])
             item = evidence("target_trust_code", code, text, Interval(0.0, 0.0), targets=names)
             since = float(min(window.times[run.start[row]] for row in rows))
-            result.append(finding(self.name, entity, "stale-metrics", score=0.9, since=since, now=now, because=(item,)))
+            result.append(
+                finding(self.name, entity, "stale-metrics", score=0.9, since=since, now=now, evidence_items=(item,))
+            )
         return tuple(result)
 
 

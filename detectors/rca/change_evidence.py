@@ -124,15 +124,15 @@ def suggested(
     hints: Mapping[EntityRef, Sequence[Hint]], findings: Mapping[EntityRef, Sequence[Finding]], reach: Reach
 ) -> list[FaultHypothesis]:
     """Hypotheses from hints, besides those of a new revision on its service."""
-    claims: dict[tuple[EntityRef, str], FaultHypothesis] = {}
+    hypotheses: dict[tuple[EntityRef, str], FaultHypothesis] = {}
     for held in hints.values():
         for hint in held:
-            for claim in _of_hint(hint, findings, reach):
-                claims[claim.entity, claim.fault or ""] = claim
+            for hypothesis in _of_hint(hint, findings, reach):
+                hypotheses[hypothesis.entity, hypothesis.fault or ""] = hypothesis
     changed = {entity for entity, held in hints.items() if any(hint.sort is ChangeKind.DRIVER for hint in held)}
-    for claim in _of_many_nodes(changed, hints, findings, reach):
-        claims[claim.entity, claim.fault or ""] = claim
-    return list(claims.values())
+    for hypothesis in _of_many_nodes(changed, hints, findings, reach):
+        hypotheses[hypothesis.entity, hypothesis.fault or ""] = hypothesis
+    return list(hypotheses.values())
 
 
 def _of_hint(hint: Hint, findings: Mapping[EntityRef, Sequence[Finding]], reach: Reach) -> Iterator[FaultHypothesis]:

@@ -64,7 +64,7 @@ def _figure(
         if isinstance(document.value, dict | None):
             shapes.note(document, (key,), "is missing")
         return least
-    found = shapes.number(document, (key,), top[key])
-    if found is not None and not least <= found <= most:
-        shapes.note(document, (key,), f"expected {least:g} to {most:g}, not {found:g}")
-    return found if found is not None else least
+    number = shapes.number(document, (key,), top[key])
+    if number is not None and not least <= number <= most:
+        shapes.note(document, (key,), f"expected {least:g} to {most:g}, not {number:g}")
+    return number if number is not None else least

@@ -149,32 +149,32 @@ class _HypothesisBoard:
     """
 
     late: timedelta
-    claims: list[FaultHypothesis] = field(default_factory=list)
+    hypotheses: list[FaultHypothesis] = field(default_factory=list)
     pinned: set[int] = field(default_factory=set)
     fixed: set[int] = field(default_factory=set)
 
-    def add(self, claim: FaultHypothesis, *, marks: set[int] | None = None) -> None:
+    def add(self, hypothesis: FaultHypothesis, *, marks: set[int] | None = None) -> None:
         if marks is not None:
-            marks.add(len(self.claims))
-        self.claims.append(claim)
+            marks.add(len(self.hypotheses))
+        self.hypotheses.append(hypothesis)
 
     def silent(self, number: int) -> bool:
         """True for a hypothesis from a detector or a change record without an alert."""
-        return self.claims[number].home is None and not self.claims[number].alerts
+        return self.hypotheses[number].home is None and not self.hypotheses[number].alerts
 
 
 def _assign(cases: Sequence[Case], fresh: Sequence[Alert], index: EvidenceIndex, now: datetime) -> list[Case]:
     """Attaches every new alert to an open case or a new one; merges cases that turn out to be one."""
     board = _board(cases, fresh, index)
-    result = list(pairs(board.claims, index.reach, index.knowledge))
-    by_symptom, by_cause = gathered(result, len(board.claims))
-    forest = _Forest(list(range(len(board.claims))))
+    result = list(pairs(board.hypotheses, index.reach, index.knowledge))
+    by_symptom, by_cause = gathered(result, len(board.hypotheses))
+    forest = _Forest(list(range(len(board.hypotheses))))
     first_of_home: dict[str, int] = {}
-    for number, claim in enumerate(board.claims):
-        if claim.home is not None:
-            forest.join(first_of_home.setdefault(claim.home, number), number)
+    for number, hypothesis in enumerate(board.hypotheses):
+        if hypothesis.home is not None:
+            forest.join(first_of_home.setdefault(hypothesis.home, number), number)
     orphans = []
-    for number in range(len(board.claims)):
+    for number in range(len(board.hypotheses)):
         if board.silent(number):
             best = _oldest_home(by_cause[number], board)
         else:
@@ -186,12 +186,12 @@ def _assign(cases: Sequence[Case], fresh: Sequence[Alert], index: EvidenceIndex,
     for alternative, other in (*_alternatives(board, index.knowledge), *_same_service(orphans, board, index)):
         forest.join(alternative, other)
     groups: dict[int, list[int]] = {}
-    for number in range(len(board.claims)):
+    for number in range(len(board.hypotheses)):
         groups.setdefault(forest.root(number), []).append(number)
     by_id = {case.incident.id: case for case in cases}
     by_fingerprint = {alert.fingerprint: alert for alert in fresh}
     opened = [_gather(board, group, by_id, by_fingerprint, now) for group in groups.values()]
-    _tell_candidates(cases, opened, board, by_symptom)
+    _note_candidates(cases, opened, board, by_symptom)
     return [case for case in opened if case is not None and case.before is None]
 
 
@@ -200,30 +200,30 @@ def _board(cases: Sequence[Case], fresh: Sequence[Alert], index: EvidenceIndex) 
     for case in cases:
         if case.closed or not case.alive:
             continue
-        cause = incident_lifecycle.cause_claim(case, index)
+        cause = incident_lifecycle.cause_hypothesis(case, index)
         backed = incident_lifecycle.is_backed(case)
         if cause is not None:
             board.add(cause, marks=board.pinned if backed else board.fixed)
         for alert in case.alive.values():
             if cause is None or (alert.entity, alert.fault) != (cause.entity, cause.fault):
-                board.add(_claim(alert, case.incident.id, index), marks=board.fixed if backed else None)
+                board.add(_hypothesis(alert, case.incident.id, index), marks=board.fixed if backed else None)
     spoken: dict[tuple[EntityRef, str | None], list[Alert]] = {}
     for alert in fresh:
         spoken.setdefault((alert.entity, alert.fault), []).append(alert)
     for same in spoken.values():
         first = min(same, key=lambda alert: (alert.starts_at, alert.fingerprint))
         prints = tuple(sorted(alert.fingerprint for alert in same))
-        board.add(replace(_claim(first, None, index), alerts=prints, over=over(same)))
-    named = {(claim.entity, claim.fault) for claim in board.claims}
+        board.add(replace(_hypothesis(first, None, index), alerts=prints, over=over(same)))
+    named = {(hypothesis.entity, hypothesis.fault) for hypothesis in board.hypotheses}
     for standing in index.standing.values():
-        for claim in standing:
-            if not claim.firing and (claim.entity, claim.fault) not in named:
-                named.add((claim.entity, claim.fault))
-                board.add(replace(claim, alerts=()))
+        for hypothesis in standing:
+            if not hypothesis.firing and (hypothesis.entity, hypothesis.fault) not in named:
+                named.add((hypothesis.entity, hypothesis.fault))
+                board.add(replace(hypothesis, alerts=()))
     return board
 
 
-def _claim(alert: Alert, home: str | None, index: EvidenceIndex) -> FaultHypothesis:
+def _hypothesis(alert: Alert, home: str | None, index: EvidenceIndex) -> FaultHypothesis:
     since, prints = index.since(alert), (alert.fingerprint,)
     return FaultHypothesis(
         alert.entity, alert.fault, since, evidence_index.ALERT_STRENGTH, True, prints, home, over((alert,))
@@ -236,24 +236,24 @@ def _best_parent(
     """The hypothesis that explains this one best; None if none does or may take it over."""
     if number in board.fixed:
         return None
-    claim = board.claims[number]
+    hypothesis = board.hypotheses[number]
     returned = {pair.symptom for pair in explains}
     choices = []
     for pair in explained_by:
-        cause = board.claims[pair.cause]
-        if pair.cause in returned and not comes_first(cause, claim):
+        cause = board.hypotheses[pair.cause]
+        if pair.cause in returned and not comes_first(cause, hypothesis):
             continue
-        if claim.home is not None and not _may_move(cause, pair, board):
+        if hypothesis.home is not None and not _may_move(cause, pair, board):
             continue
-        apart = abs(claim.since - cause.since)
-        later = begins_later(cause, claim, board.late)
+        apart = abs(hypothesis.since - cause.since)
+        later = begins_later(cause, hypothesis, board.late)
         choices.append((not cause.firing, apart > WINDOW, pair.tie, later, cause.depth, apart, cause.order, pair.cause))
     return min(choices)[-1] if choices else None
 
 
 def _oldest_home(explains: Sequence[Pair], board: _HypothesisBoard) -> int | None:
     """The home of a suggestion: the oldest open incident that it could explain."""
-    homes = [pair.symptom for pair in explains if board.claims[pair.symptom].home is not None]
+    homes = [pair.symptom for pair in explains if board.hypotheses[pair.symptom].home is not None]
     return min(homes, default=None)
 
 
@@ -269,13 +269,13 @@ def _may_move(cause: FaultHypothesis, pair: Pair, board: _HypothesisBoard) -> bo
 def _alternatives(board: _HypothesisBoard, knowledge: Knowledge) -> Iterable[tuple[int, int]]:
     """Pairs of similar faults of one entity, which are alternatives of one question."""
     at: dict[EntityRef, list[int]] = {}
-    for number, claim in enumerate(board.claims):
-        if claim.fault in knowledge and (claim.alerts or claim.home):
-            at.setdefault(claim.entity, []).append(number)
+    for number, hypothesis in enumerate(board.hypotheses):
+        if hypothesis.fault in knowledge and (hypothesis.alerts or hypothesis.home):
+            at.setdefault(hypothesis.entity, []).append(number)
     for numbers in at.values():
         for place, item in enumerate(numbers):
             for other in numbers[place + 1 :]:
-                first, second = board.claims[item], board.claims[other]
+                first, second = board.hypotheses[item], board.hypotheses[other]
                 if first.home is not None and second.home is not None:
                     continue
                 window = EXACT_LATENESS if has_exact_start(first) and has_exact_start(second) else WINDOW
@@ -295,18 +295,18 @@ def _same_service(orphans: Sequence[int], board: _HypothesisBoard, index: Eviden
     """Pairs of symptoms without a known fault that affect users of one service within the time window."""
     by_place: dict[EntityRef, list[int]] = {}
     for number in orphans:
-        claim = board.claims[number]
-        if claim.fault is not None or number in board.fixed:
+        hypothesis = board.hypotheses[number]
+        if hypothesis.fault is not None or number in board.fixed:
             continue
-        by_place.setdefault(claim.entity, []).append(number)
-        if claim.entity.kind in USER_FACING:
-            for service in index.reach.services(claim.entity):
-                if service != claim.entity:
+        by_place.setdefault(hypothesis.entity, []).append(number)
+        if hypothesis.entity.kind in USER_FACING:
+            for service in index.reach.services(hypothesis.entity):
+                if service != hypothesis.entity:
                     by_place.setdefault(service, []).append(number)
     for numbers in by_place.values():
-        numbers.sort(key=lambda number: board.claims[number].order[1:])
+        numbers.sort(key=lambda number: board.hypotheses[number].order[1:])
         for item, other in pairwise(numbers):
-            first, second = board.claims[item], board.claims[other]
+            first, second = board.hypotheses[item], board.hypotheses[other]
             if second.since - first.since <= WINDOW and not (first.home and second.home):
                 yield item, other
 
@@ -320,13 +320,13 @@ def _gather(
 ) -> Case | None:
     """The case of one group: its oldest open one, else a new one; None if nothing in it fires."""
     homes = sorted(
-        {home for number in group if (home := board.claims[number].home) is not None},
+        {home for number in group if (home := board.hypotheses[number].home) is not None},
         key=lambda home: (by_id[home].incident.opened_at, home),
     )
     joining = {
         fingerprint: fresh[fingerprint]
         for number in group
-        for fingerprint in board.claims[number].alerts
+        for fingerprint in board.hypotheses[number].alerts
         if fingerprint in fresh
     }
     if not homes and not joining:
@@ -339,7 +339,7 @@ def _gather(
     return case
 
 
-def _tell_candidates(
+def _note_candidates(
     cases: Sequence[Case], opened: Sequence[Case | None], board: _HypothesisBoard, by_symptom: Sequence[Sequence[Pair]]
 ) -> None:
     """Adds hypotheses without alerts to each case in which they explain something.
@@ -350,9 +350,9 @@ def _tell_candidates(
     for case in touched.values():
         for number in sorted(case.numbers):
             for candidate in (number, *(pair.cause for pair in by_symptom[number])):
-                claim = board.claims[candidate]
-                if board.silent(candidate) and layer_of(claim.fault) is not Layer.MONITORING:
-                    case.candidates.setdefault((claim.entity, claim.fault), claim)
+                hypothesis = board.hypotheses[candidate]
+                if board.silent(candidate) and layer_of(hypothesis.fault) is not Layer.MONITORING:
+                    case.candidates.setdefault((hypothesis.entity, hypothesis.fault), hypothesis)
 
 
 def _name_new(cases: Sequence[Case], known: set[str]) -> None:

@@ -35,18 +35,18 @@ class EvidenceIndex:
     standing: dict[str, list[FaultHypothesis]] = field(default_factory=dict)
     late: timedelta = LATER
 
-    def claim(self, entity: EntityRef, fault: str) -> FaultHypothesis | None:
+    def hypothesis(self, entity: EntityRef, fault: str) -> FaultHypothesis | None:
         """The current hypothesis of an entity and fault, an alert before a finding."""
-        return next((claim for claim in self.standing.get(fault, ()) if claim.entity == entity), None)
+        return next((hypothesis for hypothesis in self.standing.get(fault, ()) if hypothesis.entity == entity), None)
 
-    def strength(self, claim: FaultHypothesis) -> float:
+    def strength(self, hypothesis: FaultHypothesis) -> float:
         """The best score of a matching finding, else the hypothesis' own strength."""
-        scores = [finding.score for finding in self.matching_findings(claim)]
-        return max(scores, default=claim.strength)
+        scores = [finding.score for finding in self.matching_findings(hypothesis)]
+        return max(scores, default=hypothesis.strength)
 
-    def matching_findings(self, claim: FaultHypothesis) -> list[Finding]:
+    def matching_findings(self, hypothesis: FaultHypothesis) -> list[Finding]:
         """Findings of this fault on this entity."""
-        return [finding for finding in self.findings_at.get(claim.entity, ()) if finding.fault == claim.fault]
+        return [finding for finding in self.findings_at.get(hypothesis.entity, ()) if finding.fault == hypothesis.fault]
 
     def since(self, alert: Alert) -> datetime:
         """Start of an alert's condition: a detector that waits for confirmation knows an earlier time."""
@@ -54,29 +54,31 @@ class EvidenceIndex:
         begun = (finding.window.start for finding in findings if finding.fault == alert.fault)
         return min((alert.starts_at, *begun))
 
-    def supporting(self, claim: FaultHypothesis, known: FaultKnowledge) -> list[tuple[Finding, Sign]]:
+    def supporting(self, hypothesis: FaultHypothesis, known: FaultKnowledge) -> list[tuple[Finding, Sign]]:
         """Findings without a fault whose signal moves in the direction of the fault's signs."""
         signs = {sign.signal: sign for sign in known.signs}
         return [
             (finding, signs[name])
-            for finding in self.findings_at.get(claim.entity, ())
+            for finding in self.findings_at.get(hypothesis.entity, ())
             if finding.fault is None
             for name in finding.signals[:1]
             if name in signs and _moves(finding, signs[name])
         ]
 
-    def hints_for(self, claim: FaultHypothesis) -> list[Hint]:
+    def hints_for(self, hypothesis: FaultHypothesis) -> list[Hint]:
         """Relevant changes and log lines on the component or its nodes and services; newest first.
 
         Omits lines that a finding already reports, and changes to single nodes of a large service.
         """
-        nodes = self.reach.nodes(claim.entity)
-        if claim.entity.kind is EntityKind.SERVICE and not any(self._is_like(claim, item) for item in self.suggested):
+        nodes = self.reach.nodes(hypothesis.entity)
+        if hypothesis.entity.kind is EntityKind.SERVICE and not any(
+            self._is_like(hypothesis, item) for item in self.suggested
+        ):
             nodes = frozenset()
-        near = (claim.entity, *nodes, *self.reach.services(claim.entity))
+        near = (hypothesis.entity, *nodes, *self.reach.services(hypothesis.entity))
         result = [hint for place in dict.fromkeys(near) for hint in self.hints.get(place, ())]
-        relevant = {hint.event.id: hint for hint in result if hint.supports(claim.fault or "")}
-        if self.matching_findings(claim):
+        relevant = {hint.event.id: hint for hint in result if hint.supports(hypothesis.fault or "")}
+        if self.matching_findings(hypothesis):
             relevant = {name: hint for name, hint in relevant.items() if hint.sort is not None}
         return sorted(relevant.values(), key=lambda hint: (hint.event.at, hint.event.id), reverse=True)
 
@@ -86,11 +88,13 @@ class EvidenceIndex:
 
     def suggestions(self, symptoms: Collection[EntityRef]) -> list[FaultHypothesis]:
         """Hypotheses from changes and log lines on components that one of these rests on."""
-        return [claim for claim in self.suggested if not self.reach.up(claim.entity).isdisjoint(symptoms)]
+        return [
+            hypothesis for hypothesis in self.suggested if not self.reach.up(hypothesis.entity).isdisjoint(symptoms)
+        ]
 
     def is_standing(self, fault: str, near: EntityRef, within: Within) -> bool:
         """True if the fault is a current hypothesis within reach of an entity."""
-        return any(self._is_near(claim.entity, near, within) for claim in self.standing.get(fault, ()))
+        return any(self._is_near(hypothesis.entity, near, within) for hypothesis in self.standing.get(fault, ()))
 
     def _is_near(self, first: EntityRef, second: EntityRef, within: Within) -> bool:
         if first == second:
@@ -147,9 +151,9 @@ def build_index(
         index.events_at.setdefault(event.entity, []).append(event)
     index.hints = change_evidence.gather(events, index.reach, now)
     standing = [*_of_alerts(alerts), *_of_findings(findings), *_of_changes(index)]
-    for claim in standing:
-        if claim.fault is not None and claim.fault in knowledge:
-            index.standing.setdefault(claim.fault, []).append(claim)
+    for hypothesis in standing:
+        if hypothesis.fault is not None and hypothesis.fault in knowledge:
+            index.standing.setdefault(hypothesis.fault, []).append(hypothesis)
     index.suggested = change_evidence.suggested(index.hints, index.findings_at, index.reach)
     return index
 
@@ -160,16 +164,16 @@ def opens_incident(alert: Alert) -> bool:
 
 
 def _of_alerts(alerts: Sequence[Alert]) -> list[FaultHypothesis]:
-    claims = []
+    hypotheses = []
     for alert in alerts:
         if alert.fault is None or alert.state is AlertState.RESOLVED:
             continue
         firing = alert.state is AlertState.FIRING
         strength = ALERT_STRENGTH if firing else PENDING_STRENGTH
-        claims.append(
+        hypotheses.append(
             FaultHypothesis(alert.entity, alert.fault, alert.starts_at, strength, firing, (alert.fingerprint,))
         )
-    return claims
+    return hypotheses
 
 
 def _of_findings(findings: Sequence[Finding]) -> list[FaultHypothesis]:
@@ -185,16 +189,18 @@ def _of_changes(index: EvidenceIndex) -> list[FaultHypothesis]:
 
     ``since`` lies half of that time after the change, so that the window around it covers exactly that time.
     """
-    claims = []
+    hypotheses = []
     for service, held in index.hints.items():
         newest = next((hint.event for hint in reversed(held) if hint.sort in change_evidence.NEW_REVISION), None)
         if newest is None or service.kind is not EntityKind.SERVICE:
             continue
         since = newest.at + change_evidence.CHANGE_WINDOW - WINDOW
-        claims.append(FaultHypothesis(service, "bad-rollout", since, CHANGE_STRENGTH, firing=False))
+        hypotheses.append(FaultHypothesis(service, "bad-rollout", since, CHANGE_STRENGTH, firing=False))
         if any(change_evidence.SLOWER.intersection(finding.signals) for finding in index.findings_at.get(service, ())):
-            claims.append(FaultHypothesis(service, "kernel-regression", since, CHANGE_STRENGTH + 0.05, firing=False))
-    return claims
+            hypotheses.append(
+                FaultHypothesis(service, "kernel-regression", since, CHANGE_STRENGTH + 0.05, firing=False)
+            )
+    return hypotheses
 
 
 def _moves(finding: Finding, sign: Sign) -> bool:

@@ -282,30 +282,30 @@ class _Reader(Shapes):
         return {key: inner for key, inner in entry.items() if key in known}
 
     def _words(
-        self, document: Document, path: Path_, entry: Mapping[str, Any], key: str, known: Iterable[str], what: str
+        self, document: Document, path: Path_, entry: Mapping[str, Any], key: str, known: Iterable[str], noun: str
     ) -> list[str]:
         """The known words of a list."""
         known = tuple(known)
         words = self.texts(document, (*path, key), entry.get(key, []))
-        return [item for place, item in words if self._known(document, place, item, known, what) in known]
+        return [item for place, item in words if self._known(document, place, item, known, noun) in known]
 
     def _named(
-        self, document: Document, path: Path_, entry: Mapping[str, Any], key: str, known: Iterable[str], what: str
+        self, document: Document, path: Path_, entry: Mapping[str, Any], key: str, known: Iterable[str], noun: str
     ) -> Any:
         """The word at a key. A missing key is not reported."""
         name = entry.get(key, "")
         if key in entry and not isinstance(name, str):
-            self.expected(document, (*path, key), f"the name of a {what}", name)
+            self.expected(document, (*path, key), f"the name of a {noun}", name)
         elif key in entry:
-            self._known(document, (*path, key), name, known, what)
+            self._known(document, (*path, key), name, known, noun)
         return name
 
-    def _known(self, document: Document, path: Path_, name: str, known: Iterable[str], what: str) -> str:
+    def _known(self, document: Document, path: Path_, name: str, known: Iterable[str], noun: str) -> str:
         """``name`` itself; notes a problem when it is not among ``known``."""
         known = tuple(known)
         if name not in known:
             close = yaml_file.near(name, known).replace(_WHY, "")
-            self.note(document, path, f'unknown {what} "{name.removeprefix(_WHY)}"{close}')
+            self.note(document, path, f'unknown {noun} "{name.removeprefix(_WHY)}"{close}')
         return name
 
 

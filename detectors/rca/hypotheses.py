@@ -155,30 +155,30 @@ class Reach:
         return entities
 
 
-def pairs(claims: Sequence[FaultHypothesis], reach: Reach, knowledge: Knowledge) -> Iterator[Pair]:
+def pairs(hypotheses: Sequence[FaultHypothesis], reach: Reach, knowledge: Knowledge) -> Iterator[Pair]:
     """Every (cause, symptom) among the hypotheses, each once. A hypothesis never explains itself."""
     at: dict[EntityRef, list[int]] = {}
-    for number, claim in enumerate(claims):
-        at.setdefault(claim.entity, []).append(number)
+    for number, hypothesis in enumerate(hypotheses):
+        at.setdefault(hypothesis.entity, []).append(number)
     places = frozenset(at)
     seen: set[tuple[int, int]] = set()
     for result in (
-        *_in_cluster(claims, knowledge),
-        *_on_paths(claims, at, places, reach, knowledge),
-        *_among_peers(claims, reach, knowledge),
+        *_in_cluster(hypotheses, knowledge),
+        *_on_paths(hypotheses, at, places, reach, knowledge),
+        *_among_peers(hypotheses, reach, knowledge),
     ):
         if (result.cause, result.symptom) not in seen:
             seen.add((result.cause, result.symptom))
             yield result
 
 
-def _in_cluster(claims: Sequence[FaultHypothesis], knowledge: Knowledge) -> Iterator[Pair]:
-    for number, cause in enumerate(claims):
+def _in_cluster(hypotheses: Sequence[FaultHypothesis], knowledge: Knowledge) -> Iterator[Pair]:
+    for number, cause in enumerate(hypotheses):
         known = _known(cause, knowledge)
         if known is None or not known.consequences("cluster"):
             continue
         wanted = known.consequences("cluster")
-        for other, symptom in enumerate(claims):
+        for other, symptom in enumerate(hypotheses):
             if other == number or symptom.entity.cluster != cause.entity.cluster:
                 continue
             fits = symptom.fault in wanted if symptom.fault else symptom.entity.kind in known.hurts
@@ -187,18 +187,18 @@ def _in_cluster(claims: Sequence[FaultHypothesis], knowledge: Knowledge) -> Iter
 
 
 def _on_paths(
-    claims: Sequence[FaultHypothesis],
+    hypotheses: Sequence[FaultHypothesis],
     at: dict[EntityRef, list[int]],
     places: frozenset[EntityRef],
     reach: Reach,
     knowledge: Knowledge,
 ) -> Iterator[Pair]:
-    for number, lower in enumerate(claims):
+    for number, lower in enumerate(hypotheses):
         for place in reach.up(lower.entity) & places:
             for other in at[place]:
                 if other == number:
                     continue
-                upper = claims[other]
+                upper = hypotheses[other]
                 if _explains_path(lower, upper, knowledge) and _in_time(lower, upper, WINDOW):
                     yield Pair(number, other, TopologyRelation.PATH)
                 if (
@@ -209,33 +209,35 @@ def _on_paths(
                     yield Pair(other, number, TopologyRelation.BELOW)
 
 
-def _among_peers(claims: Sequence[FaultHypothesis], reach: Reach, knowledge: Knowledge) -> Iterator[Pair]:
+def _among_peers(hypotheses: Sequence[FaultHypothesis], reach: Reach, knowledge: Knowledge) -> Iterator[Pair]:
     """Per symptom and service only the earliest cause, since all would be the same explanation.
 
     A cause with the same fault on another replica does not explain the origin of both, so it counts separately.
     """
     causes: dict[tuple[EntityRef, str | None, bool], list[int]] = {}
-    for number in sorted(range(len(claims)), key=lambda index: (not claims[index].firing, claims[index].order[1:])):
-        cause = claims[number]
+    for number in sorted(
+        range(len(hypotheses)), key=lambda index: (not hypotheses[index].firing, hypotheses[index].order[1:])
+    ):
+        cause = hypotheses[number]
         known = _known(cause, knowledge)
         if known is None or not known.consequences("peers"):
             continue
         for service in reach.services(cause.entity):
             for fault in (None, *known.consequences("peers")):
                 causes.setdefault((service, fault, fault == cause.fault), []).append(number)
-    for number, symptom in enumerate(claims):
+    for number, symptom in enumerate(hypotheses):
         if symptom.fault is None and symptom.entity.kind not in USER_FACING:
             continue
         for service in reach.services(symptom.entity):
             for alike in (False, True):
                 for cause_number in causes.get((service, symptom.fault, alike), ()):
-                    if cause_number != number and _in_peer_time(claims[cause_number], symptom):
+                    if cause_number != number and _in_peer_time(hypotheses[cause_number], symptom):
                         yield Pair(cause_number, number, TopologyRelation.PEERS)
                         break
 
 
-def _known(claim: FaultHypothesis, knowledge: Knowledge) -> FaultKnowledge | None:
-    return knowledge.get(claim.fault) if claim.fault else None
+def _known(hypothesis: FaultHypothesis, knowledge: Knowledge) -> FaultKnowledge | None:
+    return knowledge.get(hypothesis.fault) if hypothesis.fault else None
 
 
 def _explains_path(cause: FaultHypothesis, symptom: FaultHypothesis, knowledge: Knowledge) -> bool:
@@ -272,9 +274,9 @@ def _in_time(cause: FaultHypothesis, symptom: FaultHypothesis, lateness: timedel
     return after >= -lateness and (cause.firing or after <= WINDOW)
 
 
-def ended_before(one: FaultHypothesis, other: FaultHypothesis) -> bool:
+def ended_before(first: FaultHypothesis, second: FaultHypothesis) -> bool:
     """True if one ended before the other began."""
-    return one.over is not None and other.since - one.over > INSTANT
+    return first.over is not None and second.since - first.over > INSTANT
 
 
 def begins_later(cause: FaultHypothesis, symptom: FaultHypothesis, late: timedelta = LATER) -> bool:
@@ -285,13 +287,13 @@ def begins_later(cause: FaultHypothesis, symptom: FaultHypothesis, late: timedel
     return cause.since - symptom.since > late
 
 
-def comes_first(one: FaultHypothesis, other: FaultHypothesis) -> bool:
+def comes_first(first: FaultHypothesis, second: FaultHypothesis) -> bool:
     """Of two that explain each other: the one that began well before, else the deeper, else the earlier.
 
     Pending replicas ordered by a surge do not explain the surge.
     """
-    apart = one.since - other.since
-    return apart < timedelta(0) if abs(apart) > WELL_BEFORE else one.order < other.order
+    apart = first.since - second.since
+    return apart < timedelta(0) if abs(apart) > WELL_BEFORE else first.order < second.order
 
 
 def over(alerts: Iterable[Alert]) -> datetime | None:
@@ -302,11 +304,11 @@ def over(alerts: Iterable[Alert]) -> datetime | None:
     return max(alert.seen_at for alert in firing)
 
 
-def has_exact_start(claim: FaultHypothesis) -> bool:
+def has_exact_start(hypothesis: FaultHypothesis) -> bool:
     """True for faults with an exact start: load, and a batch limit since its flag change."""
-    if claim.fault is None:
+    if hypothesis.fault is None:
         return False
-    return claim.fault == "batch-misconfigured" or faults()[claim.fault].layer is Layer.TRAFFIC
+    return hypothesis.fault == "batch-misconfigured" or faults()[hypothesis.fault].layer is Layer.TRAFFIC
 
 
 def _in_peer_time(cause: FaultHypothesis, symptom: FaultHypothesis) -> bool:

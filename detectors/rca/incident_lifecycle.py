@@ -84,7 +84,9 @@ class Case:
         merged = dict.fromkeys((*self.incident.alerts, *moved))
         services = sorted({*self.incident.services, *other.incident.services})
         self.incident = replace(self.incident, alerts=tuple(merged), services=tuple(services))
-        self.candidates.update({key: claim for key, claim in other.candidates.items() if key not in self.candidates})
+        self.candidates.update(
+            {key: candidate for key, candidate in other.candidates.items() if key not in self.candidates}
+        )
         self.note(now, ABSORBED, incident=other.incident.id)
         other.close(now, ABSORBED_INTO, incident=self.incident.id)
 
@@ -131,21 +133,21 @@ def identify(incident: Incident, known: set[str]) -> str:
     return f"inc-{incident.opened_at:%Y%m%dT%H%M}-{digest}"
 
 
-def cause_claim(case: Case, index: EvidenceIndex) -> FaultHypothesis | None:
+def cause_hypothesis(case: Case, index: EvidenceIndex) -> FaultHypothesis | None:
     """The suspected cause as a hypothesis; not firing without a firing alert of its own."""
     cause = case.incident.suspected_cause
     if cause is None:
         return None
     own = [alert for alert in case.alive.values() if alert.entity == cause.entity and alert.fault == cause.fault]
-    standing = index.claim(cause.entity, cause.fault)
+    standing = index.hypothesis(cause.entity, cause.fault)
     since = min((index.since(alert) for alert in own), default=standing.since if standing else case.incident.opened_at)
-    claim = FaultHypothesis(
+    candidate = FaultHypothesis(
         cause.entity, cause.fault, since, REMEMBERED_STRENGTH, bool(own), home=case.incident.id, over=over(own)
     )
     opened = case.incident.opened_at
-    if timedelta(0) < since - opened <= WINDOW and not has_exact_start(claim):
-        return replace(claim, since=opened)  # its alert returned or came late: earlier symptoms have the same cause
-    return claim
+    if timedelta(0) < since - opened <= WINDOW and not has_exact_start(candidate):
+        return replace(candidate, since=opened)  # its alert returned or came late: earlier symptoms have the same cause
+    return candidate
 
 
 def is_backed(case: Case) -> bool:
@@ -214,17 +216,17 @@ def _open(case: Case, now: datetime) -> None:
 
 
 def _judge(case: Case, index: EvidenceIndex, now: datetime) -> None:
-    claims = _claims(case, index)
+    candidates = _candidates(case, index)
     old = case.incident.suspected_cause
     remembered = _remembered(case, index)
-    hypotheses, rejected = ranking.ranked((*claims, *remembered), index)
+    hypotheses, rejected = ranking.ranked((*candidates, *remembered), index)
     if remembered and hypotheses and old is not None and not _same(old, hypotheses[0]):
         # an overtaken cause no longer counts against current ones
-        hypotheses, rejected = ranking.ranked(claims, index)
+        hypotheses, rejected = ranking.ranked(candidates, index)
     if not hypotheses or not _differs(case.incident.hypotheses, hypotheses):
         return
     new = hypotheses[0]
-    if old is not None and not _same(old, new) and _is_over(new, claims):
+    if old is not None and not _same(old, new) and _is_over(new, candidates):
         return  # an ended cause takes nothing over: the end of its finding is not evidence
     layer = layer_of(new.fault) or case.incident.layer
     case.incident = replace(case.incident, hypotheses=hypotheses, rejected=_sorted(rejected), layer=layer)
@@ -240,15 +242,15 @@ def _same(first: Hypothesis, second: Hypothesis) -> bool:
     return (first.entity, first.fault) == (second.entity, second.fault)
 
 
-def _is_over(cause: Hypothesis, claims: Sequence[FaultHypothesis]) -> bool:
+def _is_over(cause: Hypothesis, candidates: Sequence[FaultHypothesis]) -> bool:
     """True if every alert of a cause waits for its clear time."""
-    same = [claim for claim in claims if (claim.entity, claim.fault) == (cause.entity, cause.fault)]
+    same = [candidate for candidate in candidates if (candidate.entity, candidate.fault) == (cause.entity, cause.fault)]
     return bool(same) and all(item.over is not None for item in same)
 
 
-def _claims(case: Case, index: EvidenceIndex) -> list[FaultHypothesis]:
+def _candidates(case: Case, index: EvidenceIndex) -> list[FaultHypothesis]:
     """Current hypotheses: firing alerts, and suggestions of detectors or change records."""
-    claims = [
+    alerted = [
         FaultHypothesis(
             alert.entity,
             alert.fault,
@@ -260,11 +262,13 @@ def _claims(case: Case, index: EvidenceIndex) -> list[FaultHypothesis]:
         )
         for alert in case.alive.values()
     ]
-    named = {(claim.entity, claim.fault) for claim in claims}
-    candidates = [claim for key, claim in sorted(case.candidates.items(), key=_by_key) if key not in named]
-    named |= {(claim.entity, claim.fault) for claim in candidates}
+    named = {(candidate.entity, candidate.fault) for candidate in alerted}
+    candidates = [candidate for key, candidate in sorted(case.candidates.items(), key=_by_key) if key not in named]
+    named |= {(candidate.entity, candidate.fault) for candidate in candidates}
     hinted = index.suggestions({alert.entity for alert in case.alive.values()})
-    return claims + candidates + [claim for claim in hinted if (claim.entity, claim.fault) not in named]
+    return (
+        alerted + candidates + [candidate for candidate in hinted if (candidate.entity, candidate.fault) not in named]
+    )
 
 
 def _remembered(case: Case, index: EvidenceIndex) -> tuple[FaultHypothesis, ...]:
@@ -274,7 +278,7 @@ def _remembered(case: Case, index: EvidenceIndex) -> tuple[FaultHypothesis, ...]
         return ()
     if any((alert.entity, alert.fault) == (cause.entity, cause.fault) for alert in case.alive.values()):
         return ()
-    standing = index.claim(cause.entity, cause.fault)
+    standing = index.hypothesis(cause.entity, cause.fault)
     if standing is not None:
         return (replace(standing, alerts=()),)
     strength = change_evidence.CHANGE_STRENGTH if _is_guess(cause) else REMEMBERED_STRENGTH

@@ -68,10 +68,10 @@ def rank(
 
 
 def ranked(
-    claims: Sequence[FaultHypothesis], index: EvidenceIndex
+    candidates: Sequence[FaultHypothesis], index: EvidenceIndex
 ) -> tuple[tuple[Hypothesis, ...], tuple[Rejected, ...]]:
     """As ``rank``, on an existing index. Hypotheses of one entity and fault are merged."""
-    unique = _unique(claims, index)
+    unique = _unique(candidates, index)
     result = list(pairs(unique, index.reach, index.knowledge))
     by_symptom, by_cause = gathered(result, len(unique))
     numbers = range(len(unique))
@@ -82,8 +82,8 @@ def ranked(
     ]
     scores = {
         number: raw[number] * (1.0 - EXPLAINED_LOSS * explainers[number][0])
-        for number, claim in enumerate(unique)
-        if claim.fault in index.knowledge
+        for number, candidate in enumerate(unique)
+        if candidate.fault in index.knowledge
     }
     if not scores:
         return (), ()
@@ -93,8 +93,8 @@ def ranked(
     scale = confidence.packaged()
     weights: list[tuple[float, Hypothesis]] = []
     for number in best[:KEPT]:
-        because = _evidence(number, unique, by_cause[number], explainers[number][1], index)
-        hypothesis = Hypothesis(unique[number].entity, unique[number].fault or "", 0.0, because)
+        evidence_items = _evidence(number, unique, by_cause[number], explainers[number][1], index)
+        hypothesis = Hypothesis(unique[number].entity, unique[number].fault or "", 0.0, evidence_items)
         weights.append((scale.weight(scores[number]), hypothesis))
     named = {(hypothesis.entity, hypothesis.fault) for _, hypothesis in weights}
     doubt = scale.weight(NOT_EXCLUDED_STRENGTH)
@@ -109,38 +109,40 @@ def ranked(
     return tuple(hypotheses[:KEPT]), rejected
 
 
-def _unique(claims: Sequence[FaultHypothesis], index: EvidenceIndex) -> list[FaultHypothesis]:
+def _unique(candidates: Sequence[FaultHypothesis], index: EvidenceIndex) -> list[FaultHypothesis]:
     """One hypothesis per entity and fault: earliest start, all alerts, strength of the findings.
 
     It is over only if all of them are.
     """
     held: dict[tuple[EntityRef, str | None], FaultHypothesis] = {}
-    for claim in claims:
-        key = (claim.entity, claim.fault)
+    for candidate in candidates:
+        key = (candidate.entity, candidate.fault)
         known = held.get(key)
         if known is None:
-            held[key] = claim
+            held[key] = candidate
             continue
         held[key] = replace(
             known,
-            since=min(known.since, claim.since),
-            strength=max(known.strength, claim.strength),
-            firing=known.firing or claim.firing,
-            alerts=tuple(dict.fromkeys((*known.alerts, *claim.alerts))),
-            over=None if known.over is None or claim.over is None else max(known.over, claim.over),
+            since=min(known.since, candidate.since),
+            strength=max(known.strength, candidate.strength),
+            firing=known.firing or candidate.firing,
+            alerts=tuple(dict.fromkeys((*known.alerts, *candidate.alerts))),
+            over=None if known.over is None or candidate.over is None else max(known.over, candidate.over),
         )
-    return [replace(claim, strength=index.strength(claim)) for claim in held.values()]
+    return [replace(candidate, strength=index.strength(candidate)) for candidate in held.values()]
 
 
-def _strength(number: int, claims: Sequence[FaultHypothesis], explains: Sequence[Pair], index: EvidenceIndex) -> float:
+def _strength(
+    number: int, candidates: Sequence[FaultHypothesis], explains: Sequence[Pair], index: EvidenceIndex
+) -> float:
     """Own evidence, 0-1: detector scores, matching signs, a change that precedes two failing components."""
-    claim = claims[number]
-    known = index.knowledge.get(claim.fault or "")
+    candidate = candidates[number]
+    known = index.knowledge.get(candidate.fault or "")
     if known is None:
         return 0.0
-    strength = claim.strength + SUPPORT_BONUS * min(2, len(index.supporting(claim, known)))
-    if claim.fault in evidence_index.CHANGE_FAULTS and not claim.alerts:
-        failing = {claims[pair.symptom].entity for pair in explains if claims[pair.symptom].fault}
+    strength = candidate.strength + SUPPORT_BONUS * min(2, len(index.supporting(candidate, known)))
+    if candidate.fault in evidence_index.CHANGE_FAULTS and not candidate.alerts:
+        failing = {candidates[pair.symptom].entity for pair in explains if candidates[pair.symptom].fault}
         strength += COMMON_CAUSE_BONUS if len(_apart(failing, index)) >= 2 else 0.0
     return min(1.0, strength)
 
@@ -150,20 +152,20 @@ def _apart(failing: set[EntityRef], index: EvidenceIndex) -> set[EntityRef]:
     return {item for item in failing if not any(item in index.reach.up(other) for other in failing if other != item)}
 
 
-def _raw_score(number: int, claims: Sequence[FaultHypothesis], explains: Sequence[Pair], strength: float) -> float:
+def _raw_score(number: int, candidates: Sequence[FaultHypothesis], explains: Sequence[Pair], strength: float) -> float:
     """Strength times the share of alerts explained times the order in time."""
-    claim = claims[number]
-    explained = {pair.symptom for pair in explains if claims[pair.symptom].alerts} | {number}
-    seen = sum(bool(other.alerts) for other in claims) + (0 if claim.alerts else 1)
+    candidate = candidates[number]
+    explained = {pair.symptom for pair in explains if candidates[pair.symptom].alerts} | {number}
+    seen = sum(bool(other.alerts) for other in candidates) + (0 if candidate.alerts else 1)
     share = len(explained) / max(1, seen)
-    late = claim.since - min(claims[other].since for other in explained)
+    late = candidate.since - min(candidates[other].since for other in explained)
     order = 1.0 if late <= LATE else max(0.8, 1.0 - 0.02 * (late / timedelta(minutes=1)))
     return strength * (0.6 + 0.4 * share) * order
 
 
 def _best_explainer(
     number: int,
-    claims: Sequence[FaultHypothesis],
+    candidates: Sequence[FaultHypothesis],
     links: tuple[Sequence[Pair], Sequence[Pair]],
     strengths: Sequence[float],
     raw: Sequence[float],
@@ -177,10 +179,10 @@ def _best_explainer(
     explained_by, explains = links
     returned = {pair.symptom for pair in explains}
     for pair in explained_by:
-        other = claims[pair.cause]
+        other = candidates[pair.cause]
         if strengths[pair.cause] < EXPLAINS_FROM or raw[pair.cause] <= score:
             continue
-        if pair.cause in returned and not comes_first(other, claims[number]):
+        if pair.cause in returned and not comes_first(other, candidates[number]):
             continue
         score, best = raw[pair.cause], other
     return score, best
@@ -188,29 +190,29 @@ def _best_explainer(
 
 def _evidence(
     number: int,
-    claims: Sequence[FaultHypothesis],
+    candidates: Sequence[FaultHypothesis],
     explains: Sequence[Pair],
     explainer: FaultHypothesis | None,
     index: EvidenceIndex,
 ) -> tuple[Evidence, ...]:
     """Supporting evidence, then contradicting evidence."""
-    claim = claims[number]
-    evidence = [item for finding in index.matching_findings(claim) for item in finding.evidence][:EVIDENCE_KEPT]
-    evidence += [_xid(event) for event in index.events_at.get(claim.entity, ()) if event.kind is EventKind.XID][:2]
-    known = index.knowledge.get(claim.fault or "")
+    candidate = candidates[number]
+    evidence = [item for finding in index.matching_findings(candidate) for item in finding.evidence][:EVIDENCE_KEPT]
+    evidence += [_xid(event) for event in index.events_at.get(candidate.entity, ()) if event.kind is EventKind.XID][:2]
+    known = index.knowledge.get(candidate.fault or "")
     if known is not None:
-        for finding, sign in index.supporting(claim, known)[:2]:
+        for finding, sign in index.supporting(candidate, known)[:2]:
             arguments = {"signal": sign.signal}
             evidence.append(
                 Evidence(sign.signal, finding.observed, finding.expected, "incidents.evidence.supports", arguments)
             )
-    evidence += [hint.evidence for hint in index.hints_for(claim)[:HINTS_KEPT]]
-    total = sum(bool(other.alerts) for other in claims if other is not claim)
-    count = len({pair.symptom for pair in explains if claims[pair.symptom].alerts})
+    evidence += [hint.evidence for hint in index.hints_for(candidate)[:HINTS_KEPT]]
+    total = sum(bool(other.alerts) for other in candidates if other is not candidate)
+    count = len({pair.symptom for pair in explains if candidates[pair.symptom].alerts})
     if count:
-        evidence.append(_say("explains", count=str(count), total=str(total)))
+        evidence.append(_evidence_of("explains", count=str(count), total=str(total)))
     if explainer is not None:
-        evidence.append(_say("explained_by", fault=explainer.fault or "", entity=str(explainer.entity)))
+        evidence.append(_evidence_of("explained_by", fault=explainer.fault or "", entity=str(explainer.entity)))
     return tuple(evidence)
 
 
@@ -219,7 +221,7 @@ def _xid(event: Event) -> Evidence:
     return Evidence("hw_accel_fault_code", observed, None, "incidents.evidence.xid", {"code": named(event.code)})
 
 
-def _say(text: str, **arguments: str) -> Evidence:
+def _evidence_of(text: str, **arguments: str) -> Evidence:
     return Evidence("", None, None, f"incidents.evidence.{text}", arguments)
 
 
@@ -239,7 +241,7 @@ def look_alikes(cause: FaultHypothesis, index: EvidenceIndex) -> tuple[tuple[Hyp
         if all(index.holds(condition, cause.entity) for condition in other.when):
             rejected.append(Rejected(entity, other.name, f"incidents.why.{other.why}"))
         elif other.name in faults():
-            open_alternatives.append(Hypothesis(entity, other.name, 0.0, (_say("not_told_apart"),)))
+            open_alternatives.append(Hypothesis(entity, other.name, 0.0, (_evidence_of("not_told_apart"),)))
     return tuple(open_alternatives), tuple(rejected)
 
 
@@ -252,9 +254,9 @@ def _parts(cause: FaultHypothesis, index: EvidenceIndex) -> tuple[Hypothesis, ..
     if fault is None or fault.entity is cause.entity.kind:
         return ()
     parts = index.reach.topology.below(cause.entity, fault.entity)
-    odd = {part: max((finding.score for finding in index.findings_at.get(part, ())), default=0.0) for part in parts}
-    ordered = sorted(parts, key=lambda part: (-odd[part], part.key))
-    return tuple(Hypothesis(part, fault.id, 0.0, (_say("one_of", count=str(len(parts))),)) for part in ordered)
+    scores = {part: max((finding.score for finding in index.findings_at.get(part, ())), default=0.0) for part in parts}
+    ordered = sorted(parts, key=lambda part: (-scores[part], part.key))
+    return tuple(Hypothesis(part, fault.id, 0.0, (_evidence_of("one_of", count=str(len(parts))),)) for part in ordered)
 
 
 def _stands_for(entity: EntityRef, other: LookAlike, index: EvidenceIndex) -> EntityRef:
@@ -262,9 +264,9 @@ def _stands_for(entity: EntityRef, other: LookAlike, index: EvidenceIndex) -> En
     fault = faults().get(other.name)
     if fault is None or fault.entity is entity.kind:
         return entity
-    for claim in index.standing.get(other.name, ()):
-        if index.reach.topology.on_path(claim.entity, entity):
-            return claim.entity
+    for candidate in index.standing.get(other.name, ()):
+        if index.reach.topology.on_path(candidate.entity, entity):
+            return candidate.entity
     topology = index.reach.topology
     near = (*topology.below(entity, fault.entity), *topology.above(entity, fault.entity))
     return near[0] if near else entity

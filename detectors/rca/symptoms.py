@@ -27,20 +27,22 @@ def attach_symptoms(
         return
     firing = {alert.fingerprint: alert for alert in alerts if evidence_index.opens_incident(alert)}
     cases = [incident_lifecycle.reopen(incident, firing) for incident in standing]
-    causes = [claim for case in cases if (claim := incident_lifecycle.cause_claim(case, index)) is not None]
+    causes = [
+        hypothesis for case in cases if (hypothesis := incident_lifecycle.cause_hypothesis(case, index)) is not None
+    ]
     if not causes:
         return
     topology = index.reach.topology
-    claims = causes + [
+    hypotheses = causes + [
         FaultHypothesis(stands_for(alert.entity, topology), None, alert.starts_at, alerts=(alert.fingerprint,))
         for alert in loose
     ]
     joining: dict[str, list[str]] = {}
-    by_symptom, _ = gathered(list(pairs(claims, index.reach, index.knowledge)), len(claims))
-    for number in range(len(causes), len(claims)):
-        best = min(by_symptom[number], key=partial(_nearness, claims, index.late), default=None)
+    by_symptom, _ = gathered(list(pairs(hypotheses, index.reach, index.knowledge)), len(hypotheses))
+    for number in range(len(causes), len(hypotheses)):
+        best = min(by_symptom[number], key=partial(_nearness, hypotheses, index.late), default=None)
         if best is not None:
-            joining.setdefault(claims[best.cause].home or "", []).extend(claims[number].alerts)
+            joining.setdefault(hypotheses[best.cause].home or "", []).extend(hypotheses[number].alerts)
     for incident in standing:
         if incident.id in joining:
             merged = (*incident.alerts, *sorted(joining[incident.id]))
@@ -48,10 +50,10 @@ def attach_symptoms(
 
 
 def _nearness(
-    claims: Sequence[FaultHypothesis], late: timedelta, pair: Pair
+    hypotheses: Sequence[FaultHypothesis], late: timedelta, pair: Pair
 ) -> tuple[TopologyRelation, bool, timedelta, int]:
     """Sort key: the smaller, the more likely this cause belongs to a symptom."""
-    cause, symptom = claims[pair.cause], claims[pair.symptom]
+    cause, symptom = hypotheses[pair.cause], hypotheses[pair.symptom]
     return (pair.tie, begins_later(cause, symptom, late), abs(symptom.since - cause.since), pair.cause)
 
 

@@ -146,9 +146,9 @@ class BurnRateDetector:
         holds = burns & still & enough
         return _Burning(burn, rate, bad, total, holds, burns & (still | (short_all <= 0)) & ~holds)
 
-    def _finding(self, entity: EntityRef, row: int, found: _Burning, now: datetime) -> Finding:
-        burn, slo, rate = found.burn, self._slo, float(found.rate[row])
-        because = evidence(
+    def _finding(self, entity: EntityRef, row: int, burning: _Burning, now: datetime) -> Finding:
+        burn, slo, rate = burning.burn, self._slo, float(burning.rate[row])
+        item = evidence(
             slo.bad[0].name,
             rate,
             "budget_burns",
@@ -158,8 +158,8 @@ class BurnRateDetector:
             factor=burn.factor,
             long=format_duration(burn.long),
             short=format_duration(burn.short),
-            bad=f"{found.bad[row]:.0f}",
-            events=f"{found.total[row]:.0f}",
+            bad=f"{burning.bad[row]:.0f}",
+            events=f"{burning.total[row]:.0f}",
         )
         return Finding(
             detector=self.name,
@@ -170,7 +170,7 @@ class BurnRateDetector:
             observed=rate,
             expected=Interval(None, burn.factor),
             window=TimeRange(now - burn.long, now),
-            evidence=(because,),
+            evidence=(item,),
             fingerprint=fingerprint(self.name, entity, "burns"),
         )
 

@@ -56,8 +56,8 @@ def mapped(operands: list[Numbers], apply: Callable[[list[Floats]], Floats]) -> 
     unknown = operands[0].unknown
     for operand in operands[1:]:
         unknown = np.maximum(unknown, operand.unknown)
-    odd = ~np.isfinite(values) & (unknown == Unknown.KNOWN)
-    return Numbers(np.where(odd, np.nan, values), np.where(odd, Unknown.UNDEFINED, unknown).astype(np.uint8))
+    invalid = ~np.isfinite(values) & (unknown == Unknown.KNOWN)
+    return Numbers(np.where(invalid, np.nan, values), np.where(invalid, Unknown.UNDEFINED, unknown).astype(np.uint8))
 
 
 def all_of(parts: list[Truths]) -> Truths:

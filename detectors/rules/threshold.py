@@ -88,7 +88,7 @@ class RuleDetector:
         signals = condition.signals if condition and condition.signals else self._compiled.signals
         observed = None if np.isnan(left[row]) else float(left[row])
         expected = _expected(condition.symbol if condition else "", float(right[row]))
-        because = evidence(
+        item = evidence(
             signals[0] if signals else "",
             observed,
             "rule_holds",
@@ -106,7 +106,7 @@ class RuleDetector:
             observed=observed,
             expected=expected,
             window=TimeRange(min(start, now), now),
-            evidence=(because,),
+            evidence=(item,),
             fingerprint=fingerprint(self.name, entity, self._rule.fault or "holds"),
             fault=self._rule.fault,
         )

@@ -101,10 +101,10 @@ class Baseline:
 
         Has no weekly profile, since callers weigh deviations of hours against each other.
         """
-        made = cls((), week=False)
-        made.signals = tuple(f"metric-{place}" for place in range(metrics))
-        made._floors = np.full(metrics, _TINY)
-        return made
+        baseline = cls((), week=False)
+        baseline.signals = tuple(f"metric-{place}" for place in range(metrics))
+        baseline._floors = np.full(metrics, _TINY)
+        return baseline
 
     @property
     def floors(self) -> Floats:

@@ -1,4 +1,4 @@
-"""A small Kubernetes API server in the hands of a test: lists in pages, watches that break, versions that are gone."""
+"""A small scripted Kubernetes API server: chunked lists, interrupted watches, expired resource versions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ApiServer:
         self.tokens: list[str | None] = []
 
     def tell(self, path: str, what: str, found: dict[str, Any]) -> None:
-        """Something happens: the next watch of the path tells it."""
+        """Queues an event for the next watch of the path."""
         self.version += 1
         found = {**found, "metadata": {**found.get("metadata", {}), "resourceVersion": str(self.version)}}
         self.news.setdefault(path, []).append(json.dumps({"type": what, "object": found}).encode() + b"\n")
@@ -94,7 +94,7 @@ def _status(code: int, message: str) -> web.Response:
 
 @asynccontextmanager
 async def api_server(**client: Any) -> AsyncIterator[tuple[ApiServer, KubeApi]]:
-    """A server, and a client of it that is closed at the end."""
+    """A server and a client; closes the client at the end."""
     server = ApiServer()
     async with serving([("/{path:.*}", server.answer)]) as url:
         api = KubeApi(HttpClient("kubernetes", url, timeout=timedelta(seconds=5), **client))

@@ -1,4 +1,4 @@
-"""Pages written by hand, and a bench that feeds them to a normaliser as if scraped every 15 s."""
+"""Synthetic pages, and a bench that feeds them to a normaliser as if scraped every 15 s."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
 
 class Bench:
-    """One target, its past, and what its last scrape gave."""
+    """One target with its history and the result of its last scrape."""
 
     def __init__(self, adapter: str, *, text: str | None = None, **target) -> None:
         adapters = {adapter: read_adapter(text, "test.yaml")} if text else None

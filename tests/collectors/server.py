@@ -1,4 +1,4 @@
-"""A web server on loopback for tests of what asks one."""
+"""A web server on loopback for tests of HTTP clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Credentials and certificates: from files, as they are now, and never in a message."""
+"""Credentials and certificates are read from current files and never appear in messages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SECRET = "h0rse-battery"
 
 
 class Certificates:
-    """An authority, a server's certificate and a client's, as files of a folder."""
+    """A certificate authority with server and client certificates, as files."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -87,9 +87,9 @@ def scraped(access: Access, context: ssl.SSLContext | None = None) -> Scrape:
 
 def test_a_server_that_requires_a_client_certificate(tmp_path: Path) -> None:
     certificates = Certificates(tmp_path)
-    found = scraped(Access(tls=certificates.tls), certificates.server("127.0.0.1", mutual=True))
-    assert found.error is None
-    assert found.body is not None
+    result = scraped(Access(tls=certificates.tls), certificates.server("127.0.0.1", mutual=True))
+    assert result.error is None
+    assert result.body is not None
 
 
 @pytest.mark.parametrize(
@@ -104,10 +104,10 @@ def test_an_untrusted_certificate_is_a_tls_failure(
     tmp_path: Path, mutual: bool, wrong: Callable[[Certificates, Certificates], Tls | None]
 ) -> None:
     certificates, other = Certificates(tmp_path / "a"), Certificates(tmp_path / "b")
-    found = scraped(Access(tls=wrong(certificates, other)), certificates.server("127.0.0.1", mutual=mutual))
-    assert found.body is None
-    assert found.error is not None
-    assert found.error.reason in {CollectReason.TLS, CollectReason.RESET}
+    result = scraped(Access(tls=wrong(certificates, other)), certificates.server("127.0.0.1", mutual=mutual))
+    assert result.body is None
+    assert result.error is not None
+    assert result.error.reason in {CollectReason.TLS, CollectReason.RESET}
 
 
 def test_a_certificate_for_another_name_needs_that_name(tmp_path: Path) -> None:
@@ -131,9 +131,9 @@ def test_a_new_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
 def test_passwords_and_keys_come_from_files(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text(SECRET + "\n", encoding="utf-8")
-    found = scraped(Access(username="me", password_file=secret, header_files={"X-Key": secret}))
-    assert found.body is not None
-    expected = found.body.decode()
+    result = scraped(Access(username="me", password_file=secret, header_files={"X-Key": secret}))
+    assert result.body is not None
+    expected = result.body.decode()
     assert f'X_Key="{SECRET.replace("-", "_")}"' in expected
     assert b64encode(f"me:{SECRET}".encode()).decode() in expected
 
@@ -152,13 +152,13 @@ def test_an_unreadable_file_is_named_in_each_error(
     tmp_path: Path, access: Callable[[Path], Access], expected: str
 ) -> None:
     file = tmp_path / "none"
-    given = access(file)
+    settings = access(file)
 
     async def requested() -> list[str]:
         messages = []
         client, api = (
-            HttpClient("k8s", "http://127.0.0.1:9", access=given),
-            PrometheusApi("http://127.0.0.1:9", access=given),
+            HttpClient("k8s", "http://127.0.0.1:9", access=settings),
+            PrometheusApi("http://127.0.0.1:9", access=settings),
         )
         for question in (client.get("/"), api.vector("up", AT)):
             with pytest.raises(CollectError) as caught:
@@ -168,23 +168,23 @@ def test_an_unreadable_file_is_named_in_each_error(
         await api.close()
         return messages
 
-    found = scraped(given)
-    assert found.error is not None
-    for message in (found.error.message, *asyncio.run(requested())):
+    result = scraped(settings)
+    assert result.error is not None
+    for message in (result.error.message, *asyncio.run(requested())):
         assert f"{expected} {file}" in message
     file.write_text("no certificate", encoding="utf-8")
-    if given.tls is not None:
-        assert "cannot be read" in str(scraped(given).error)
+    if settings.tls is not None:
+        assert "cannot be read" in str(scraped(settings).error)
 
 
 def test_settings_give_the_same_access() -> None:
-    given = {
+    built = {
         "headers": {"X-A": "1"},
         "header_files": {"X-B": "/run/b"},
         "basic_auth": {"username": "me", "password_file": "/run/p"},
         "tls": {"ca_file": "/run/ca", "cert_file": "/run/c", "key_file": "/run/k", "server_name": "s"},
     }
-    access = AccessSettings.model_validate(given).access
+    access = AccessSettings.model_validate(built).access
     assert access == Access(
         headers={"X-A": "1"},
         header_files={"X-B": Path("/run/b")},
@@ -195,13 +195,13 @@ def test_settings_give_the_same_access() -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "access",
     [
         {"bearer_token_file": "/a", "basic_auth": {"username": "me"}},
         {"tls": {"key_file": "/a"}},
         {"basic_auth": {"username": "me", "password": SECRET}},
     ],
 )
-def test_contradictory_settings_are_rejected(given: dict[str, object]) -> None:
+def test_contradictory_settings_are_rejected(access: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
-        AccessSettings.model_validate(given)
+        AccessSettings.model_validate(access)

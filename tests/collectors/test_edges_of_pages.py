@@ -1,4 +1,4 @@
-"""Several pages of one service are one, and a service's own page counts more than the sum of its engines."""
+"""Several pages of one service are merged, and its own page precedes the sum of its engines."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -46,19 +46,19 @@ def engine_page(requests):
 
 
 def rounds(*pages):
-    """Scrape each round's (target, body) pairs; what the last one gave of services: signal -> (value, status)."""
+    """Scrapes (target, body) pairs of each cycle. Returns service signals of the last: signal -> (value, status)."""
     collector = ScrapeManager([one for one, _ in pages[0]])
     for number, bodies in enumerate(pages):
         at = START + number * STEP
-        found = collector.absorb([Scrape(one, at, body, None, 0.0) for one, body in bodies], at)
+        collected = collector.absorb([Scrape(one, at, body, None, 0.0) for one, body in bodies], at)
     cells = {}
-    for batch in found.batches:
+    for batch in collected.batches:
         if batch.kind is EntityKind.SERVICE:
             for column, key in enumerate(batch.keys):
                 if batch.status[0, column] == CellStatus.PRESENT and key.name.startswith("svc_"):
                     assert key not in cells, f"{key} twice"
                     cells[key] = batch.values[0, column]
-    return cells, found
+    return cells, collected
 
 
 def test_values_of_several_pods_are_summed_and_ratios_weighted():
@@ -78,9 +78,9 @@ def test_two_pages_of_one_pod_are_not_two_pods():
     own = sdk("chat-a")
     collector = ScrapeManager([own])
     scrapes = [Scrape(own, START + n * STEP, sdk_page(10 * n, 0, 2), None, 0.0) for n in range(3)]
-    found = collector.absorb(scrapes, START + 2 * STEP)
+    collected = collector.absorb(scrapes, START + 2 * STEP)
     running = SignalKey("svc_inflight_requests")
-    batches = [one for one in found.batches if one.kind is EntityKind.SERVICE]
+    batches = [one for one in collected.batches if one.kind is EntityKind.SERVICE]
     assert [one.values[0, one.keys.index(running)] for one in batches] == [2, 2, 2]
 
 
@@ -90,10 +90,12 @@ def test_an_unreachable_pod_does_not_affect_the_others():
     for number, requests in enumerate((0, 20)):
         at = START + number * STEP
         away = Scrape(b, at, None, None, 0.0)
-        found = collector.absorb([Scrape(a, at, sdk_page(requests, 0, 1), None, 0.0), away], at)
+        collected = collector.absorb([Scrape(a, at, sdk_page(requests, 0, 1), None, 0.0), away], at)
     requests = SignalKey("svc_requests_total")
     reported = [
-        one for one in found.batches if one.kind is EntityKind.SERVICE and one.status[0, one.keys.index(requests)] == 0
+        one
+        for one in collected.batches
+        if one.kind is EntityKind.SERVICE and one.status[0, one.keys.index(requests)] == 0
     ]
     assert [one.values[0, one.keys.index(requests)] for one in reported] == [20]
 
@@ -101,12 +103,12 @@ def test_an_unreachable_pod_does_not_affect_the_others():
 def test_a_service_page_precedes_the_sum_of_its_engines():
     own, replica = sdk("chat-a"), engine("r-0")
     first = [(own, sdk_page(0, 0, 0)), (replica, engine_page(0))]
-    cells, found = rounds(first, [(own, sdk_page(30, 3, 2)), (replica, engine_page(25))])
+    cells, collected = rounds(first, [(own, sdk_page(30, 3, 2)), (replica, engine_page(25))])
     assert cells[SignalKey("svc_requests_total")] == 30
     assert cells[SignalKey("svc_failed_total")] == 3
     assert cells[SignalKey("svc_generation_tokens_total")] == 250  # which its own page does not tell
     assert cells[SignalKey("svc_ready_backends")] == 1
-    (rolled_up,) = [batch for batch in found.batches if batch.source == "services"]
+    (rolled_up,) = [batch for batch in collected.batches if batch.source == "services"]
     column = rolled_up.keys.index(SignalKey("svc_requests_total"))
     assert rolled_up.status[0, column] == CellStatus.ABSENT
     assert np.isnan(rolled_up.values[0, column])

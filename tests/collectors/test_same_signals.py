@@ -1,4 +1,4 @@
-"""The same pages scraped, read raw from a Prometheus or VictoriaMetrics, and worked out by one, give the same."""
+"""Scraping, raw reads and pushed-down queries of Prometheus or VictoriaMetrics give equal signals."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def read(url: str, kept: Kept, at: datetime, pushdown: timedelta | None) -> Coll
 
 
 def scraped(kept: Kept, *instants: datetime) -> Collected:
-    """What scraping at these instants gives at the last one."""
+    """Signals of the last scrape at these times."""
     collector = ScrapeManager(list({scrape.target.name: scrape.target for scrape in kept.scrapes}.values()))
     for at in instants:
         found = collector.absorb(kept.round(at), at)
@@ -72,7 +72,7 @@ def scraped(kept: Kept, *instants: datetime) -> Collected:
 
 
 def cells(batches: Iterable[SampleBatch]) -> Cells:
-    """The best statement about each cell; signals of targets (their names differ) are left out."""
+    """The best value of each cell, without signals of targets, as their names differ."""
     found: Cells = {}
     for batch in batches:
         if batch.kind is EntityKind.WORKLOAD:
@@ -149,10 +149,10 @@ def quantile(bounds: tuple[float, ...], counts: list[float], share: float) -> fl
 
 
 def _is_merged(entity: EntityRef, key: SignalKey) -> bool:
-    """Signals of a service that are worked out of its replicas' buckets or scrapes."""
+    """Service signals computed from buckets or scrapes of the replicas."""
     return entity.kind is EntityKind.SERVICE and key.name.startswith("svc_")
 
 
 def _tolerance(key: SignalKey) -> float:
-    """Gauges are what they are; anything over a window may differ by a server's treatment of its ends."""
+    """Gauges must be equal; values over a window may differ by the handling of its ends."""
     return 0.02 if key.name in COUNTED else 1e-6

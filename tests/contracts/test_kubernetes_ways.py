@@ -219,12 +219,12 @@ def test_together_they_read_each_list_once_and_both_hear_what_changes() -> None:
             assert {path: lists[path] for path in (PODS, NODES, SLICES)} == {PODS: 1, NODES: 1, SLICES: 1}
             server.tell(PODS, "ADDED", pod("late-0", labels={"app": "late"}))
             await events.read(AT, [])
-            assert "late-0" in {one.labels["pod"] for one in (await targets.read()).found}
+            assert "late-0" in {one.labels["pod"] for one in (await targets.read()).targets}
             gone = {**SCENES["deployment"][0]}
             server.tell(PODS, "DELETED", gone)
             seen = await targets.read()
             await events.read(AT, [])
-            assert gone["metadata"]["name"] not in {one.labels["pod"] for one in seen.found}
+            assert gone["metadata"]["name"] not in {one.labels["pod"] for one in seen.targets}
             assert set(events.graph.edges) == set(seen.edges)
             server.gone.add(PODS)
             server.objects[PODS] = server.objects[PODS][1:]

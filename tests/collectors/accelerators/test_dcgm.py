@@ -1,7 +1,7 @@
-"""DCGM by bindings that are laid out as NVIDIA's are and have the same names.
+"""DCGM through bindings with the layout and names of NVIDIA's.
 
-What this shows: where they are looked for, what is asked of them, and what becomes of their answers. What it does
-not show is NVIDIA's own code between them and the host engine: that takes a machine with DCGM.
+Covers the search paths, the calls and the handling of results. NVIDIA's own code behind the bindings is not covered:
+that needs a host with DCGM.
 """
 
 from __future__ import annotations
@@ -88,9 +88,9 @@ def test_missing_bindings_give_one_error_message(tmp_path) -> None:
 
 
 def test_fields_have_their_names_and_blank_ones_are_absent(engine, probe) -> None:
-    found = probe.read()
-    assert found["driver"] == "580.95.05"
-    first, second = by_uuid(found)[FIRST], by_uuid(found)[SECOND]
+    reading = probe.read()
+    assert reading["driver"] == "580.95.05"
+    first, second = by_uuid(reading)[FIRST], by_uuid(reading)[SECOND]
     assert first["values"] == {
         "DCGM_FI_DEV_GPU_TEMP": 41.0,
         "DCGM_FI_DEV_FB_USED": 1000.0,
@@ -130,8 +130,8 @@ def test_a_lost_device_does_not_stop_the_others(engine, probe, how) -> None:
     probe.read()
     before = dict(engine.state)
     engine.set(**how)
-    found = probe.read()
-    assert (list(by_uuid(found)), [name["uuid"] for name in found["lost"]]) == ([FIRST], [SECOND])
+    reading = probe.read()
+    assert (list(by_uuid(reading)), [name["uuid"] for name in reading["lost"]]) == ([FIRST], [SECOND])
     engine.set(**before)
     assert len(probe.read()["devices"]) == 2
 

@@ -1,4 +1,4 @@
-"""NVML by NVIDIA's own binding, above a library that has the C interface of NVIDIA's and says what a test wants."""
+"""NVML through NVIDIA's binding, above a scripted library with NVIDIA's C interface."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def one(reading, place=0):
 
 def test_a_device_reports_the_metrics_and_units_of_dcgm_exporter(driver, probe) -> None:
     driver.set(**{"0.field.82": 61, "0.field.38": 5, "0.field.138": 7, "0.field.197": 4096, "0.field.230": 2})
-    found = probe.read()
-    assert found["driver"] == "580.95.05"
-    device = one(found)
+    reading = probe.read()
+    assert reading["driver"] == "580.95.05"
+    device = one(reading)
     assert device["name"] == {
         "uuid": FIRST, "index": 0, "model": "NVIDIA H100 80GB HBM3", "pci": "00000000:3B:00.0", "minor": 0,
     }  # fmt: skip
@@ -161,21 +161,21 @@ def test_a_device_off_the_bus_is_lost_and_does_not_stop_the_others(driver, probe
     assert len(probe.read()["devices"]) == 2
     expected = {"1.lost": 1} if how == "lost" else {"fail.1.nvmlDeviceGetPowerUsage": RESET_REQUIRED}
     driver.set(**expected)
-    found = probe.read()
-    assert [device["name"]["uuid"] for device in found["devices"]] == [FIRST]
-    assert [name["uuid"] for name in found["lost"]] == [SECOND]
+    reading = probe.read()
+    assert [device["name"]["uuid"] for device in reading["devices"]] == [FIRST]
+    assert [name["uuid"] for name in reading["lost"]] == [SECOND]
     page = probe.page()
     assert SECOND not in "".join(line for line in page.splitlines() if line.startswith("DCGM_"))
     assert f'outrider_agent_gpu_lost{{gpu="1",UUID="{SECOND}"' in page
     driver.set(**dict.fromkeys(expected))
-    found = probe.read()
-    assert (len(found["devices"]), found["lost"]) == (2, [])
+    reading = probe.read()
+    assert (len(reading["devices"]), reading["lost"]) == (2, [])
 
 
 def test_a_device_that_was_never_seen_is_not_lost(driver, probe) -> None:
     driver.set(gpus=2, **{"1.lost": 1})
-    found = probe.read()
-    assert ([device["name"]["uuid"] for device in found["devices"]], found["lost"]) == ([FIRST], [])
+    reading = probe.read()
+    assert ([device["name"]["uuid"] for device in reading["devices"]], reading["lost"]) == ([FIRST], [])
 
 
 def test_a_reloaded_driver_is_read_without_a_restart(driver, probe) -> None:
@@ -205,9 +205,9 @@ def test_a_reloaded_driver_is_read_without_a_restart(driver, probe) -> None:
 )
 def test_a_failed_driver_start_gives_one_error_message(driver, probe, code, expected) -> None:
     driver.set(**{"fail.nvmlInitWithFlags": code})
-    found = probe.read()
-    assert found["error"].startswith(f"no NVIDIA device can be read: {expected}")
-    assert found["hint"]
+    reading = probe.read()
+    assert reading["error"].startswith(f"no NVIDIA device can be read: {expected}")
+    assert reading["hint"]
     driver.set(**{"fail.nvmlInitWithFlags": None})
     assert one(probe.read())["values"]
 
@@ -215,12 +215,12 @@ def test_a_failed_driver_start_gives_one_error_message(driver, probe, code, expe
 def test_a_missing_library_is_reported(driver, tmp_path) -> None:
     driver.environment["LD_LIBRARY_PATH"] = str(tmp_path)
     one_without = Probe(driver.environment)
-    found = one_without.read()
+    reading = one_without.read()
     one_without.close()
-    if "devices" in found:
+    if "devices" in reading:
         pytest.skip("this machine has NVIDIA's own library")
-    assert found["error"] in {
-        "no NVIDIA device can be read: libnvidia-ml.so.1 is not installed on this node",
+    assert reading["error"] in {
+        "no NVIDIA device can be read: libnvidia-ml.so.1 is not on this machine",
         "no NVIDIA device can be read: the NVIDIA driver is not loaded",
     }
 

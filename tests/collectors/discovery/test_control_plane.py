@@ -31,7 +31,7 @@ ASK = {"prometheus.io/scrape": "true", "prometheus.io/port": "8000", "outrider.i
 
 @pytest.fixture
 def space(control_plane: Cluster) -> Iterator[str]:
-    """A namespace of the test's own, with a node of its own."""
+    """A namespace and a node for one test."""
     name = f"d-{uuid4().hex[:8]}"
     control_plane.namespace(name)
     labels = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.clique": "7b.0", "space": name}
@@ -61,7 +61,7 @@ def template(space: str, **more: Any) -> dict[str, Any]:
 
 
 def start(cluster: Cluster, space: str, count: int) -> list[dict[str, Any]]:
-    """Pods as their kubelets would tell them once they run."""
+    """Running pods as reported by their kubelets."""
     found = cluster.scheduled(space, count)
     for number, pod in enumerate(sorted(found, key=lambda one: str(one["metadata"]["name"])), 1):
         ready = [{"type": "Ready", "status": "True"}]
@@ -93,9 +93,9 @@ def test_a_deployment_is_discovered_scaled_and_lost(control_plane: Cluster, spac
     async def whole() -> None:
         found = source(control_plane, space)
         seen = await found.read()
-        assert [one.address for one in seen.found] == ["10.9.0.1:8000", "10.9.0.2:8000"]
-        assert {one.identity for one in seen.found} == {pod["metadata"]["uid"] for pod in pods}
-        first = target_of_discovered("k", "test", seen.found[0], RelabelRules(), seen.found[0].adapter or "")
+        assert [one.address for one in seen.targets] == ["10.9.0.1:8000", "10.9.0.2:8000"]
+        assert {one.identity for one in seen.targets} == {pod["metadata"]["uid"] for pod in pods}
+        first = target_of_discovered("k", "test", seen.targets[0], RelabelRules(), seen.targets[0].adapter or "")
         assert first.labels["service"] == "chat"
         assert first.labels["workload"] == "chat"
         assert first.labels["gpu_type"] == "NVIDIA-H100-80GB-HBM3"
@@ -112,8 +112,8 @@ def test_a_deployment_is_discovered_scaled_and_lost(control_plane: Cluster, spac
         wait_for("a new pod", lambda: len(control_plane.scheduled(space, 2)) == 2)
         start(control_plane, space, 2)
         seen = await found.read()
-        assert len(seen.found) == 2
-        assert gone["uid"] not in {one.identity for one in seen.found}
+        assert len(seen.targets) == 2
+        assert gone["uid"] not in {one.identity for one in seen.targets}
         await found.close()
 
     asyncio.run(whole())
@@ -133,7 +133,7 @@ def test_an_annotated_service_is_discovered_by_its_endpoint_slices(control_plane
     async def whole() -> None:
         found = source(control_plane, space)
         seen = await found.read()
-        assert [(one.address, one.adapter) for one in seen.found] == [("10.9.0.1:8000", "vllm")]
+        assert [(one.address, one.adapter) for one in seen.targets] == [("10.9.0.1:8000", "vllm")]
         await found.close()
 
     asyncio.run(whole())
@@ -150,7 +150,7 @@ def test_a_group_of_pods_is_one_replica(control_plane: Cluster, space: str) -> N
     async def whole() -> None:
         found = source(control_plane, space)
         seen = await found.read()
-        assert [one.labels["pod"] for one in seen.found] == ["big-0"]
+        assert [one.labels["pod"] for one in seen.targets] == ["big-0"]
         replica = EntityRef("test", EntityKind.REPLICA, space, "big-0")
         topology = graph(seen)
         assert [one.name for one in topology.below(replica, EntityKind.POD)] == ["big-0", "big-0-1"]
@@ -166,18 +166,18 @@ def test_etcd_compaction_and_a_server_restart_lose_nothing(control_plane: Cluste
 
     async def whole() -> None:
         found = source(control_plane, space)
-        assert len((await found.read()).found) == 1
+        assert len((await found.read()).targets) == 1
         control_plane.patch(f"/apis/apps/v1/namespaces/{space}/deployments/chat", {"spec": {"replicas": 2}})
         start(control_plane, space, 2)
         control_plane.compact()
-        assert len((await found.read()).found) == 2
+        assert len((await found.read()).targets) == 2
         control_plane.stop_api()
         try:
             with pytest.raises(CollectError, match="refuses connections"):
                 await found.read()
         finally:
             control_plane.start_api()
-        assert len((await found.read()).found) == 2
+        assert len((await found.read()).targets) == 2
         await found.close()
 
     asyncio.run(whole())
@@ -214,7 +214,7 @@ def _serve_node_topologies(cluster: Cluster) -> str:
 
 
 def _publish(cluster: Cluster, node: str, uuid: str) -> None:
-    """What a DRA driver says of the one device of a node, and a topology updater of its NUMA nodes."""
+    """Publishes one device like a DRA driver, and the NUMA nodes like a topology updater."""
     attributes = {
         "uuid": {"string": uuid},
         "resource.kubernetes.io/numaNode": {"int": 1},
@@ -247,7 +247,7 @@ def test_events_and_targets_share_lists_and_report_devices(control_plane: Cluste
         events = KubernetesEventSource("kubernetes", endpoints, "test", namespaces=[space])
         seen, (_, errors) = await asyncio.gather(found.read(), events.read(now(), []))
         assert (errors, seen.faults) == ([], ())
-        assert len(seen.found) == 2
+        assert len(seen.targets) == 2
         assert (set(seen.edges), seen.labels) == (set(events.graph.edges), events.graph.labels)
         reported = graph(seen)
         gpu, host = EntityRef("test", EntityKind.GPU, None, uuid), EntityRef("test", EntityKind.NODE, None, node)
@@ -262,7 +262,7 @@ def test_events_and_targets_share_lists_and_report_devices(control_plane: Cluste
         await events.read(now(), [])
         seen = await found.read()
         await events.read(now(), [])
-        assert gone["uid"] not in {one.identity for one in seen.found}
+        assert gone["uid"] not in {one.identity for one in seen.targets}
         assert set(seen.edges) == set(events.graph.edges)
         await found.close()
         await events.close()

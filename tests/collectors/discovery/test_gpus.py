@@ -1,4 +1,4 @@
-"""Pods and GPUs as the device exporter's page tells them: whole devices, time slices, MIG instances."""
+"""Pods and GPUs from the device exporter: whole devices, time slices, MIG instances."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cluster as a source of targets and topology, by the API server of the tests."""
+"""A cluster as a source of targets and topology, with the test API server."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def play(scene: Callable[[ApiServer, KubernetesSource], Awaitable[None]], **more
 
 
 def addresses(seen: DiscoverySnapshot) -> list[str]:
-    return [one.address for one in seen.found]
+    return [one.address for one in seen.targets]
 
 
 def graph(seen: DiscoverySnapshot) -> Topology:
@@ -108,9 +108,9 @@ def graph(seen: DiscoverySnapshot) -> Topology:
     ],
 )  # fmt: skip
 def test_owner_of_a_pod(labels, service, group, leads) -> None:
-    found = facts(labels=labels)
-    assert (found.service, found.group, found.leads) == (service, group or "p", leads)
-    assert found.is_grouped == bool(group)
+    result = facts(labels=labels)
+    assert (result.service, result.group, result.leads) == (service, group or "p", leads)
+    assert result.is_grouped == bool(group)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_completed_pods_have_no_target_and_no_edges(phase) -> None:
     async def scene(server: ApiServer, source: KubernetesSource) -> None:
         server.objects[PODS] = [pod("p", phase=phase, notes=ASK, resources={"nvidia.com/gpu": "1"})]
         seen = await source.read()
-        assert (seen.found, seen.edges) == ((), ())
+        assert (seen.targets, seen.edges) == ((), ())
 
     play(scene)
 
@@ -177,13 +177,13 @@ def test_an_unknown_metrics_port_gives_no_target() -> None:
 
 
 def test_target_labels_of_a_pod() -> None:
-    found = facts(
+    result = facts(
         "chat-0",
         labels={"app": "chat", "team/x": "a", "outrider.io/request-class": "vip"},
         notes={"prometheus.io/path": "/m", "prometheus.io/scheme": "https", "outrider.io/adapter": "vllm"},
         args=["--model", "llama"],
     )
-    page = metrics_page_of(found)
+    page = metrics_page_of(result)
     assert isinstance(page, DiscoveredTarget)
     target = target_of_discovered("k", "test", page, RelabelRules(), "vllm")
     assert target.url == "https://10.0.0.1:8000/m"
@@ -249,7 +249,7 @@ def test_annotated_pods_are_targets_and_others_only_topology() -> None:
         server.objects[NODES] = [node("n1", **{"nvidia.com/gpu.product": "H100", "nvidia.com/gpu.clique": "c.1"})]
         seen = await source.read()
         assert addresses(seen) == ["10.0.0.1:8000"]
-        assert seen.found[0].labels["gpu_type"] == "H100"
+        assert seen.targets[0].labels["gpu_type"] == "H100"
         topology = graph(seen)
         below = entity(EntityKind.NODE, "n1", None)
         assert {one.name for one in topology.holds_up(below)} == {"chat-0", "web-0", "new-0"}
@@ -289,7 +289,7 @@ def test_a_group_is_one_replica_scraped_on_its_leader() -> None:
         server.objects[PODS] = [member(group, worker) for group in range(2) for worker in range(2)]
         seen = await source.read()
         assert addresses(seen) == ["10.0.0.1:8000", "10.0.0.11:8000"]
-        targets = [target_of_discovered("k", "test", one, VLLM, "vllm") for one in seen.found]
+        targets = [target_of_discovered("k", "test", one, VLLM, "vllm") for one in seen.targets]
         assert [one.entity.name for one in targets] == ["big-0", "big-1"]
         edges = [*seen.edges, *(edge for target in targets for edge in target.edges)]
         topology = Topology.build(edges, seen.labels, seen.labels)
@@ -345,7 +345,7 @@ def test_an_annotated_service_belongs_to_its_pods() -> None:
         server.objects[SLICES] = [slice_of("chat", "e-0", "e-1")]
         seen = await source.read()
         assert sorted(addresses(seen)) == ["10.0.0.1:8000", "10.0.0.2:8000"], "requested twice, one target"
-        assert {one.labels["service"] for one in seen.found} == {"chat"}
+        assert {one.labels["service"] for one in seen.targets} == {"chat"}
 
     play(scene)
 
@@ -359,7 +359,7 @@ def test_pods_appear_move_and_disappear() -> None:
         server.tell(PODS, "DELETED", pod("b", 2, notes=ASK))
         server.tell(PODS, "ADDED", pod("b", 2, notes=ASK, uid="uid-later"))
         seen = await source.read()
-        assert [(one.address, one.identity) for one in seen.found] == [
+        assert [(one.address, one.identity) for one in seen.targets] == [
             ("10.0.0.3:8000", "uid-c"),
             ("10.0.0.2:8000", "uid-later"),
         ]
@@ -415,7 +415,7 @@ def test_a_deleted_pod_is_remembered_with_its_times_for_a_while() -> None:
         server.tell(PODS, "DELETED", ended)
         server.tell(PODS, "DELETED", pod("w", 2, labels=labels))
         seen = await source.read()
-        assert seen.found == ()
+        assert seen.targets == ()
         topology = graph(seen)
         gone, worker = entity(EntityKind.POD, "a"), entity(EntityKind.POD, "w")
         assert topology.labels[gone] == {
@@ -444,7 +444,7 @@ rubbish = st.recursive(
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Every path into a JSON value."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [path, *(found for key, child in inner for found in places(child, (*path, key)))]
+    return [path, *(result for key, child in inner for result in places(child, (*path, key)))]
 
 
 def replaced(value: Any, path: tuple[Any, ...], other: Any) -> Any:
@@ -465,9 +465,9 @@ def test_arbitrary_objects_do_not_raise(data) -> None:
         resources={"nvidia.com/gpu": "1"},
         owners=[{"kind": "ReplicaSet", "name": "x-abcde", "controller": True}],
     )
-    found = replaced(whole, data.draw(st.sampled_from(places(whole))), data.draw(rubbish))
-    page = metrics_page_of(pod_facts(found if isinstance(found, dict) else {}))
+    result = replaced(whole, data.draw(st.sampled_from(places(whole))), data.draw(rubbish))
+    page = metrics_page_of(pod_facts(result if isinstance(result, dict) else {}))
     if isinstance(page, DiscoveredTarget):
         assert all(isinstance(value, str) for value in page.labels.values())
-    facts_of = node_facts(found if isinstance(found, dict) else {})
+    facts_of = node_facts(result if isinstance(result, dict) else {})
     assert all(isinstance(value, str) for value in facts_of.values())

@@ -1,4 +1,4 @@
-"""What sources found becomes targets; what fails takes nothing away."""
+"""Discovered addresses become targets; a failing source removes none."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VLLM = RelabelRules(adapter="vllm")
 
 
 class Source:
-    """A source in the hands of a test."""
+    """A scripted source."""
 
     def __init__(self, name: str, *found: DiscoveredTarget, **more) -> None:
         self.name, self.every = name, STEP
@@ -264,7 +264,7 @@ TOKENS = SignalKey("engine_generation_tokens_total")
 
 
 class Pages:
-    """A scraper that serves what the test says; ``gate`` holds a scrape up."""
+    """A scraper with scripted pages; ``gate`` delays a scrape."""
 
     def __init__(self) -> None:
         self.tokens: dict[str, float] = {}

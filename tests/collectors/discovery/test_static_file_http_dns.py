@@ -1,4 +1,4 @@
-"""Lists of targets: good ones, broken ones, ones that change, ones that are away."""
+"""Target lists: valid, broken, changing and unavailable ones."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def read(source) -> DiscoverySnapshot:
 
 
 def addresses(seen: DiscoverySnapshot) -> list[str]:
-    return [one.address for one in seen.found]
+    return [one.address for one in seen.targets]
 
 
 # --- groups ---------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ def test_a_source_without_readable_files_is_down(tmp_path: Path) -> None:
             read(source)
     there.write_text("- targets: [a:1]\n", encoding="utf-8")
     seen = read(source)
-    assert len(seen.found) == 1
+    assert len(seen.targets) == 1
     assert "none.yaml cannot be read (FileNotFoundError)" in seen.faults[0].message
     assert read(FileSource("files", [f"{tmp_path}/*.json"])).faults == ()
 
@@ -186,7 +186,7 @@ def test_targets_are_listed_over_http() -> None:
             good = '[{"targets": ["a:1"], "labels": {"job": "vllm"}}]'
             answers.extend([web.Response(text=good), web.Response(text=good)])
             first = await source.read()
-            assert first.found == (DiscoveredTarget("a:1", {"job": "vllm"}),)
+            assert first.targets == (DiscoveredTarget("a:1", {"job": "vllm"}),)
             assert await source.read() is first
             for answer, reason in (
                 (web.Response(status=503), CollectReason.HTTP_STATUS),
@@ -215,7 +215,7 @@ def test_targets_are_listed_over_http() -> None:
 
 
 class Zone:
-    """``srv.test`` and ``a.test`` exist as long as ``there`` says so."""
+    """``srv.test`` and ``a.test`` exist while ``there`` is true."""
 
     there = True
 
@@ -245,7 +245,7 @@ def test_dns_names_are_targets_and_survive_dns_failures() -> None:
         source = DnsSource("dns", ["srv.test"], servers=servers)
         first = read(source)
         assert addresses(first) == ["e0.test:8001", "e1.test:8000"]
-        assert first.found[0].labels == {"__meta_dns_name": "srv.test"}
+        assert first.targets[0].labels == {"__meta_dns_name": "srv.test"}
         assert read(source) is first
         some = DnsSource("dns", ["a.test", "gone.test"], record="A", port=9400, servers=servers)
         seen = read(some)
@@ -263,4 +263,4 @@ def test_dns_names_are_targets_and_survive_dns_failures() -> None:
 
 
 def test_static_targets_of_the_configuration() -> None:
-    assert read(StaticSource("here", ["a:1"], {"job": "x"})).found == (DiscoveredTarget("a:1", {"job": "x"}),)
+    assert read(StaticSource("here", ["a:1"], {"job": "x"})).targets == (DiscoveredTarget("a:1", {"job": "x"}),)

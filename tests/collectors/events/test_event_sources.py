@@ -38,14 +38,14 @@ class Scripted:
     async def read(self, at: datetime, nodes: Sequence[EntityRef]) -> tuple[list[UnresolvedEvent], list[CollectError]]:
         del at
         self.nodes.append(tuple(nodes))
-        found = self.rounds.pop(0)() if self.rounds else []
-        if isinstance(found, asyncio.Event):
-            await found.wait()
+        events = self.rounds.pop(0)() if self.rounds else []
+        if isinstance(events, asyncio.Event):
+            await events.wait()
             return [sighting("late")], []
-        if isinstance(found, CollectError):
-            return [], [found, found]
-        assert isinstance(found, list)
-        return found, []
+        if isinstance(events, CollectError):
+            return [], [events, events]
+        assert isinstance(events, list)
+        return events, []
 
     async def close(self) -> None:
         self.closed = True
@@ -59,9 +59,9 @@ def test_events_are_resolved_sorted_and_reported_once() -> None:
     async def scene() -> None:
         one = Scripted("a", lambda: [sighting("k2", 1.0), sighting("k1", 5.0)], lambda: [sighting("k1", 5.0)])
         sources = EventSources([one])
-        found = await sources.collect(AT, KNOWN)
-        assert keys(found) == ["k1", "k2"]
-        assert {event.entity for event in found} == {GPU}
+        events = await sources.collect(AT, KNOWN)
+        assert keys(events) == ["k1", "k2"]
+        assert {event.entity for event in events} == {GPU}
         assert await sources.collect(AT) == ()
         assert one.nodes == [(NODE,), (NODE,)]
         await sources.close()
@@ -181,7 +181,7 @@ def test_a_late_event_joins_its_fault() -> None:
 
 
 def test_a_page_after_a_gap_reports_faults_of_the_gap() -> None:
-    """An exporter hangs with its device and answers minutes later."""
+    """An exporter hangs with its device and responds minutes later."""
     deduplicator = EventDeduplicator()
     kernel = [xid("kernel_log", 10), xid("kernel_log", 200)]
     assert len(deduplicator.deduplicate(kernel)) == 2
@@ -204,7 +204,7 @@ def test_a_log_that_comes_after_a_late_page_is_about_the_same_fault() -> None:
 
 
 def test_joined_events_are_not_reported_again() -> None:
-    """A source of pages and events joins what it reads; the cycle joins what several of them tell."""
+    """A source merges its own reports; the cycle merges those of several sources."""
     inner, outer = EventDeduplicator(), EventDeduplicator()
     first = outer.deduplicate(inner.deduplicate([xid("kernel_log"), xid("dcgm-node-1", 9)]))
     assert [one.attributes["sources"] for one in first] == ["kernel_log, dcgm-node-1"]

@@ -1,4 +1,4 @@
-"""Events of node-problem-detector and its kin: the faults of devices that they report."""
+"""Device faults in events of node-problem-detector and similar tools."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def seen(reason: str, message: str, entity: EntityRef = NODE) -> UnresolvedEvent
     ],
 )
 def test_a_node_event_with_an_xid_becomes_an_xid_event(reason, message, code) -> None:
-    found = read(seen(reason, message))
-    assert (found.kind, found.code, found.at, found.key) == (EventKind.XID, code, AT, "kubernetes/c/uid/1")
-    assert (found.attributes["reason"], found.attributes["component"]) == (reason, "kernel-monitor")
+    result = read(seen(reason, message))
+    assert (result.kind, result.code, result.at, result.key) == (EventKind.XID, code, AT, "kubernetes/c/uid/1")
+    assert (result.attributes["reason"], result.attributes["component"]) == (reason, "kernel-monitor")
 
 
 def test_the_device_is_found_by_its_pci_address() -> None:

@@ -1,4 +1,4 @@
-"""What leaves a log line and what stays."""
+"""Redaction of log lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parser finds exactly what prometheus_client finds, and says in one sentence what is no page."""
+"""The parser agrees with prometheus_client and reports invalid pages in one message."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_fast_and_slow_path_give_equal_results(samples, random) -> None:
 
 
 def outcome(parser: Parser, body: bytes, source: str):
-    """Every row in order, or why there is none; of two broken lines either may be named."""
+    """All rows in order, or the error; either of two broken lines may be named."""
     try:
         page = parser.parse(body, source=source)
     except CollectError as error:
@@ -265,7 +265,7 @@ def test_published_pages_parse_like_prometheus_client(path) -> None:
 
 
 def test_pages_that_differ_only_in_types_keep_their_types() -> None:
-    """Whoever is read first must not decide how the others are read."""
+    """The first page must not decide how later pages are read."""
     parser, line = Parser(), "# TYPE a {}\n"
     pages = {
         "gauge": line.format("gauge"),

@@ -1,4 +1,4 @@
-"""A parsed page that is written down reads back as the same page."""
+"""A written page parses to the same page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each rule of the audit: what breaks it, and what keeps it."""
+"""Violations and valid cases of each audit rule."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def rules(workload: Json, *others: tuple[Resource, Json]) -> set[str]:
 
 
 def changed(path: str, value: Any) -> Json:
-    """The sound workload with one thing of its container (or pod, or spec) different; None removes it."""
+    """The valid workload with one changed value of its container, pod or spec; None removes it."""
     made = copy.deepcopy(SOUND)
     where: Any = made["spec"]
     if path.startswith("pod."):

@@ -1,4 +1,4 @@
-"""The Kubernetes collector on a real control plane: topology, signals, changes with their ends, starts, what breaks."""
+"""The Kubernetes collector on a real control plane: topology, signals, changes, starts and failures."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ def cell(batches: tuple[SampleBatch, ...], name: str, entity: str) -> float:
 
 
 async def until(reader: KubernetesEventSource, reported: Callable[[], bool], what: str) -> list[object]:
-    """Round by round; one that fails, as after a restart of the server, costs nothing but itself."""
-    found: list[object] = []
+    """Reads in cycles; a failed one, as after a server restart, is skipped."""
+    events: list[object] = []
     for _ in range(60):
-        found += (await reader.read(now(), []))[0]
+        events += (await reader.read(now(), []))[0]
         if reported():
-            return found
+            return events
         await asyncio.sleep(0.1)
     raise AssertionError(f"{what} was not seen")
 
@@ -239,16 +239,16 @@ def test_changes_have_their_actor_and_end(cluster: Cluster, space: str) -> None:
         one = {"spec": {"template": template("vllm/vllm-openai:v0.12.0")}}
         notes = {"metadata": {"annotations": {"kubernetes.io/change-cause": "new kernels"}}}
         cluster.patch(path, {**one, **notes}, by="kubectl-edit")
-        found: list[object] = []
+        events: list[object] = []
         for _ in range(60):
-            found += await news(reader)
+            events += await news(reader)
             run_all(cluster, space, 1)
             _let_go(cluster, space)
             ends += reader.ends()
             if ends:
                 break
             await asyncio.sleep(0.1)
-        (image,) = [one for one in found if getattr(one, "kind", None) is EventKind.CHANGE]
+        (image,) = [one for one in events if getattr(one, "kind", None) is EventKind.CHANGE]
         assert (image.code, image.attributes["from"], image.attributes["to"]) == (
             "image", "vllm/vllm-openai:v0.11.0", "vllm/vllm-openai:v0.12.0",
         )  # fmt: skip
@@ -274,7 +274,7 @@ def test_changes_have_their_actor_and_end(cluster: Cluster, space: str) -> None:
 
 
 def _let_go(cluster: Cluster, space: str) -> None:
-    """Pods that are being deleted go, as their kubelet would let them."""
+    """Removes pods in deletion, like their kubelet."""
     for pod in cluster.pods(space):
         if pod["metadata"].get("deletionTimestamp"):
             name = pod["metadata"]["name"]
@@ -294,8 +294,8 @@ def test_a_rollout_without_ready_pods_has_failed(cluster: Cluster, space: str) -
             ends.extend(reader.ends())
             return bool(ends)
 
-        found = await until(reader, reported, "the end of the rollout")
-        (change,) = [one for one in found if getattr(one, "kind", None) is EventKind.CHANGE]
+        events = await until(reader, reported, "the end of the rollout")
+        (change,) = [one for one in events if getattr(one, "kind", None) is EventKind.CHANGE]
         assert change.attributes["actor"] == "helm"
         assert "actor_kind" not in change.attributes  # helm is run by people and by pipelines
         assert [(one.change, one.ended) for one in ends] == [(change.key, Ended.FAILED)]
@@ -417,14 +417,14 @@ def test_a_container_restart_is_a_separate_start(cluster: Cluster, space: str) -
         (first,) = reader.startups.drain(now())
         await asyncio.sleep(1.1)  # conditions count whole seconds
         run(cluster, pod, restarts=1)
-        found: list[Startup] = []
+        events: list[Startup] = []
 
         def reported() -> bool:
-            found.extend(reader.startups.drain(now()))
-            return any(one.id != first.id for one in found)
+            events.extend(reader.startups.drain(now()))
+            return any(one.id != first.id for one in events)
 
         await until(reader, reported, "the second start")
-        second = next(one for one in found if one.id != first.id)
+        second = next(one for one in events if one.id != first.id)
         assert first.id.endswith("/0")
         assert second.id.endswith("/1")
         assert {StartPhase.SCHEDULE, StartPhase.PULL} & {one.phase for one in second.phases} == set()
@@ -441,16 +441,16 @@ def test_an_api_server_restart_loses_nothing(cluster: Cluster, space: str) -> No
     async def scene(reader: KubernetesEventSource) -> None:
         await news(reader)
         cluster.stop_api()
-        found, errors = await reader.read(now(), [])
-        assert found == []
+        events, errors = await reader.read(now(), [])
+        assert events == []
         assert errors
         assert all("kubernetes" in error.message for error in errors)
         cluster.start_api()
         cluster.patch(path, {"spec": {"replicas": 2}})
         changes: list[object] = []
         for _ in range(60):
-            found, errors = await reader.read(now(), [])
-            changes += [one for one in found if one.kind is EventKind.CHANGE]
+            events, errors = await reader.read(now(), [])
+            changes += [one for one in events if one.kind is EventKind.CHANGE]
             if changes and not errors:
                 break
             await asyncio.sleep(0.1)
@@ -512,8 +512,8 @@ def test_the_manifest_grants_all_reads_and_other_accounts_get_an_error(cluster: 
     play(cluster, allowed, space, token="reader")
 
     async def stranger(reader: KubernetesEventSource) -> None:
-        found, errors = await reader.read(now(), [])
-        assert found == []
+        events, errors = await reader.read(now(), [])
+        assert events == []
         assert errors
         assert "403" in errors[0].message
         assert "get, list and watch" in errors[0].hint

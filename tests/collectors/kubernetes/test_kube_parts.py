@@ -1,4 +1,4 @@
-"""Owners, shapes, actors, ends and starts of objects as the API spells them, one by one."""
+"""Owners, templates, actors, ends and starts of Kubernetes objects."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def pod(name: str = "chat-0", node: str = "n1", owner: tuple[str, str] | None = 
 
 
 @pytest.mark.parametrize(
-    ("found", "owner"),
+    ("result", "owner"),
     [
         (pod(owner=("ReplicaSet", "chat-7f9c"), **{"pod-template-hash": "7f9c"}), ("Deployment", "chat")),
         (pod(owner=("ReplicaSet", "chat-766c5d9856")), ("Deployment", "chat")),
@@ -72,8 +72,8 @@ def pod(name: str = "chat-0", node: str = "n1", owner: tuple[str, str] | None = 
         (pod(), ("", "")),
     ],
 )  # fmt: skip
-def test_the_owner_of_a_pod_is_its_top_level_workload(found: Json, owner: tuple[str, str]) -> None:
-    assert workload_of(found) == owner
+def test_the_owner_of_a_pod_is_its_top_level_workload(result: Json, owner: tuple[str, str]) -> None:
+    assert workload_of(result) == owner
 
 
 def test_the_service_of_a_pod_is_its_label_or_its_owner() -> None:
@@ -103,9 +103,9 @@ def test_mig_slices_count_as_accelerators() -> None:
         "name": "v",
         "resources": {"limits": {"nvidia.com/mig-3g.40gb": "2", "cpu": "4", "nvidia.com/gpu.shared": "1"}},
     }
-    found = {**pod(), "spec": {"nodeName": "n1", "containers": [container]}}
-    assert dict(pod_facts(found).accelerators) == {"nvidia.com/mig-3g.40gb": 2.0, "nvidia.com/gpu.shared": 1.0}
-    objects = Objects.of([(PODS, found)])
+    result = {**pod(), "spec": {"nodeName": "n1", "containers": [container]}}
+    assert dict(pod_facts(result).accelerators) == {"nvidia.com/mig-3g.40gb": 2.0, "nvidia.com/gpu.shared": 1.0}
+    objects = Objects.of([(PODS, result)])
     reported = graph(objects, replicas_of(objects), "c").labels
     assert reported[EntityRef("c", EntityKind.POD, "s", "chat-0")]["asks:nvidia.com/mig-3g.40gb"] == "2"
 
@@ -185,18 +185,18 @@ def test_a_list_removes_missing_objects_of_its_namespace_only() -> None:
 
 def test_a_repeated_resource_version_is_not_a_change() -> None:
     cached = CachedObjects()
-    found = pod()
-    found["metadata"]["resourceVersion"] = "7"
-    assert len(cached.take(ResourceUpdate(PODS, [ApiChange("ADDED", found)]))) == 1
-    assert cached.take(ResourceUpdate(PODS, [ApiChange("LISTED", found)], whole=True)) == []
+    result = pod()
+    result["metadata"]["resourceVersion"] = "7"
+    assert len(cached.take(ResourceUpdate(PODS, [ApiChange("ADDED", result)]))) == 1
+    assert cached.take(ResourceUpdate(PODS, [ApiChange("LISTED", result)], whole=True)) == []
 
 
 def test_only_digests_of_a_config_map_are_stored() -> None:
-    found = {"metadata": {"name": "m", "uid": "m"}, "data": {"a": "secret text"}, "binaryData": {"b": "AAAA"}}
-    kept = slim(CONFIG_MAPS, found)
+    result = {"metadata": {"name": "m", "uid": "m"}, "data": {"a": "secret text"}, "binaryData": {"b": "AAAA"}}
+    kept = slim(CONFIG_MAPS, result)
     assert "secret" not in str(kept)
     assert set(digests(kept)) == {"a", "b"}
-    assert digests(kept) == digests(found)
+    assert digests(kept) == digests(result)
 
 
 # --- shapes ---------------------------------------------------------------------------------------
@@ -261,17 +261,17 @@ ANYTHING = st.recursive(
 
 @given(ANYTHING)
 def test_arbitrary_objects_do_not_raise(anything: Any) -> None:
-    for found in ({"metadata": anything, "spec": anything, "status": anything},
+    for result in ({"metadata": anything, "spec": anything, "status": anything},
                   {"spec": {"template": anything, "predictor": anything, "leaderWorkerTemplate": anything,
                             "rayClusterConfig": anything}}):  # fmt: skip
         for resource in (LEADER_WORKER_SETS, INFERENCE_SERVICES, RAY_SERVICES, NODES):
-            shown = templated(resource, found)
+            shown = templated(resource, result)
             shape_of(shown)
             config_maps(shown)
-            slim(resource, found)
-        actor_of(found)
-        rollout_status(found)
-        pod_facts(found)
+            slim(resource, result)
+        actor_of(result)
+        rollout_status(result)
+        pod_facts(result)
         starts = StartupTracker("c", lambda _: None, lambda _: "")
         starts.event({"involvedObject": anything, "reason": anything, "message": anything}, AT)
         starts.pod(pod_facts(pod()), {**pod(), "status": anything}, AT)
@@ -291,15 +291,15 @@ def managed(*entries: tuple[str, str, str, Json]) -> Json:
 
 def test_the_actor_is_the_last_writer_of_the_field() -> None:
     spec: Json = {"f:spec": {"f:template": {}, "f:replicas": {}}}
-    found = managed(
+    result = managed(
         ("helm", "2026-11-18T10:00:00Z", "", spec),
         ("kube-controller-manager", "2026-11-18T11:00:00Z", "scale", {"f:spec": {"f:replicas": {}}}),
         ("kube-controller-manager", "2026-11-18T12:00:00Z", "status", {"f:status": {}, "f:spec": {}}),
         ("kubectl-label", "2026-11-18T12:00:00Z", "", {"f:metadata": {"f:labels": {}}}),
     )
-    assert actor_of(found, ("f:spec/f:template",)).name == "helm"
-    assert actor_of(found, ("f:spec/f:replicas",)).kind is ActorKind.SYSTEM
-    assert actor_of(found, ("f:metadata/f:labels",)).kind is ActorKind.PERSON
+    assert actor_of(result, ("f:spec/f:template",)).name == "helm"
+    assert actor_of(result, ("f:spec/f:replicas",)).kind is ActorKind.SYSTEM
+    assert actor_of(result, ("f:metadata/f:labels",)).kind is ActorKind.PERSON
     assert actor_of({}).attributes == {}
 
 
@@ -312,13 +312,13 @@ def test_the_new_writer_wins_within_one_second() -> None:
 
 
 def test_a_pipeline_names_its_user() -> None:
-    found = managed(("argocd-controller", "2026-11-18T10:00:00Z", "", {"f:spec": {}}))
+    result = managed(("argocd-controller", "2026-11-18T10:00:00Z", "", {"f:spec": {}}))
     notes = {"outrider.dev/actor": "ada", "kubernetes.io/change-cause": "faster kernels"}
-    found["metadata"]["annotations"] = notes
-    reported = actor_of(found)
+    result["metadata"]["annotations"] = notes
+    reported = actor_of(result)
     assert (reported.name, reported.kind, reported.cause) == ("ada", ActorKind.PERSON, "faster kernels")
-    found["metadata"]["annotations"] = {"outrider.dev/actor": "renovate[bot]"}
-    assert actor_of(found).kind is ActorKind.SYSTEM
+    result["metadata"]["annotations"] = {"outrider.dev/actor": "renovate[bot]"}
+    assert actor_of(result).kind is ActorKind.SYSTEM
 
 
 @pytest.mark.parametrize(
@@ -398,9 +398,9 @@ def conditions(**at: datetime) -> list[Json]:
 def test_provisioning_of_a_new_node_is_a_phase() -> None:
     began = AT - timedelta(minutes=5)
     starts = StartupTracker("c", lambda _: began + timedelta(seconds=90), lambda _: "H100")
-    found = pod()
-    found["status"] = {"conditions": conditions(PodScheduled=began + timedelta(seconds=95))}
-    starts.pod(pod_facts(found), found, AT)
+    result = pod()
+    result["status"] = {"conditions": conditions(PodScheduled=began + timedelta(seconds=95))}
+    starts.pod(pod_facts(result), result, AT)
     (reported,) = starts.drain(AT)
     phases = {one.phase: one.seconds for one in reported.phases}
     assert phases == {StartPhase.NODE_PROVISION: 90.0, StartPhase.SCHEDULE: 5.0}
@@ -409,8 +409,8 @@ def test_provisioning_of_a_new_node_is_a_phase() -> None:
 
 def test_a_phase_lasts_until_the_slowest_rank() -> None:
     starts = StartupTracker("c", lambda _: None, lambda _: "")
-    found = pod()
-    starts.pod(pod_facts(found), found, AT)
+    result = pod()
+    starts.pod(pod_facts(result), result, AT)
     for mark in (
         Mark("weight_load", AT, None, "begin"),
         Mark("weight_load", AT + timedelta(seconds=30), None, "end"),
@@ -428,11 +428,11 @@ def test_a_phase_lasts_until_the_slowest_rank() -> None:
 
 def test_a_pod_that_already_ran_has_no_phases() -> None:
     starts = StartupTracker("c", lambda _: None, lambda _: "")
-    found = pod()
+    result = pod()
     long_ago = AT - timedelta(days=3)
-    found["metadata"]["creationTimestamp"] = rfc3339(long_ago)
-    found["status"] = {"conditions": conditions(PodScheduled=long_ago, Ready=AT - timedelta(days=1))}
-    starts.pod(pod_facts(found), found, AT)
+    result["metadata"]["creationTimestamp"] = rfc3339(long_ago)
+    result["status"] = {"conditions": conditions(PodScheduled=long_ago, Ready=AT - timedelta(days=1))}
+    starts.pod(pod_facts(result), result, AT)
     (reported,) = starts.drain(AT)
     assert (reported.began_at, reported.phases, reported.ready_at) == (long_ago, (), None)
     assert list(starts.waiting()) == []
@@ -442,9 +442,9 @@ def test_a_pod_that_already_ran_has_no_phases() -> None:
 
 def test_stored_starts_continue_after_a_restart() -> None:
     first = StartupTracker("c", lambda _: None, lambda _: "")
-    found, other = pod(), pod("chat-1")
+    result, other = pod(), pod("chat-1")
     began = AT - timedelta(minutes=5)
-    for one in (found, other):
+    for one in (result, other):
         one["status"] = {"conditions": conditions(PodScheduled=began, Ready=began + timedelta(minutes=3))}
         first.pod(pod_facts(one), one, AT)
     first.served("c/chat-0/0", AT)
@@ -452,17 +452,17 @@ def test_stored_starts_continue_after_a_restart() -> None:
     assert len(kept) == 2
 
     soon = StartupTracker("c", lambda _: None, lambda _: "")
-    soon.pod(pod_facts(found), found, AT + timedelta(minutes=1))
+    soon.pod(pod_facts(result), result, AT + timedelta(minutes=1))
     gone = soon.resume(kept, AT + timedelta(minutes=1))
     assert [(one.id, one.gone_at) for one in gone] == [("c/chat-1/0", AT + timedelta(minutes=1))]
     assert [one.served_at for one in soon.drain(AT)] == [AT]
 
     later = StartupTracker("c", lambda _: None, lambda _: "")
     days = AT + timedelta(days=2)
-    later.pod(pod_facts(found), found, days)
+    later.pod(pod_facts(result), result, days)
     later.resume(kept, days)
     assert later.drain(days) == ()  # nothing to say that is not kept already
-    later.pod(pod_facts(found), {**found, "status": {**found["status"], "phase": "Running"}}, days)
+    later.pod(pod_facts(result), {**result, "status": {**result["status"], "phase": "Running"}}, days)
     later.gone("chat-0", days)
     (ended,) = later.drain(days)
     assert ended.phases == next(one for one in kept if one.id == ended.id).phases != ()

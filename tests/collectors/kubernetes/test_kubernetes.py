@@ -1,4 +1,4 @@
-"""The Kubernetes API as a source of events: Events, rollouts, flags, replicas; pages, watches and what breaks."""
+"""The Kubernetes API as an event source: Events, rollouts, flags, replicas, lists, watches and failures."""
 
 from __future__ import annotations
 
@@ -100,14 +100,14 @@ def replicaset(of: dict[str, Any], number: int, born: float, history: str = "") 
     }
 
 
-def codes(found: list[UnresolvedEvent]) -> list[str]:
-    return [one.code for one in found]
+def codes(events: list[UnresolvedEvent]) -> list[str]:
+    return [one.code for one in events]
 
 
 async def news(source: KubernetesEventSource, at: datetime = AT) -> list[UnresolvedEvent]:
-    found, errors = await source.read(at, [])
+    events, errors = await source.read(at, [])
     assert errors == []
-    return found
+    return events
 
 
 # --- Events ---------------------------------------------------------------------------------------
@@ -172,13 +172,13 @@ JSON = st.recursive(
 )
 
 
-def holed(found: Any, draw: Callable[[Any], Any]) -> Any:
-    """The same object with parts replaced by anything."""
+def holed(events: Any, draw: Callable[[Any], Any]) -> Any:
+    """The same object with parts replaced by arbitrary values."""
     if draw(st.integers(0, 7)) == 0:
         return draw(JSON)
-    if isinstance(found, dict):
-        return {name: holed(value, draw) for name, value in found.items() if draw(st.integers(0, 9))}
-    return [holed(one, draw) for one in found] if isinstance(found, list) else found
+    if isinstance(events, dict):
+        return {name: holed(value, draw) for name, value in events.items() if draw(st.integers(0, 9))}
+    return [holed(one, draw) for one in events] if isinstance(events, list) else events
 
 
 @given(st.data())
@@ -273,8 +273,8 @@ def test_a_watch_that_breaks_without_events_is_an_error() -> None:
     async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         await news(source)
         server.broken = {EVENTS}
-        found, (error,) = await source.read(AT, [])
-        assert (found, error.reason) == ([], CollectReason.RESET)
+        events, (error,) = await source.read(AT, [])
+        assert (events, error.reason) == ([], CollectReason.RESET)
         server.tell(EVENTS, "ADDED", event("e2", "Killing"))
         assert codes(await news(source)) == ["Killing"]
 
@@ -306,8 +306,8 @@ def test_a_forbidden_resource_is_reported_and_the_rest_is_read() -> None:
     async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         server.forbidden = {DEPLOYMENTS}
         server.objects = {EVENTS: [event("e1")]}
-        found, (error,) = await source.read(AT, [])
-        assert codes(found) == ["BackOff"]
+        events, (error,) = await source.read(AT, [])
+        assert codes(events) == ["BackOff"]
         assert 'returned 403: cannot list resource "deployments"' in error.message
         assert "token_file" in error.hint
 
@@ -332,8 +332,8 @@ def test_a_dead_endpoint_and_an_unreadable_token_are_error_messages(tmp_path) ->
             source = KubernetesEventSource(
                 "kubernetes", KubeApi(HttpClient("kubernetes", "http://127.0.0.1:9", access=given_)), "c"
             )
-            found, errors = await source.read(AT, [])
-            assert found == []
+            events, errors = await source.read(AT, [])
+            assert events == []
             assert {error.reason for error in errors} == {reason}
             assert expected in errors[0].message
             await source.close()
@@ -444,13 +444,13 @@ def test_a_scaling_has_the_time_of_its_recent_writer() -> None:
     async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         server.objects = {DEPLOYMENTS: [deployment(progressed=9_000)]}
         await news(source)
-        found = []
+        events = []
         for number, seconds in enumerate((3, 600)):
             later = AT + timedelta(seconds=30 * (number + 1))
             written = [{"manager": "kubectl", "time": rfc3339(later - timedelta(seconds=seconds))}, {"time": None}]
             server.tell(DEPLOYMENTS, "MODIFIED", deployment(replicas=10 + number, managedFields=written))
-            found += [(later - one.at).total_seconds() for one in await news(source, later)]
-        assert found == [3, 0]
+            events += [(later - one.at).total_seconds() for one in await news(source, later)]
+        assert events == [3, 0]
 
     play(scene)
 

@@ -1,4 +1,4 @@
-"""Logs of model servers: which pods are read, what counts in a line, bursts, restarts, what may be missing."""
+"""Logs of model servers: selected pods, patterns, bursts, restarts and permissions."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ def play(scene: Callable[[ApiServer, EngineLogs], Awaitable[None]], **given_: An
 
 
 async def read(source: EngineLogs) -> list[UnresolvedEvent]:
-    found, errors = await source.read(AT, [])
+    result, errors = await source.read(AT, [])
     assert errors == []
-    return found
+    return result
 
 
 # --- lines ----------------------------------------------------------------------------------------
@@ -92,13 +92,13 @@ async def read(source: EngineLogs) -> list[UnresolvedEvent]:
     ],
 )  # fmt: skip
 def test_log_lines_match_their_patterns(expected: str, code: str | None) -> None:
-    found = packaged("engine_log").find(expected)
-    assert (found[0] if found else None) == code
+    result = packaged("engine_log").find(expected)
+    assert (result[0] if result else None) == code
 
 
 def test_numbers_of_a_log_line_become_attributes() -> None:
-    found = packaged("engine_log").find(OOM.format("341.02 MiB"))
-    assert found == ("cuda_oom", {"asked": "1.25 GiB", "free": "212.50 MiB", "unallocated": "341.02 MiB"})
+    result = packaged("engine_log").find(OOM.format("341.02 MiB"))
+    assert result == ("cuda_oom", {"asked": "1.25 GiB", "free": "212.50 MiB", "unallocated": "341.02 MiB"})
 
 
 @given(st.text())
@@ -111,12 +111,12 @@ def test_arbitrary_logs_do_not_raise(text: str) -> None:
 
 @given(st.recursive(st.none() | st.booleans() | st.text(max_size=5), lambda x: st.lists(x) | st.dictionaries(st.text(max_size=5), x), max_leaves=8))  # fmt: skip  # noqa: E501
 def test_arbitrary_pods_do_not_raise(anything: Any) -> None:
-    for found in (
+    for result in (
         {"metadata": anything, "spec": anything, "status": anything},
         {**pod(), "spec": {"containers": [{"name": "vllm", "resources": anything}]}},
         {**pod(), "status": {"containerStatuses": [{"name": "vllm", "state": anything, "restartCount": anything}]}},
     ):
-        pod_log(found, "c")
+        pod_log(result, "c")
 
 
 def test_a_burst_is_one_event_and_the_next_failure_is_another() -> None:
@@ -134,13 +134,13 @@ def test_logs_of_gpu_pods_give_events_of_their_replica() -> None:
     async def scene(server: ApiServer, source: EngineLogs) -> None:
         server.objects = {PODS: [pod(), pod(uid="p2", name="web-0", limit="cpu"), pod(uid="p3", name="npu-0", limit="huawei.com/Ascend910")]}  # fmt: skip  # noqa: E501
         server.logs = {LOG: line("fine", 0) + line(DEAD, 1)}
-        (found,) = await read(source)
-        assert (found.kind, found.code, found.at) == (EventKind.LOG, "engine_dead", AT - timedelta(seconds=59))
-        assert found.attributes["text"] == DEAD
+        (event,) = await read(source)
+        assert (event.kind, event.code, event.at) == (EventKind.LOG, "engine_dead", AT - timedelta(seconds=59))
+        assert event.attributes["text"] == DEAD
         replica = EntityRef("c", EntityKind.REPLICA, "serving", "chat-0")
         other = EntityRef("c", EntityKind.REPLICA, "serving", "10.0.0.1:8000")
-        assert EntityResolver().entity(found) == replica
-        assert EntityResolver(Topology.build([(POD, other)])).entity(found) == other
+        assert EntityResolver().entity(event) == replica
+        assert EntityResolver(Topology.build([(POD, other)])).entity(event) == other
         requested = {path: query for path, query in server.requested if path.endswith("/log")}
         assert {path.split("/")[-2] for path in requested} == {"chat-0", "npu-0"}
         assert requested[LOG]["container"] == "vllm"
@@ -214,8 +214,8 @@ def test_a_forbidden_log_is_reported_and_waiting_pods_are_not() -> None:
         waiting["status"] = {"containerStatuses": [{"name": "vllm", "state": {"waiting": {}}, "lastState": {}}]}
         server.objects = {PODS: [pod(), waiting]}
         server.forbidden = {LOG}
-        found, (error,) = await source.read(AT, [])
-        assert found == []
+        result, (error,) = await source.read(AT, [])
+        assert result == []
         assert "the log request of pod chat-0 returned HTTP 403" in error.message
         assert "pods/log" in error.hint
 

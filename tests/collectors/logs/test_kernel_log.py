@@ -1,4 +1,4 @@
-"""Kernel logs: records of /dev/kmsg, exports of a journal, and what becomes of them."""
+"""Kernel logs: records of /dev/kmsg and journal exports, and their events."""
 
 from __future__ import annotations
 
@@ -110,9 +110,9 @@ def test_every_xid_has_a_number_for_its_code(message: str) -> None:
     ],
 )  # fmt: skip
 def test_xid_lines_of_several_driver_versions(message: str, code: str, reported: dict[str, str]) -> None:
-    (found,) = look(NodeLog(NODE), record(1, message))
-    assert (found.kind, found.code, found.at) == (EventKind.XID, code, BOOT + timedelta(seconds=3590))
-    assert reported.items() <= dict(found.attributes).items()
+    (event,) = look(NodeLog(NODE), record(1, message))
+    assert (event.kind, event.code, event.at) == (EventKind.XID, code, BOOT + timedelta(seconds=3590))
+    assert reported.items() <= dict(event.attributes).items()
 
 
 def test_a_device_is_resolved_by_topology_or_driver_report() -> None:
@@ -180,10 +180,10 @@ def test_a_table_with_an_invalid_expression_is_rejected_by_name() -> None:
 
 def test_equal_xids_are_two_events_and_a_repeated_record_is_one() -> None:
     log, text = NodeLog(NODE), record(1, XID) + record(2, XID)
-    found = look(log, text)
-    assert len({one.key for one in found}) == 2
+    events = look(log, text)
+    assert len({one.key for one in events}) == 2
     assert look(log, text) == []
-    assert [one.key for one in look(NodeLog(NODE), text)] == [one.key for one in found]
+    assert [one.key for one in look(NodeLog(NODE), text)] == [one.key for one in events]
     assert len(look(log, record(3, XID))) == 1
 
 
@@ -215,9 +215,9 @@ def test_equal_journal_lines_are_separate_events() -> None:
 
 
 async def read_file(source: KernelLogFile) -> list[str]:
-    found, errors = await source.read(AT, [])
+    events, errors = await source.read(AT, [])
     assert errors == []
-    return [one.code for one in found]
+    return [one.code for one in events]
 
 
 def test_a_file_is_followed_through_truncation_and_rotation(tmp_path) -> None:
@@ -262,8 +262,8 @@ def test_a_pipe_does_not_block_and_uses_the_boot_time(tmp_path) -> None:
 def test_an_unreadable_path_is_an_error(tmp_path) -> None:
     async def scene() -> None:
         source = KernelLogFile("kernel_log", KernelFile(tmp_path / "none"), NODE)
-        found, (error,) = await source.read(AT, [])
-        assert found == []
+        events, (error,) = await source.read(AT, [])
+        assert events == []
         assert error.message == f"kernel_log: cannot read {tmp_path / 'none'}: No such file or directory"
         (tmp_path / "none").write_text(f"2026-11-18T11:59:59+0000 h kernel: {XID}\n")
         assert await read_file(source) == ["79"]
@@ -276,7 +276,7 @@ def test_an_unreadable_path_is_an_error(tmp_path) -> None:
 
 
 class Agent:
-    """Serves kernel logs by node, as an agent on each would."""
+    """Serves kernel logs by node, like the node agents."""
 
     def __init__(self) -> None:
         self.logs: dict[str, list[str]] = {}
@@ -316,8 +316,8 @@ def test_every_node_is_queried_and_a_failing_one_stops_no_other() -> None:
         agent.logs = {"node-1": [record(1, XID)], "node-2": [record(4, XID)]}
         logs = source(f"{url}/klog/{{node}}")
         foreign = EntityRef("other", EntityKind.NODE, None, "node-9")
-        found, errors = await logs.read(AT, [*nodes("node-1", "node-2", "node-3"), foreign])
-        assert {one.entity.name for one in found} == {"node-1", "node-2"}
+        events, errors = await logs.read(AT, [*nodes("node-1", "node-2", "node-3"), foreign])
+        assert {one.entity.name for one in events} == {"node-1", "node-2"}
         assert [(one.reason, "node-3" in one.message) for one in errors] == [(CollectReason.HTTP_STATUS, True)]
         assert (await logs.read(AT, nodes("node-1", "node-2")))[0] == []
         assert agent.requested[-2:] == ["node-1after=1", "node-2after=4"]
@@ -332,8 +332,8 @@ def test_a_rebooted_node_is_read_from_the_start() -> None:
         logs = source(f"{url}/klog/{{node}}")
         await logs.read(AT, nodes("node-1"))
         agent.logs, agent.boots = {"node-1": [record(3, XID)]}, {"node-1": "b2"}
-        found, errors = await logs.read(AT, nodes("node-1"))
-        assert ([one.code for one in found], errors) == (["79"], [])
+        events, errors = await logs.read(AT, nodes("node-1"))
+        assert ([one.code for one in events], errors) == (["79"], [])
         await logs.close()
 
     with_agent(scene)
@@ -343,8 +343,8 @@ def test_one_agent_for_one_node() -> None:
     async def scene(agent: Agent, url: str) -> None:
         agent.logs = {"mine": [record(1, XID)]}
         logs = source(f"{url}/klog/mine", NODE)
-        found, _ = await logs.read(AT, [])
-        assert [one.entity for one in found] == [NODE]
+        events, _ = await logs.read(AT, [])
+        assert [one.entity for one in events] == [NODE]
         await logs.close()
 
     with_agent(scene)
@@ -353,8 +353,8 @@ def test_one_agent_for_one_node() -> None:
 def test_an_unavailable_agent_is_reported() -> None:
     async def scene() -> None:
         logs = source("http://127.0.0.1:9/klog/{node}")
-        found, (error,) = await logs.read(AT, nodes("node-1"))
-        assert found == []
+        events, (error,) = await logs.read(AT, nodes("node-1"))
+        assert events == []
         assert isinstance(error, CollectError)
         assert (error.reason, error.message) == (
             CollectReason.REFUSED,
@@ -370,16 +370,16 @@ def test_an_unavailable_agent_is_reported() -> None:
 
 def entry(cursor: str, message: object, seconds: float = 0.0, **more: object) -> str:
     micros = round((AT - timedelta(seconds=10)).timestamp() * 1e6 + seconds * 1e6)
-    found = {"__CURSOR": cursor, "__REALTIME_TIMESTAMP": str(micros), "_TRANSPORT": "kernel", "MESSAGE": message}
-    return json.dumps({**found, **more}) + "\n"
+    events = {"__CURSOR": cursor, "__REALTIME_TIMESTAMP": str(micros), "_TRANSPORT": "kernel", "MESSAGE": message}
+    return json.dumps({**events, **more}) + "\n"
 
 
 def test_journal_entries_are_deduplicated_by_cursor() -> None:
     text = entry("s=1;i=1", XID) + entry("s=1;i=2", XID)
-    found = look(NodeLog(NODE), text)
-    assert [(one.code, one.at) for one in found] == [("79", AT - timedelta(seconds=10))] * 2
-    assert len({one.key for one in found}) == 2
-    assert [one.key for one in look(NodeLog(NODE), text)] == [one.key for one in found]  # after a restart of ours
+    events = look(NodeLog(NODE), text)
+    assert [(one.code, one.at) for one in events] == [("79", AT - timedelta(seconds=10))] * 2
+    assert len({one.key for one in events}) == 2
+    assert [one.key for one in look(NodeLog(NODE), text)] == [one.key for one in events]  # after a restart of ours
 
 
 def test_non_kernel_and_broken_entries_are_skipped() -> None:
@@ -413,5 +413,5 @@ def test_driver_events_of_an_agent_have_their_own_source() -> None:
 
 def test_an_exception_reports_its_location_on_the_chip() -> None:
     line = "NVRM: Xid (PCI:0000:3b:00): 13, pid=9, name=a, Graphics SM Warp Exception on (GPC 3, TPC 1, SM 0): Illegal"
-    (found,) = look(NodeLog(NODE), record(1, line))
-    assert found.attributes["unit"] == "GPC 3, TPC 1"
+    (event,) = look(NodeLog(NODE), record(1, line))
+    assert event.attributes["unit"] == "GPC 3, TPC 1"

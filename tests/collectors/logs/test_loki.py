@@ -1,4 +1,4 @@
-"""Loki by its HTTP API, in the hands of a test: pages, resuming, tenants, what it refuses."""
+"""A scripted Loki HTTP API: paging, resuming, tenants and refusals."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ class Loki:
         self.tenants.append(request.headers.get("X-Scope-OrgID"))
         if self.refuse is not None:
             return web.Response(status=self.refuse[0], text=self.refuse[1])
-        found = [one for one in self.entries if int(query["start"]) <= one[0] < int(query["end"])]
+        events = [one for one in self.entries if int(query["start"]) <= one[0] < int(query["end"])]
         wanted = re.search(r'\|~ "(.*)"$', query["query"])
         if wanted:
             pattern = re.compile(wanted[1].encode().decode("unicode_escape"))
-            found = [one for one in found if pattern.search(one[2])]
+            events = [one for one in events if pattern.search(one[2])]
         assert query["direction"] == "forward"
-        found = sorted(found, key=lambda one: one[0])[: int(query["limit"])]
+        events = sorted(events, key=lambda one: one[0])[: int(query["limit"])]
         streams: dict[str, dict[str, Any]] = {}
-        for at, labels, expected in found:
+        for at, labels, expected in events:
             stream = streams.setdefault(labels["pod"], {"stream": labels, "values": []})
             stream["values"].append([str(at), expected])
         return web.json_response(
@@ -76,9 +76,9 @@ def play(scene: Callable[[Loki, LokiLogs], Awaitable[None]], **given: Any) -> No
 
 
 async def codes(source: LokiLogs, at: datetime = AT) -> list[str]:
-    found, errors = await source.read(at, [])
+    events, errors = await source.read(at, [])
     assert errors == []
-    return [one.code for one in found]
+    return [one.code for one in events]
 
 
 def test_lines_are_read_once_and_reading_resumes() -> None:
@@ -121,9 +121,9 @@ def test_paging_loses_no_lines_of_one_nanosecond(monkeypatch: Any) -> None:
     async def scene(server: Loki, source: LokiLogs) -> None:
         for number in range(8):
             server.say(OOM, -60, pod=f"chat-{number}", nanoseconds=number // 2)
-        found, errors = await source.read(AT, [])
+        events, errors = await source.read(AT, [])
         assert errors == []
-        assert sorted(one.entity.name for one in found) == [f"chat-{number}" for number in range(8)]
+        assert sorted(one.entity.name for one in events) == [f"chat-{number}" for number in range(8)]
         assert len(server.requested) > 2
 
     play(scene)
@@ -138,8 +138,8 @@ def test_a_flood_is_continued_in_the_next_cycle(monkeypatch: Any) -> None:
             server.say(OOM, -60 + number / 2, pod=f"chat-{number}")
         seen: set[str] = set()
         for _ in range(20):
-            found, _ = await source.read(AT, [])
-            seen |= {one.entity.name for one in found}
+            events, _ = await source.read(AT, [])
+            seen |= {one.entity.name for one in events}
         assert seen == {f"chat-{number}" for number in range(12)}
 
     play(scene)
@@ -158,8 +158,8 @@ def test_a_refusal_of_loki_is_an_error_with_advice() -> None:
         server.say(OOM)
         for status, words in ((400, "LogQL"), (401, "X-Scope-OrgID"), (429, "every"), (500, "log of Loki")):
             server.refuse = (status, "parse error at line 1")
-            found, errors = await source.read(AT, [])
-            assert found == []
+            events, errors = await source.read(AT, [])
+            assert events == []
             assert f"HTTP {status}: parse error" in errors[0].message
             assert words in errors[0].hint
         server.refuse = None

@@ -94,16 +94,16 @@ def test_lines_of_a_tenant_are_read_once(url: str) -> None:
         push(url, now - timedelta(seconds=50), "vllm.v1.engine.exceptions.EngineDeadError: EngineCore", pod="chat-1")
         try:
             for one in (source, plain):  # with Loki's own filter and without
-                found, errors = await one.read(now, [])
+                events, errors = await one.read(now, [])
                 assert errors == []
-                assert {(seen.code, seen.entity.name) for seen in found} == {
+                assert {(seen.code, seen.entity.name) for seen in events} == {
                     ("cuda_oom", "chat-0"), ("engine_dead", "chat-1"),
                 }  # fmt: skip
                 assert [(pod, mark.phase) for _, pod, mark in one.lines.drain_marks()] == [("chat-0", "graph_capture")]
             assert await source.read(now, []) == ([], [])
             push(url, now - timedelta(seconds=1), "[Errno 28] No space left on device")
-            found, errors = await source.read(SystemClock().now(), [])
-            assert ([seen.code for seen in found], errors) == (["disk_full"], [])
+            events, errors = await source.read(SystemClock().now(), [])
+            assert ([seen.code for seen in events], errors) == (["disk_full"], [])
             assert await other.read(now, []) == ([], [])
         finally:
             for one in (source, other, plain):
@@ -120,9 +120,9 @@ def test_refusals_of_a_real_loki(url: str) -> None:
             (reader(url, query="{namespace="), "LogQL"),
             (reader(url, query='sum(rate({namespace="serving"}[1m]))', prefilter=False), "log query"),
         ):
-            found, (error,) = await source.read(now, [])
+            events, (error,) = await source.read(now, [])
             await source.close()
-            assert found == []
+            assert events == []
             assert says in error.hint
 
     asyncio.run(whole())

@@ -114,12 +114,12 @@ def test_other_lines_are_not_marks() -> None:
     ],
 )  # fmt: skip
 def test_failure_lines_of_other_engines(expected: str, code: str) -> None:
-    found = packaged("engine_log").find(expected)
-    assert found is not None
-    assert found[0] == code
+    result = packaged("engine_log").find(expected)
+    assert result is not None
+    assert result[0] == code
 
 
 def test_every_expression_is_valid_in_loki() -> None:
-    """RE2 knows neither looking around nor references back."""
+    """RE2 supports neither look-around nor back-references."""
     for expression in (*expressions(), *(one.match.pattern for one in packaged("engine_log").table)):
         assert not any(part in expression for part in ("(?=", "(?!", "(?<=", "(?<!", "\\1", "(?P=")), expression

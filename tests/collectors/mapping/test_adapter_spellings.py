@@ -1,4 +1,4 @@
-"""Old and new names, odd labels and odd numbers of each system, on pages written by hand."""
+"""Old and new names, special labels and special numbers of each system."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ ONE_LINE = [
 
 @pytest.mark.parametrize(("name", "kind", "page", "signal", "value"), ONE_LINE)
 def test_a_gauge_under_another_name(bench, name, kind, page, signal, value) -> None:
-    one = bench(name)
-    one.scrape(page + "\n")
-    assert one.cell(signal, kind) == pytest.approx(value)
+    target = bench(name)
+    target.scrape(page + "\n")
+    assert target.cell(signal, kind) == pytest.approx(value)
 
 
 # adapter, kind of entity, series, signal, value of an increase of 30 in 15 s
@@ -68,31 +68,31 @@ RATES = [
 
 @pytest.mark.parametrize(("name", "kind", "series", "signal", "value"), RATES)
 def test_a_counter_under_another_name(bench, name, kind, series, signal, value) -> None:
-    one = bench(name)
-    one.scrape(f"{series} 100\n")
-    assert one.cell(signal, kind) is CellStatus.ABSENT  # one page tells no increase
-    one.scrape(f"{series} 130\n")
-    assert one.cell(signal, kind) == pytest.approx(value)
+    target = bench(name)
+    target.scrape(f"{series} 100\n")
+    assert target.cell(signal, kind) is CellStatus.ABSENT  # one page tells no increase
+    target.scrape(f"{series} 130\n")
+    assert target.cell(signal, kind) == pytest.approx(value)
 
 
 def test_a_counter_published_twice_by_ray_counts_once(bench) -> None:
-    one = bench("ray_serve")
+    target = bench("ray_serve")
     for count in (0, 30):
-        one.scrape("".join(f'{name}{{replica="r"}} {count}\n' for name in ("ray_serve_deployment_request_counter", "ray_serve_deployment_request_counter_total")))  # fmt: skip
-    assert one.cell("engine_requests_per_second") == 2
+        target.scrape("".join(f'{name}{{replica="r"}} {count}\n' for name in ("ray_serve_deployment_request_counter", "ray_serve_deployment_request_counter_total")))  # fmt: skip
+    assert target.cell("engine_requests_per_second") == 2
 
 
 def test_each_ray_source_describes_its_own_entity(bench) -> None:
-    one = bench("ray_serve")
-    one.scrape(
+    target = bench("ray_serve")
+    target.scrape(
         'ray_serve_deployment_queued_queries{application="app",deployment="LLM"} 5\n'
         'ray_serve_replica_processing_queries{application="app",deployment="LLM",replica="r"} 9\n'
         'ray_vllm_num_requests_waiting{ReplicaId="r"} 2\n'
     )
-    assert one.cell("engine_requests_waiting", name="LLM") == 5
-    assert one.cell("engine_requests_waiting", name="r") == 2
-    assert one.cell("svc_queue_requests", SERVICE, "app") == 5
-    edges = {(lower.name, upper.name) for lower, upper in one.collected.edges}
+    assert target.cell("engine_requests_waiting", name="LLM") == 5
+    assert target.cell("engine_requests_waiting", name="r") == 2
+    assert target.cell("svc_queue_requests", SERVICE, "app") == 5
+    edges = {(lower.name, upper.name) for lower, upper in target.collected.edges}
     assert ("r", "app") in edges
 
 
@@ -103,19 +103,21 @@ ISTIO = (
 
 
 def test_a_request_reported_by_both_ends_counts_once(bench) -> None:
-    one = bench("istio")
+    target = bench("istio")
     for count in (0, 30):
         both = "".join(
             ISTIO.format(end, "chat", code, count) for end in ("source", "destination") for code in (200, 500)
         )
-        one.scrape(both + ISTIO.format("source", "embed", 200, 2 * count) + ISTIO.format("source", "embed", 429, count))
-    assert one.cell("svc_requests_per_second", SERVICE, "chat") == 4
-    assert one.cell("svc_success_ratio", SERVICE, "chat") == 0.5
-    assert one.cell("svc_failed_total", SERVICE, "chat") == 30
-    assert one.cell("svc_requests_per_second", SERVICE, "embed") == 6  # a gateway alone reports it
-    assert one.cell("svc_rate_limited_ratio", SERVICE, "embed") == pytest.approx(1 / 3)
-    assert one.cell("svc_failed_total", SERVICE, "embed") == 0
-    assert one.batch(SERVICE).entities[0].namespace == "n"
+        target.scrape(
+            both + ISTIO.format("source", "embed", 200, 2 * count) + ISTIO.format("source", "embed", 429, count)
+        )
+    assert target.cell("svc_requests_per_second", SERVICE, "chat") == 4
+    assert target.cell("svc_success_ratio", SERVICE, "chat") == 0.5
+    assert target.cell("svc_failed_total", SERVICE, "chat") == 30
+    assert target.cell("svc_requests_per_second", SERVICE, "embed") == 6  # a gateway alone reports it
+    assert target.cell("svc_rate_limited_ratio", SERVICE, "embed") == pytest.approx(1 / 3)
+    assert target.cell("svc_failed_total", SERVICE, "embed") == 0
+    assert target.batch(SERVICE).entities[0].namespace == "n"
 
 
 NPU = (
@@ -129,26 +131,26 @@ NPU = (
 
 
 def npu(one, healthy: int, percent: int, errors: int) -> str:
-    """The next page, with its own time on every line."""
+    """The next page, with a timestamp on every line."""
     return NPU.format(healthy, percent, errors, round((one.at.timestamp() + 15) * 1000))
 
 
 def test_a_failed_reading_is_not_a_value(bench) -> None:
-    one = bench("npu_exporter")
-    one.scrape(npu(one, 1, 50, 2))
-    assert one.cell("hw_accel_utilization_ratio", GPU) == 0.5
-    one.scrape(npu(one, 1, 50, 6))
-    assert one.cell("hw_accel_interconnect_errors_total", GPU) == 4
-    one.scrape(npu(one, -1, -1, -1))
+    target = bench("npu_exporter")
+    target.scrape(npu(target, 1, 50, 2))
+    assert target.cell("hw_accel_utilization_ratio", GPU) == 0.5
+    target.scrape(npu(target, 1, 50, 6))
+    assert target.cell("hw_accel_interconnect_errors_total", GPU) == 4
+    target.scrape(npu(target, -1, -1, -1))
     for signal in ("hw_accel_healthy", "hw_accel_utilization_ratio", "hw_accel_interconnect_errors_total"):
-        assert one.cell(signal, GPU) is CellStatus.UNTRUSTED
-    assert one.cell("hw_accel_interconnect_bytes_per_second", GPU) is CellStatus.UNTRUSTED  # no half of a sum
-    one.scrape(npu(one, 1, 40, 8))
-    assert one.cell("hw_accel_interconnect_errors_total", GPU) is CellStatus.UNTRUSTED  # since when?
-    assert one.cell("hw_accel_utilization_ratio", GPU) == 0.4
-    one.scrape(npu(one, 1, 40, 9))
-    assert one.cell("hw_accel_interconnect_errors_total", GPU) == 1
-    assert one.cell("hw_accel_fault_code", GPU) == 0  # the series is there only while there is a code
+        assert target.cell(signal, GPU) is CellStatus.UNTRUSTED
+    assert target.cell("hw_accel_interconnect_bytes_per_second", GPU) is CellStatus.UNTRUSTED  # no half of a sum
+    target.scrape(npu(target, 1, 40, 8))
+    assert target.cell("hw_accel_interconnect_errors_total", GPU) is CellStatus.UNTRUSTED  # since when?
+    assert target.cell("hw_accel_utilization_ratio", GPU) == 0.4
+    target.scrape(npu(target, 1, 40, 9))
+    assert target.cell("hw_accel_interconnect_errors_total", GPU) == 1
+    assert target.cell("hw_accel_fault_code", GPU) == 0  # the series is there only while there is a code
 
 
 def test_a_device_without_an_id_is_named_by_its_node(bench) -> None:
@@ -156,18 +158,18 @@ def test_a_device_without_an_id_is_named_by_its_node(bench) -> None:
         ("npu_exporter", 'npu_chip_info_power{id="3",vdie_id=""}'),
         ("amd", 'gpu_power_usage{gpu_id="3"}'),
     ):
-        one = bench(name, entity={"kind": "node", "name": "node-a"})
-        one.scrape(f"{series} 300\n")
-        assert one.cell("hw_accel_power_watts", GPU, "node-a/3") == 300
-        assert [(str(a), str(b)) for a, b in one.collected.edges] == [("node/node-a", "gpu/node-a/3")]
+        target = bench(name, entity={"kind": "node", "name": "node-a"})
+        target.scrape(f"{series} 300\n")
+        assert target.cell("hw_accel_power_watts", GPU, "node-a/3") == 300
+        assert [(str(a), str(b)) for a, b in target.collected.edges] == [("node/node-a", "gpu/node-a/3")]
 
 
 def test_a_sample_with_a_frozen_timestamp_is_stale(bench) -> None:
-    one = bench("npu_exporter")
-    page = npu(one, 1, 50, 2)
-    one.scrape(page)
-    one.scrape(page)
-    assert one.cell("hw_accel_utilization_ratio", GPU) is CellStatus.STALE
+    target = bench("npu_exporter")
+    page = npu(target, 1, 50, 2)
+    target.scrape(page)
+    target.scrape(page)
+    assert target.cell("hw_accel_utilization_ratio", GPU) is CellStatus.STALE
 
 
 MIG = "".join(
@@ -178,53 +180,53 @@ MIG = "".join(
 
 
 def test_a_mig_instance_belongs_to_its_gpu(bench) -> None:
-    one = bench("dcgm", entity={"kind": "node", "name": "node-a"})
-    one.scrape(MIG)
-    used = {name: one.cell("hw_accel_memory_used_bytes", GPU, name) / 2**20 for name in ("G", "G/1", "G/2")}
+    target = bench("dcgm", entity={"kind": "node", "name": "node-a"})
+    target.scrape(MIG)
+    used = {name: target.cell("hw_accel_memory_used_bytes", GPU, name) / 2**20 for name in ("G", "G/1", "G/2")}
     assert used == {"G": 4000, "G/1": 1000, "G/2": 3000}
-    assert one.cell("hw_accel_temperature_celsius", GPU, "G/2") == 55
-    assert one.cell("hw_accel_present", NODE) == 1
-    assert one.cell("hw_accel_seen", GPU, "G") == 1
-    edges = {(str(lower), str(upper)) for lower, upper in one.collected.edges}
+    assert target.cell("hw_accel_temperature_celsius", GPU, "G/2") == 55
+    assert target.cell("hw_accel_present", NODE) == 1
+    assert target.cell("hw_accel_seen", GPU, "G") == 1
+    edges = {(str(lower), str(upper)) for lower, upper in target.collected.edges}
     parts = {("gpu/G", "gpu/G/1"), ("gpu/G", "gpu/G/2")}
     assert edges == parts | {("node/node-a", "gpu/G"), ("gpu/G/1", "pod/n/a"), ("gpu/G/2", "pod/n/b")}
     # another layout of the same device: nothing is lost
-    one.scrape(MIG.replace('GPU_I_ID="2"', 'GPU_I_ID="5"'))
-    names = [entity.name for entity in one.batch(GPU).entities]
+    target.scrape(MIG.replace('GPU_I_ID="2"', 'GPU_I_ID="5"'))
+    names = [entity.name for entity in target.batch(GPU).entities]
     assert sorted(names) == ["G", "G/1", "G/5"]
-    assert one.cell("hw_accel_seen", GPU, "G") == 1
-    one.scrape("other 1\n")
-    assert one.cell("hw_accel_seen", GPU, "G") == 0
+    assert target.cell("hw_accel_seen", GPU, "G") == 1
+    target.scrape("other 1\n")
+    assert target.cell("hw_accel_seen", GPU, "G") == 0
 
 
 def test_triton_reports_quantiles_and_the_mean(bench) -> None:
-    one = bench("triton")
+    target = bench("triton")
     summary = "".join(
         f'nv_inference_request_summary_us{{model="m",version="1",quantile="{q}"}} {q}e6\n' for q in (0.5, 0.99)
     )
     for count in (0, 10):
-        one.scrape(
+        target.scrape(
             f'nv_inference_request_duration_us{{model="m",version="1"}} {count * 2_000_000}\n'
             f'nv_inference_request_success{{model="m",version="1"}} {count}\n{summary}'
         )
-    assert one.cell("engine_e2e_seconds") == 2.0
-    assert one.cell("engine_e2e_seconds@0.99") == pytest.approx(0.99)
-    assert one.cell("engine_e2e_seconds@0.9") is CellStatus.ABSENT
-    assert one.cell("engine_error_ratio") == 0  # before 24.04 a failure had no reason, and there was none
+    assert target.cell("engine_e2e_seconds") == 2.0
+    assert target.cell("engine_e2e_seconds@0.99") == pytest.approx(0.99)
+    assert target.cell("engine_e2e_seconds@0.9") is CellStatus.ABSENT
+    assert target.cell("engine_error_ratio") == 0  # before 24.04 a failure had no reason, and there was none
 
 
 def test_a_histogram_in_milliseconds_is_converted_to_seconds(bench) -> None:
-    one = bench("envoy")
+    target = bench("envoy")
     for count in (0, 4):
-        one.scrape(
+        target.scrape(
             "".join(
                 f'envoy_cluster_upstream_rq_time_bucket{{envoy_cluster_name="c",le="{bound}"}} {count}\n'
                 for bound in ("1000", "2500", "+Inf")
             )
             + f'envoy_cluster_upstream_rq_time_sum{{envoy_cluster_name="c"}} {count * 800}\n'
         )
-    assert one.cell("svc_latency_seconds#3", SERVICE) == 4  # up to 1 s
-    assert one.cell("svc_latency_seconds#-1", SERVICE) == pytest.approx(3.2)
+    assert target.cell("svc_latency_seconds#3", SERVICE) == 4  # up to 1 s
+    assert target.cell("svc_latency_seconds#-1", SERVICE) == pytest.approx(3.2)
 
 
 def test_every_fix_exists_in_both_languages() -> None:

@@ -23,15 +23,15 @@ signals:
 
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_packaged_adapters_are_valid(name) -> None:
-    found = adapter(name)
-    assert found.name == name
-    assert found.metric_names
-    for signal, rules in found.rules.items():
-        assert catalog.signal(signal).entity in found.entities
+    loaded = adapter(name)
+    assert loaded.name == name
+    assert loaded.metric_names
+    for signal, rules in loaded.rules.items():
+        assert catalog.signal(signal).entity in loaded.entities
         assert rules
-    for kind, keys in found.keys.items():
+    for kind, keys in loaded.keys.items():
         assert len(set(keys)) == len(keys), kind
-    assert SignalKey("target_up") in found.keys[found.target]
+    assert SignalKey("target_up") in loaded.keys[loaded.target]
 
 
 def test_required_signals_are_provided() -> None:
@@ -114,25 +114,25 @@ OLD = {
 
 @pytest.mark.parametrize("signal", OLD)
 def test_old_metric_names_of_vllm(bench, signal) -> None:
-    one = bench("vllm")
+    target = bench("vllm")
     name, value = OLD[signal]
-    one.scrape(f'{name}{{model_name="m"}} {value}\n')
-    assert one.cell(signal) == value
+    target.scrape(f'{name}{{model_name="m"}} {value}\n')
+    assert target.cell(signal) == value
 
 
 def test_the_newest_metric_name_wins(bench) -> None:
-    one = bench("vllm")
-    one.scrape("vllm:gpu_cache_usage_perc 0.1\nvllm:kv_cache_usage_perc 0.2\n")
-    assert one.cell("engine_kv_cache_usage_ratio") == 0.2
+    target = bench("vllm")
+    target.scrape("vllm:gpu_cache_usage_perc 0.1\nvllm:kv_cache_usage_perc 0.2\n")
+    assert target.cell("engine_kv_cache_usage_ratio") == 0.2
 
 
 def test_settings_in_labels(bench) -> None:
-    one = bench("vllm")
-    one.scrape('vllm:cache_config_info{block_size="16",num_gpu_blocks="1000",gpu_memory_utilization="0.92"} 1\n')
-    assert one.cell("engine_kv_cache_capacity_tokens") == 16_000
-    assert one.cell("engine_memory_reserved_ratio") == 0.92
-    one.scrape('vllm:cache_config_info{block_size="16",num_gpu_blocks="None"} 1\n')
-    assert str(one.cell("engine_kv_cache_capacity_tokens")) == "3"  # absent: None is no number
+    target = bench("vllm")
+    target.scrape('vllm:cache_config_info{block_size="16",num_gpu_blocks="1000",gpu_memory_utilization="0.92"} 1\n')
+    assert target.cell("engine_kv_cache_capacity_tokens") == 16_000
+    assert target.cell("engine_memory_reserved_ratio") == 0.92
+    target.scrape('vllm:cache_config_info{block_size="16",num_gpu_blocks="None"} 1\n')
+    assert str(target.cell("engine_kv_cache_capacity_tokens")) == "3"  # absent: None is no number
 
 
 KUBE = """\
@@ -156,38 +156,38 @@ kube_deployment_spec_replicas{namespace="n",deployment="d"} 4
 
 
 def test_signals_of_kube_state_metrics(bench) -> None:
-    one = bench("kube_state_metrics", entity={"kind": "cluster", "name": "test"})
-    one.scrape(KUBE)
-    assert one.cell("node_ready", EntityKind.NODE) == 1
-    assert one.cell("node_pressure", EntityKind.NODE) == 1
-    assert one.cell("node_accel_capacity", EntityKind.NODE) == 8
-    assert one.cell("node_accel_allocated_ratio", EntityKind.NODE, "a") == 0.25
-    assert one.cell("node_accel_allocated_ratio", EntityKind.NODE, "idle") == 0
-    assert one.cell("pod_phase", EntityKind.POD, "p") == 1
-    assert one.cell("pod_phase", EntityKind.POD, "q") == 3
-    assert one.cell("pod_waiting_reason", EntityKind.POD, "p") == 0
-    assert one.cell("pod_waiting_reason", EntityKind.POD, "q") == 3
-    assert one.cell("pod_unschedulable", EntityKind.POD, "p") == 0
-    assert one.cell("workload_available_ratio", EntityKind.WORKLOAD, "d") == 0.25
-    edges = {(str(lower), str(upper)) for lower, upper in one.collected.edges}
+    target = bench("kube_state_metrics", entity={"kind": "cluster", "name": "test"})
+    target.scrape(KUBE)
+    assert target.cell("node_ready", EntityKind.NODE) == 1
+    assert target.cell("node_pressure", EntityKind.NODE) == 1
+    assert target.cell("node_accel_capacity", EntityKind.NODE) == 8
+    assert target.cell("node_accel_allocated_ratio", EntityKind.NODE, "a") == 0.25
+    assert target.cell("node_accel_allocated_ratio", EntityKind.NODE, "idle") == 0
+    assert target.cell("pod_phase", EntityKind.POD, "p") == 1
+    assert target.cell("pod_phase", EntityKind.POD, "q") == 3
+    assert target.cell("pod_waiting_reason", EntityKind.POD, "p") == 0
+    assert target.cell("pod_waiting_reason", EntityKind.POD, "q") == 3
+    assert target.cell("pod_unschedulable", EntityKind.POD, "p") == 0
+    assert target.cell("workload_available_ratio", EntityKind.WORKLOAD, "d") == 0.25
+    edges = {(str(lower), str(upper)) for lower, upper in target.collected.edges}
     assert edges == {("node/a", "pod/n/p")}
 
 
 def test_container_rows_without_a_name_are_totals(bench) -> None:
-    one = bench("cadvisor", entity={"kind": "node", "name": "a"})
-    one.scrape(
+    target = bench("cadvisor", entity={"kind": "node", "name": "a"})
+    target.scrape(
         'container_memory_working_set_bytes{container="",pod="p",namespace="n"} 9\n'
         'container_memory_working_set_bytes{container="POD",pod="p",namespace="n"} 1\n'
         'container_memory_working_set_bytes{container="c",pod="p",namespace="n"} 4\n'
         'container_spec_memory_limit_bytes{container="c",pod="p",namespace="n"} 0\n'
     )
-    assert [entity.name for entity in one.batch(EntityKind.CONTAINER).entities] == ["p/c"]
-    assert one.cell("container_memory_working_set_bytes", EntityKind.CONTAINER) == 4
-    assert str(one.cell("container_memory_limit_ratio", EntityKind.CONTAINER)) == "1"  # undefined: no limit
+    assert [entity.name for entity in target.batch(EntityKind.CONTAINER).entities] == ["p/c"]
+    assert target.cell("container_memory_working_set_bytes", EntityKind.CONTAINER) == 4
+    assert str(target.cell("container_memory_limit_ratio", EntityKind.CONTAINER)) == "1"  # undefined: no limit
 
 
 def test_units_of_devices(bench) -> None:
-    one = bench("dcgm", entity={"kind": "node", "name": "a"})
+    target = bench("dcgm", entity={"kind": "node", "name": "a"})
     labels = '{gpu="0",UUID="GPU-a"}'
 
     def page(energy, thermal):
@@ -199,24 +199,24 @@ def test_units_of_devices(bench) -> None:
             f'DCGM_EXP_GPU_HEALTH_STATUS{{gpu="0",UUID="GPU-a",health_watch="MEM"}} 10\n'
         )
 
-    one.scrape(page(1_000_000, 0))
-    one.scrape(page(1_006_000, 3_000_000_000))
+    target.scrape(page(1_000_000, 0))
+    target.scrape(page(1_006_000, 3_000_000_000))
     gpu = EntityKind.GPU
-    assert one.cell("hw_accel_utilization_ratio", gpu) == 0.5
-    assert one.cell("hw_accel_memory_used_bytes", gpu) == 1024**3
-    assert one.cell("hw_accel_memory_used_ratio", gpu) == 0.25
-    assert one.cell("hw_accel_energy_joules_total", gpu) == 6
-    assert one.cell("hw_accel_throttle_thermal_ratio", gpu) == pytest.approx(0.2)
-    assert one.cell("hw_accel_core_clock_hertz", gpu) == 1.98e9
-    assert one.cell("hw_accel_healthy", gpu) == 0
+    assert target.cell("hw_accel_utilization_ratio", gpu) == 0.5
+    assert target.cell("hw_accel_memory_used_bytes", gpu) == 1024**3
+    assert target.cell("hw_accel_memory_used_ratio", gpu) == 0.25
+    assert target.cell("hw_accel_energy_joules_total", gpu) == 6
+    assert target.cell("hw_accel_throttle_thermal_ratio", gpu) == pytest.approx(0.2)
+    assert target.cell("hw_accel_core_clock_hertz", gpu) == 1.98e9
+    assert target.cell("hw_accel_healthy", gpu) == 0
 
 
 def test_devices_before_ampere_retire_pages_instead_of_rows(bench) -> None:
-    one = bench("dcgm", entity={"kind": "node", "name": "a"})
+    target = bench("dcgm", entity={"kind": "node", "name": "a"})
     row = 'DCGM_FI_DEV_RETIRED_DBE{gpu="0",UUID="GPU-a",modelName="Tesla T4"}'
-    one.scrape(f"{row} 3\n")
-    one.scrape(f"{row} 5\n")
-    assert one.cell("hw_accel_memory_retired_total", EntityKind.GPU) == 2
+    target.scrape(f"{row} 3\n")
+    target.scrape(f"{row} 5\n")
+    assert target.cell("hw_accel_memory_retired_total", EntityKind.GPU) == 2
 
 
 NODE = """\
@@ -241,32 +241,32 @@ node_infiniband_state_id{device="mlx5_1",port="1"} 1
 
 
 def test_units_of_a_node(bench) -> None:
-    one = bench("node_exporter", entity={"kind": "node", "name": "a"})
-    one.scrape(NODE.replace("IDLE", "100").replace("RECEIVED", "0"))
-    one.scrape(NODE.replace("IDLE", "106").replace("RECEIVED", "1500"))
+    target = bench("node_exporter", entity={"kind": "node", "name": "a"})
+    target.scrape(NODE.replace("IDLE", "100").replace("RECEIVED", "0"))
+    target.scrape(NODE.replace("IDLE", "106").replace("RECEIVED", "1500"))
     node = EntityKind.NODE
-    assert one.cell("node_cpu_utilization_ratio", node) == pytest.approx(0.6)
-    assert one.cell("node_memory_available_ratio", node) == 0.25
-    assert one.cell("node_filesystem_available_ratio", node) == 0.1
-    assert one.cell("node_network_bytes_per_second", node) == 100
-    assert one.cell("hw_link_up", EntityKind.PORT, "a/mlx5_0/1") == 1
-    assert one.cell("hw_link_up", EntityKind.PORT, "a/mlx5_1/1") == 0
+    assert target.cell("node_cpu_utilization_ratio", node) == pytest.approx(0.6)
+    assert target.cell("node_memory_available_ratio", node) == 0.25
+    assert target.cell("node_filesystem_available_ratio", node) == 0.1
+    assert target.cell("node_network_bytes_per_second", node) == 100
+    assert target.cell("hw_link_up", EntityKind.PORT, "a/mlx5_0/1") == 1
+    assert target.cell("hw_link_up", EntityKind.PORT, "a/mlx5_1/1") == 0
 
 
 def test_the_adapter_of_the_guide_reads_its_page(bench) -> None:
     page = (Path(__file__).parents[3] / "docs/howto/add-an-engine.md").read_text(encoding="utf-8")
     text = next(block for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if "adapter: acme " in block)
-    one = bench("acme", text=text)
+    target = bench("acme", text=text)
     for tokens in (100, 250):
-        one.scrape(
+        target.scrape(
             f"acme_running 3\nacme_queue_length 2\nacme_tokens_total {tokens}\n"
             f'acme_requests_total{{code="200"}} {tokens}\n'
             f'acme_first_token_ms_bucket{{le="250"}} {tokens}\nacme_first_token_ms_bucket{{le="+Inf"}} {tokens}\n'
         )
-    assert one.cell("engine_requests_waiting") == 2
-    assert one.cell("engine_generation_tokens_per_second") == 10
-    assert one.cell("engine_error_ratio") == 0
-    assert one.cell("engine_ttft_seconds#8") == 150  # up to 0.25 s
+    assert target.cell("engine_requests_waiting") == 2
+    assert target.cell("engine_generation_tokens_per_second") == 10
+    assert target.cell("engine_error_ratio") == 0
+    assert target.cell("engine_ttft_seconds#8") == 150  # up to 0.25 s
 
 
 @pytest.mark.parametrize(

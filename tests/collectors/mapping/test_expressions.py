@@ -1,8 +1,7 @@
-"""What each adapter tells is what a real Prometheus answers to the signal's expression on the same two pages.
+"""Signals of each adapter equal the results of a real Prometheus on the same two pages.
 
-``expressions.yaml`` holds for each system and signal the PromQL that defines it. ``as`` stands where our
-entity is another one than the expression's, or where one page cannot hold what Prometheus joins; ``why``
-says the reason.
+``expressions.yaml`` defines each signal of each system in PromQL. ``as`` is set if our entity differs from the one
+of the expression, or if one page cannot contain what Prometheus joins; ``why`` is the reason.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def requested(tmp_path_factory):
 
 @pytest.fixture(scope="module", autouse=True)
 def any_value():
-    """Numbers are drawn so that no two terms cancel out, not so that a share lies below 1."""
+    """Random numbers such that no terms cancel out; ratios may exceed 1."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(catalog.Signal, "plausible", (-np.inf, np.inf))
         yield
@@ -51,11 +50,11 @@ def benches(bench):
     found = {}
     for system, path in FILES.items():
         case = EXPRESSIONS[system]
-        one = bench(system, **({"entity": case["entity"]} if "entity" in case else {}))
+        target = bench(system, **({"entity": case["entity"]} if "entity" in case else {}))
         for page in pages(path):
-            at = one.at.timestamp() + INTERVAL_SECONDS
-            one.scrape(stamped(page, at) if case.get("stamped") else page)
-        found[system] = one
+            at = target.at.timestamp() + INTERVAL_SECONDS
+            target.scrape(stamped(page, at) if case.get("stamped") else page)
+        found[system] = target
     return found
 
 
@@ -103,7 +102,7 @@ def test_signals_equal_promql_results(system, signal, requested, benches) -> Non
 
 
 def _quantiles_agree(one, signal: str, wanted: list[float], quantile: float) -> None:
-    """After two scrapes: in the bucket of the ladder where Prometheus' answer lies, or in one beside it."""
+    """After two scrapes: in the bucket of the Prometheus result, or in a neighbouring one."""
     known = catalog.signal(signal)
     batch = one.batch(known.entity)
     columns = [batch.keys.index(key) for key in known.bucket_keys[:-1]]
@@ -119,7 +118,7 @@ def _quantiles_agree(one, signal: str, wanted: list[float], quantile: float) -> 
 
 
 def _since_start_agrees(one, signal: str, quantile: float, wanted: list[float]) -> None:
-    """From a single page: the very number, unless it lies below the first bound."""
+    """From a single page: the exact number, unless it is below the first bound."""
     found = one.normaliser.since_start(one.target, one.page)
     rows = sorted((row.value, row.below) for row in found if (row.signal, row.quantile) == (signal, quantile))
     assert len(rows) == len(wanted)

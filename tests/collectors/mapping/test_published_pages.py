@@ -1,4 +1,4 @@
-"""What doctor says of whole pages: no core signal is missing without a reason.
+"""Coverage of whole pages: no core signal is missing without a reason.
 
 Pages of the simulated engines have every family of real ones (``tests/simulator/test_pages_engines_real.py``).
 Published pages of other projects are looked at where ``OUTRIDER_DATA`` names them.
@@ -52,13 +52,13 @@ PUBLISHED = {
 
 
 def missing_core(name: str, text: str) -> set[str]:
-    found = check_coverage(adapter(name), Parser().parse((text if text.endswith("\n") else f"{text}\n").encode()))
+    coverage = check_coverage(adapter(name), Parser().parse((text if text.endswith("\n") else f"{text}\n").encode()))
     for language in ("en", "zh"):
-        for one in found.as_dict(language)["missing"]:
+        for one in coverage.as_dict(language)["missing"]:
             assert one["fix"], one
             assert "collect.fix" not in one["fix"], one
-    assert found.present
-    return {one.signal for one in found.missing if one.expected and catalog.signal(one.signal).tier == "core"}
+    assert coverage.present
+    return {one.signal for one in coverage.missing if one.expected and catalog.signal(one.signal).tier == "core"}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,4 +1,4 @@
-"""Whose metrics these are."""
+"""Detection of the adapter from metric names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A change of a device's fault code is an event; a sticky one after a restart is none."""
+"""A changed fault code is an event; a sticky one after a restart is not."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def codes(collected):
 def test_a_change_to_a_code_is_an_event(bench) -> None:
     one = node(bench)
     assert codes(one.scrape(page(("GPU-a", 0), ("GPU-b", 0)))) == []
-    found = one.scrape(page(("GPU-a", 0), ("GPU-b", 79))).events
-    assert [(event.entity.kind, event.entity.name, event.code) for event in found] == [(EntityKind.GPU, "GPU-b", "79")]
-    assert found[0].kind is EventKind.XID
-    assert found[0].attributes == {"message": "m79"}
-    assert found[0].at == one.at
+    events = one.scrape(page(("GPU-a", 0), ("GPU-b", 79))).events
+    assert [(event.entity.kind, event.entity.name, event.code) for event in events] == [(EntityKind.GPU, "GPU-b", "79")]
+    assert events[0].kind is EventKind.XID
+    assert events[0].attributes == {"message": "m79"}
+    assert events[0].at == one.at
     assert codes(one.scrape(page(("GPU-a", 0), ("GPU-b", 79)))) == []
     assert codes(one.scrape(page(("GPU-a", 0), ("GPU-b", 48)))) == [("GPU-b", "48")]
     assert codes(one.scrape(page(("GPU-a", 0), ("GPU-b", 0)))) == []
@@ -131,8 +131,8 @@ def test_a_fault_before_the_first_scrape_is_not_an_event(bench) -> None:
 def test_afids_keep_their_severity_and_are_not_xids(bench) -> None:
     one = ascend(bench)
     one.scrape(HEALTHY)
-    found = one.scrape(HEALTHY + 'gpu_afid_errors{id="0",afid_index="0",severity="FATAL"} 79\n').events
-    assert [(event.code, event.attributes) for event in found] == [("afid:79", {"severity": "FATAL"})]
+    events = one.scrape(HEALTHY + 'gpu_afid_errors{id="0",afid_index="0",severity="FATAL"} 79\n').events
+    assert [(event.code, event.attributes) for event in events] == [("afid:79", {"severity": "FATAL"})]
 
 
 def test_a_second_code_of_a_device_is_reported(bench) -> None:
@@ -148,18 +148,18 @@ npu_chip_info_health_status{{id="0",vdie_id="V0"}} {healthy}
 
 
 def test_all_codes_of_an_ascend_device_are_reported(bench) -> None:
-    one = bench("npu_exporter", entity={"kind": "node", "name": "node-0"})
-    assert codes(one.scrape(NPU.format(healthy=1))) == []
+    target = bench("npu_exporter", entity={"kind": "node", "name": "node-0"})
+    assert codes(target.scrape(NPU.format(healthy=1))) == []
     names = ("npu_chip_info_error_code", "npu_chip_info_error_code_1", "npu_chip_info_error_code_9")
     numbers = (2164753923, 1090014720, 18)
     lines = [
         f'{name}{{id="0",vdie_id="V0",pod_name="chat-0"}} {code}\n' for name, code in zip(names, numbers, strict=True)
     ]
-    found = one.scrape(NPU.format(healthy=0) + "".join(lines))
-    assert codes(found) == [("V0", "ascend:81078603"), ("V0", "ascend:40F84E00"), ("V0", "ascend:12")]
-    assert found.events[1].attributes == {"pod": "chat-0"}
-    assert codes(one.scrape(NPU.format(healthy=0) + "".join(lines[1:]))) == []
-    assert codes(one.scrape(NPU.format(healthy=0) + "".join(lines))) == [("V0", "ascend:81078603")]
+    events = target.scrape(NPU.format(healthy=0) + "".join(lines))
+    assert codes(events) == [("V0", "ascend:81078603"), ("V0", "ascend:40F84E00"), ("V0", "ascend:12")]
+    assert events.events[1].attributes == {"pod": "chat-0"}
+    assert codes(target.scrape(NPU.format(healthy=0) + "".join(lines[1:]))) == []
+    assert codes(target.scrape(NPU.format(healthy=0) + "".join(lines))) == [("V0", "ascend:81078603")]
 
 
 AMD = 'gpu_gfx_activity{gpu_uuid="A0",gpu_id="0",gpu_compute_partition_type="cpx"} 5\n'
@@ -168,12 +168,12 @@ AFID = 'gpu_afid_errors{gpu_uuid="A0",gpu_id="0",afid_index="0",severity="FATAL"
 
 @pytest.mark.parametrize("prefix", ["", "amd_"])
 def test_amd_codes_are_reported_with_the_exporter_prefix_too(bench, prefix: str) -> None:
-    one = bench("amd", entity={"kind": "node", "name": "node-0"})
-    assert codes(one.scrape(prefix + AMD)) == []
-    found = one.scrape(prefix + AMD + prefix + AFID)
-    assert codes(found) == [("A0", "afid:24")]
-    (gpu,) = [entity for entity in found.labels if entity.kind is EntityKind.GPU]
-    assert found.labels[gpu]["partition_mode"] == "cpx"
+    target = bench("amd", entity={"kind": "node", "name": "node-0"})
+    assert codes(target.scrape(prefix + AMD)) == []
+    events = target.scrape(prefix + AMD + prefix + AFID)
+    assert codes(events) == [("A0", "afid:24")]
+    (gpu,) = [entity for entity in events.labels if entity.kind is EntityKind.GPU]
+    assert events.labels[gpu]["partition_mode"] == "cpx"
 
 
 def test_a_code_after_a_gap_reports_its_earliest_start(bench) -> None:

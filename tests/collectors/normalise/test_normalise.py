@@ -1,4 +1,4 @@
-"""What the status of a cell says, and that nothing is claimed which a page does not tell."""
+"""Cell statuses: no value without support on the exposition page."""
 
 from __future__ import annotations
 
@@ -57,144 +57,144 @@ def test_increases_use_the_actual_interval(bench) -> None:
 
 
 def test_the_first_of_two_equal_series_counts(bench) -> None:
-    one = bench("vllm")
+    target = bench("vllm")
     again = 'vllm:num_requests_running{engine="0"} 9\n'
-    one.scrape(engine(running="1", more=again))
-    one.scrape(engine(running="1", more=again))
-    assert one.cell("engine_requests_running") == 1
-    assert one.batch(EntityKind.REPLICA).trust is TrustVerdict.DUPLICATE
-    one.scrape(engine(running="1"))
-    assert one.batch(EntityKind.REPLICA).trust is TrustVerdict.FRESH
+    target.scrape(engine(running="1", more=again))
+    target.scrape(engine(running="1", more=again))
+    assert target.cell("engine_requests_running") == 1
+    assert target.batch(EntityKind.REPLICA).trust is TrustVerdict.DUPLICATE
+    target.scrape(engine(running="1"))
+    assert target.batch(EntityKind.REPLICA).trust is TrustVerdict.FRESH
 
 
 def test_a_page_with_a_frozen_heartbeat_is_stale(bench) -> None:
-    one = bench("vllm")
+    target = bench("vllm")
 
     def page(cpu) -> str:
         return engine(tokens=5, more=f"process_cpu_seconds_total {cpu}\n")
 
     for cpu in (1.0, 1.1, 1.1):
-        one.scrape(page(cpu), after=15)
-        assert one.batch(EntityKind.REPLICA).trust is TrustVerdict.FRESH
-        assert one.cell("engine_requests_running") == 1
-    one.scrape(page(1.1), after=15)
-    assert one.batch(EntityKind.REPLICA).trust is TrustVerdict.FROZEN
-    assert one.cell("engine_requests_running") is CellStatus.STALE
-    assert one.cell("engine_generation_tokens_total") is CellStatus.STALE
-    one.scrape(page(1.2), after=15)
-    assert one.batch(EntityKind.REPLICA).trust is TrustVerdict.FRESH
-    assert one.cell("engine_requests_running") == 1
+        target.scrape(page(cpu), after=15)
+        assert target.batch(EntityKind.REPLICA).trust is TrustVerdict.FRESH
+        assert target.cell("engine_requests_running") == 1
+    target.scrape(page(1.1), after=15)
+    assert target.batch(EntityKind.REPLICA).trust is TrustVerdict.FROZEN
+    assert target.cell("engine_requests_running") is CellStatus.STALE
+    assert target.cell("engine_generation_tokens_total") is CellStatus.STALE
+    target.scrape(page(1.2), after=15)
+    assert target.batch(EntityKind.REPLICA).trust is TrustVerdict.FRESH
+    assert target.cell("engine_requests_running") == 1
 
 
 def test_a_ratio_without_events_is_undefined_and_not_absent(bench) -> None:
-    one = bench("vllm")
-    one.scrape(engine())
-    one.scrape(engine())
-    assert one.cell("engine_prefix_cache_hit_ratio") is CellStatus.UNDEFINED
-    assert one.cell("engine_error_ratio") is CellStatus.UNDEFINED
-    assert one.cell("engine_generation_tokens_total") == 0
-    assert one.batch(EntityKind.REPLICA).trust is TrustVerdict.FRESH  # an idle engine stands still
+    target = bench("vllm")
+    target.scrape(engine())
+    target.scrape(engine())
+    assert target.cell("engine_prefix_cache_hit_ratio") is CellStatus.UNDEFINED
+    assert target.cell("engine_error_ratio") is CellStatus.UNDEFINED
+    assert target.cell("engine_generation_tokens_total") == 0
+    assert target.batch(EntityKind.REPLICA).trust is TrustVerdict.FRESH  # an idle engine stands still
 
 
 def test_a_decreasing_counter_resets_only_its_cell(bench) -> None:
-    one = bench("vllm")
-    one.scrape(engine(tokens=500, queries=10, hits=5))
-    one.scrape(engine(tokens=20, queries=20, hits=6))
-    assert one.cell("engine_generation_tokens_total") is CellStatus.RESET
-    assert one.cell("engine_generation_tokens_per_second") is CellStatus.RESET
-    assert one.cell("engine_prefix_cache_hit_ratio") == pytest.approx(0.1)
-    assert one.batch(EntityKind.REPLICA).trust is TrustVerdict.RESET
-    one.scrape(engine(tokens=50, queries=20, hits=6))
-    assert one.cell("engine_generation_tokens_total") == 30
+    target = bench("vllm")
+    target.scrape(engine(tokens=500, queries=10, hits=5))
+    target.scrape(engine(tokens=20, queries=20, hits=6))
+    assert target.cell("engine_generation_tokens_total") is CellStatus.RESET
+    assert target.cell("engine_generation_tokens_per_second") is CellStatus.RESET
+    assert target.cell("engine_prefix_cache_hit_ratio") == pytest.approx(0.1)
+    assert target.batch(EntityKind.REPLICA).trust is TrustVerdict.RESET
+    target.scrape(engine(tokens=50, queries=20, hits=6))
+    assert target.cell("engine_generation_tokens_total") == 30
 
 
 def test_a_new_process_resets_counters_even_if_they_grew(bench) -> None:
-    one = bench("vllm")
-    one.scrape(engine(tokens=5, started=1000))
-    one.scrape(engine(tokens=500, started=2000))
-    assert one.cell("engine_generation_tokens_total") is CellStatus.RESET
-    assert one.cell("engine_requests_running") == 1
-    one.scrape(engine(tokens=600, started=2000))
-    assert one.cell("engine_generation_tokens_total") == 100
+    target = bench("vllm")
+    target.scrape(engine(tokens=5, started=1000))
+    target.scrape(engine(tokens=500, started=2000))
+    assert target.cell("engine_generation_tokens_total") is CellStatus.RESET
+    assert target.cell("engine_requests_running") == 1
+    target.scrape(engine(tokens=600, started=2000))
+    assert target.cell("engine_generation_tokens_total") == 100
 
 
 def test_a_missing_metric_is_absent(bench) -> None:
-    one = bench("vllm")
-    one.scrape(engine())
-    assert one.cell("engine_spec_decode_accept_ratio") is CellStatus.ABSENT
-    assert one.cell("engine_requests_waiting") is CellStatus.ABSENT
+    target = bench("vllm")
+    target.scrape(engine())
+    assert target.cell("engine_spec_decode_accept_ratio") is CellStatus.ABSENT
+    assert target.cell("engine_requests_waiting") is CellStatus.ABSENT
 
 
 def test_nan_on_the_page(bench) -> None:
-    one = bench("vllm")
-    one.scrape(engine(running="NaN", kv="NaN"))
-    assert one.cell("engine_requests_running") is CellStatus.UNTRUSTED
-    assert one.cell("engine_kv_cache_usage_ratio") is CellStatus.UNDEFINED
-    one.scrape(engine(tokens="NaN"))
-    assert one.cell("engine_generation_tokens_total") is CellStatus.UNTRUSTED
-    one.scrape(engine(tokens=7))
-    assert one.cell("engine_generation_tokens_total") is CellStatus.UNTRUSTED  # the increase since NaN
+    target = bench("vllm")
+    target.scrape(engine(running="NaN", kv="NaN"))
+    assert target.cell("engine_requests_running") is CellStatus.UNTRUSTED
+    assert target.cell("engine_kv_cache_usage_ratio") is CellStatus.UNDEFINED
+    target.scrape(engine(tokens="NaN"))
+    assert target.cell("engine_generation_tokens_total") is CellStatus.UNTRUSTED
+    target.scrape(engine(tokens=7))
+    assert target.cell("engine_generation_tokens_total") is CellStatus.UNTRUSTED  # the increase since NaN
 
 
 def test_a_labelled_child_of_an_engine_starts_from_zero(bench) -> None:
-    one = bench("vllm")
+    target = bench("vllm")
     ok = 'http_requests_total{handler="/v1/completions",method="POST",status="2xx"} 4\n'
-    one.scrape(engine(more=ok))
-    one.scrape(engine(more=ok + 'http_requests_total{handler="/v1/completions",method="POST",status="5xx"} 3\n'))
-    assert one.cell("engine_http_requests_total") == 3
-    assert one.cell("engine_http_failed_total") == 3
+    target.scrape(engine(more=ok))
+    target.scrape(engine(more=ok + 'http_requests_total{handler="/v1/completions",method="POST",status="5xx"} 3\n'))
+    assert target.cell("engine_http_requests_total") == 3
+    assert target.cell("engine_http_failed_total") == 3
     probes = 'http_requests_total{handler="/metrics",method="GET",status="5xx"} 9\n'
-    one.scrape(engine(more=ok + probes))
-    assert one.cell("engine_http_requests_total") == 0  # /metrics is no generation endpoint
-    assert one.cell("engine_http_failed_total") == 0
+    target.scrape(engine(more=ok + probes))
+    assert target.cell("engine_http_requests_total") == 0  # /metrics is no generation endpoint
+    assert target.cell("engine_http_failed_total") == 0
 
 
 def test_a_returning_device_has_no_increase(bench) -> None:
     page = 'DCGM_FI_DEV_GPU_TEMP{{gpu="0",UUID="GPU-a"}} 40\n{more}'
     errors = 'DCGM_FI_DEV_GPU_TEMP{gpu="1",UUID="GPU-b"} 40\nDCGM_FI_DEV_ECC_DBE_VOL_TOTAL{gpu="1",UUID="GPU-b"} 12\n'
-    one = bench("dcgm", entity={"kind": "node", "name": "node-0"})
-    one.scrape(page.format(more=""))
-    one.scrape(page.format(more=errors))
-    assert one.cell("hw_accel_ecc_uncorrectable_total", EntityKind.GPU, "GPU-b") is CellStatus.ABSENT
-    one.scrape(page.format(more=errors))
-    assert one.cell("hw_accel_ecc_uncorrectable_total", EntityKind.GPU, "GPU-b") == 0
+    target = bench("dcgm", entity={"kind": "node", "name": "node-0"})
+    target.scrape(page.format(more=""))
+    target.scrape(page.format(more=errors))
+    assert target.cell("hw_accel_ecc_uncorrectable_total", EntityKind.GPU, "GPU-b") is CellStatus.ABSENT
+    target.scrape(page.format(more=errors))
+    assert target.cell("hw_accel_ecc_uncorrectable_total", EntityKind.GPU, "GPU-b") == 0
 
 
 def test_a_lost_accelerator_is_absent_for_a_while(bench) -> None:
     both = "".join(f'DCGM_FI_DEV_GPU_TEMP{{gpu="{n}",UUID="GPU-{n}",Hostname="h"}} 40\n' for n in range(2))
-    one = bench("dcgm", entity={"kind": "node", "name": "node-0"})
-    one.scrape(both)
-    assert one.cell("hw_accel_present", EntityKind.NODE) == 2
-    one.scrape(both.splitlines(keepends=True)[0])
-    assert one.cell("hw_accel_present", EntityKind.NODE) == 1
-    assert one.cell("hw_accel_seen", EntityKind.GPU, "GPU-0") == 1
-    assert one.cell("hw_accel_seen", EntityKind.GPU, "GPU-1") == 0
-    assert one.cell("hw_accel_temperature_celsius", EntityKind.GPU, "GPU-1") is CellStatus.ABSENT
-    assert one.batch(EntityKind.GPU).trust is TrustVerdict.PARTIAL
-    one.scrape("")
-    assert one.cell("hw_accel_present", EntityKind.NODE) == 0
-    assert one.cell("hw_accel_seen", EntityKind.GPU, "GPU-0") == 0
-    one.scrape(both.splitlines(keepends=True)[0], after=24 * 3600)
-    assert one.cell("hw_accel_seen", EntityKind.GPU, "GPU-0") == 1
-    assert one.cell("hw_accel_seen", EntityKind.GPU, "GPU-1") == 0, "a lost device is not forgotten"
-    assert one.batch(EntityKind.GPU).trust is TrustVerdict.PARTIAL
+    target = bench("dcgm", entity={"kind": "node", "name": "node-0"})
+    target.scrape(both)
+    assert target.cell("hw_accel_present", EntityKind.NODE) == 2
+    target.scrape(both.splitlines(keepends=True)[0])
+    assert target.cell("hw_accel_present", EntityKind.NODE) == 1
+    assert target.cell("hw_accel_seen", EntityKind.GPU, "GPU-0") == 1
+    assert target.cell("hw_accel_seen", EntityKind.GPU, "GPU-1") == 0
+    assert target.cell("hw_accel_temperature_celsius", EntityKind.GPU, "GPU-1") is CellStatus.ABSENT
+    assert target.batch(EntityKind.GPU).trust is TrustVerdict.PARTIAL
+    target.scrape("")
+    assert target.cell("hw_accel_present", EntityKind.NODE) == 0
+    assert target.cell("hw_accel_seen", EntityKind.GPU, "GPU-0") == 0
+    target.scrape(both.splitlines(keepends=True)[0], after=24 * 3600)
+    assert target.cell("hw_accel_seen", EntityKind.GPU, "GPU-0") == 1
+    assert target.cell("hw_accel_seen", EntityKind.GPU, "GPU-1") == 0, "a lost device is not forgotten"
+    assert target.batch(EntityKind.GPU).trust is TrustVerdict.PARTIAL
 
 
 def test_a_lost_accelerator_keeps_its_row_until_it_returns_or_is_replaced(bench) -> None:
     row = 'DCGM_FI_DEV_GPU_TEMP{{gpu="{n}",UUID="GPU-{n}",Hostname="h",pod="p",namespace="s"}} 40\n'
-    one = bench("dcgm", entity={"kind": "node", "name": "node-0"})
-    one.scrape(row.format(n=0) + row.format(n=1))
+    target = bench("dcgm", entity={"kind": "node", "name": "node-0"})
+    target.scrape(row.format(n=0) + row.format(n=1))
     lost, pod = EntityRef("test", EntityKind.GPU, None, "GPU-1"), EntityRef("test", EntityKind.POD, "s", "p")
-    assert (lost, pod) in one.collected.edges
-    one.scrape(row.format(n=0))
-    assert (lost, pod) in one.collected.edges
-    assert one.collected.labels[lost]["lost"] == "true"
-    one.scrape(row.format(n=0) + row.format(n=1))
-    assert "lost" not in one.collected.labels[lost]
-    one.scrape(row.format(n=0))
-    one.scrape(row.format(n=0) + row.format(n=2))
-    assert (lost, pod) not in one.collected.edges
-    assert lost not in one.batch(EntityKind.GPU).entities
+    assert (lost, pod) in target.collected.edges
+    target.scrape(row.format(n=0))
+    assert (lost, pod) in target.collected.edges
+    assert target.collected.labels[lost]["lost"] == "true"
+    target.scrape(row.format(n=0) + row.format(n=1))
+    assert "lost" not in target.collected.labels[lost]
+    target.scrape(row.format(n=0))
+    target.scrape(row.format(n=0) + row.format(n=2))
+    assert (lost, pod) not in target.collected.edges
+    assert lost not in target.batch(EntityKind.GPU).entities
 
 
 def test_other_entities_that_disappear_are_dropped_after_a_while(bench) -> None:
@@ -202,24 +202,24 @@ def test_other_entities_that_disappear_are_dropped_after_a_while(bench) -> None:
     both += "".join(
         f'kube_pod_status_ready{{namespace="s",pod="p-{n}",uid="{n}",condition="true"}} 1\n' for n in range(2)
     )
-    one = bench("kube_state_metrics", entity={"kind": "cluster", "name": "test"})
-    one.scrape(both)
+    target = bench("kube_state_metrics", entity={"kind": "cluster", "name": "test"})
+    target.scrape(both)
     left = "".join(line for line in both.splitlines(keepends=True) if "p-0" in line)
-    one.scrape(left)
-    names = {entity.name for entity in one.batch(EntityKind.POD).entities}
+    target.scrape(left)
+    names = {entity.name for entity in target.batch(EntityKind.POD).entities}
     assert names == {"p-0", "p-1"}
-    assert one.batch(EntityKind.POD).trust is TrustVerdict.PARTIAL, "the page may be cut"
-    one.scrape(left, after=150)
-    assert one.batch(EntityKind.POD).trust is TrustVerdict.FRESH, "pods leave on purpose"
-    one.scrape(left, after=16 * 60)
-    assert {entity.name for entity in one.batch(EntityKind.POD).entities} == {"p-0"}
+    assert target.batch(EntityKind.POD).trust is TrustVerdict.PARTIAL, "the page may be cut"
+    target.scrape(left, after=150)
+    assert target.batch(EntityKind.POD).trust is TrustVerdict.FRESH, "pods leave on purpose"
+    target.scrape(left, after=16 * 60)
+    assert {entity.name for entity in target.batch(EntityKind.POD).entities} == {"p-0"}
 
 
 def test_an_empty_page_of_an_exporter_never_seen_counts_nothing(bench) -> None:
-    one = bench("dcgm", entity={"kind": "node", "name": "node-0"})
-    one.scrape("")
-    assert one.cell("target_up", EntityKind.NODE) == 1
-    assert one.cell("hw_accel_present", EntityKind.NODE) is CellStatus.ABSENT
+    target = bench("dcgm", entity={"kind": "node", "name": "node-0"})
+    target.scrape("")
+    assert target.cell("target_up", EntityKind.NODE) == 1
+    assert target.cell("hw_accel_present", EntityKind.NODE) is CellStatus.ABSENT
 
 
 def test_a_failed_scrape_makes_every_known_entity_absent(bench) -> None:
@@ -241,48 +241,48 @@ def test_a_failed_scrape_makes_every_known_entity_absent(bench) -> None:
 
 
 def test_a_target_that_never_responded_has_its_own_row(bench) -> None:
-    one = bench("dcgm", entity={"kind": "node", "name": "node-0"})
-    one.fail(CollectReason.TIMEOUT)
-    assert one.cell("target_up", EntityKind.NODE) == 0
-    assert one.cell("target_failure_code", EntityKind.NODE) == 2
-    assert {batch.kind for batch in one.collected.batches} == {EntityKind.NODE, EntityKind.WORKLOAD}
+    target = bench("dcgm", entity={"kind": "node", "name": "node-0"})
+    target.fail(CollectReason.TIMEOUT)
+    assert target.cell("target_up", EntityKind.NODE) == 0
+    assert target.cell("target_failure_code", EntityKind.NODE) == 2
+    assert {batch.kind for batch in target.collected.batches} == {EntityKind.NODE, EntityKind.WORKLOAD}
 
 
 def test_increases_after_a_gap_cover_the_whole_gap(bench) -> None:
-    one = bench("vllm")
-    one.scrape(engine(tokens=100))
-    one.fail()
-    one.scrape(engine(tokens=400))
-    assert one.cell("engine_generation_tokens_total") == 300
-    assert one.cell("engine_generation_tokens_per_second") == 10
-    assert one.batch(EntityKind.REPLICA).interval_seconds == 30
+    target = bench("vllm")
+    target.scrape(engine(tokens=100))
+    target.fail()
+    target.scrape(engine(tokens=400))
+    assert target.cell("engine_generation_tokens_total") == 300
+    assert target.cell("engine_generation_tokens_per_second") == 10
+    assert target.batch(EntityKind.REPLICA).interval_seconds == 30
 
 
 def test_a_backward_clock_step_invalidates_only_increases(bench) -> None:
-    one = bench("vllm")
-    one.scrape(engine(tokens=100))
-    one.scrape(engine(tokens=200, running="4"), after=-30)
-    assert one.cell("engine_requests_running") == 4
-    assert one.cell("engine_generation_tokens_total") is CellStatus.UNTRUSTED
-    assert one.cell("engine_error_ratio") is CellStatus.UNTRUSTED
-    assert one.batch(EntityKind.REPLICA).trust is TrustVerdict.CLOCK_STEP
-    one.scrape(engine(tokens=250))
-    assert one.cell("engine_generation_tokens_total") == 50
+    target = bench("vllm")
+    target.scrape(engine(tokens=100))
+    target.scrape(engine(tokens=200, running="4"), after=-30)
+    assert target.cell("engine_requests_running") == 4
+    assert target.cell("engine_generation_tokens_total") is CellStatus.UNTRUSTED
+    assert target.cell("engine_error_ratio") is CellStatus.UNTRUSTED
+    assert target.batch(EntityKind.REPLICA).trust is TrustVerdict.CLOCK_STEP
+    target.scrape(engine(tokens=250))
+    assert target.cell("engine_generation_tokens_total") == 50
 
 
 def test_health_and_load_are_absent_if_not_requested(bench) -> None:
-    one = bench("vllm")
-    one.scrape(engine())
-    assert one.cell("engine_health_ok") is CellStatus.ABSENT
-    assert one.cell("engine_inflight_requests") is CellStatus.ABSENT
-    one.scrape(engine(), probed=True, health=503)
-    assert one.cell("engine_health_ok") == 0
-    one.scrape(engine(), probed=True, health=200)
-    assert one.cell("engine_inflight_requests") is CellStatus.ABSENT  # no /load
+    target = bench("vllm")
+    target.scrape(engine())
+    assert target.cell("engine_health_ok") is CellStatus.ABSENT
+    assert target.cell("engine_inflight_requests") is CellStatus.ABSENT
+    target.scrape(engine(), probed=True, health=503)
+    assert target.cell("engine_health_ok") == 0
+    target.scrape(engine(), probed=True, health=200)
+    assert target.cell("engine_inflight_requests") is CellStatus.ABSENT  # no /load
     for no_endpoint in (404, 405, 401):
-        one.scrape(engine(), probed=True, health=no_endpoint)
-        assert one.cell("engine_health_ok") is CellStatus.ABSENT
-        assert one.cell("engine_up") == 1
+        target.scrape(engine(), probed=True, health=no_endpoint)
+        assert target.cell("engine_health_ok") is CellStatus.ABSENT
+        assert target.cell("engine_up") == 1
 
 
 CONTAINER = 'container_cpu_usage_seconds_total{{container="c",pod="p",namespace="n"}} {cpu} {stamp}\n'
@@ -290,43 +290,43 @@ MEMORY = 'container_memory_working_set_bytes{{container="c",pod="p",namespace="n
 
 
 def stamped(cpu, seconds) -> str:
-    """A page of cAdvisor whose lines are about an instant so many seconds behind the first scrape."""
+    """A cAdvisor page with timestamps ``seconds`` after the first scrape."""
     stamp = round((START.timestamp() + seconds) * 1000)
     return CONTAINER.format(cpu=cpu, stamp=stamp) + MEMORY.format(memory=5, stamp=stamp)
 
 
 def test_frozen_timestamps_are_stale(bench) -> None:
-    one = bench("cadvisor", entity={"kind": "node", "name": "node-0"})
-    one.scrape(stamped(10, 0))
-    one.scrape(stamped(10, 0))
-    assert one.cell("container_memory_working_set_bytes", EntityKind.CONTAINER) is CellStatus.STALE
-    assert one.cell("container_cpu_usage_cores", EntityKind.CONTAINER) is CellStatus.STALE
-    assert one.batch(EntityKind.CONTAINER).trust is TrustVerdict.STALE
-    one.scrape(stamped(16, 12))
-    assert one.cell("container_cpu_usage_cores", EntityKind.CONTAINER) == 0.5  # 6 s of CPU in its own 12 s
-    assert one.cell("container_memory_working_set_bytes", EntityKind.CONTAINER) == 5
+    target = bench("cadvisor", entity={"kind": "node", "name": "node-0"})
+    target.scrape(stamped(10, 0))
+    target.scrape(stamped(10, 0))
+    assert target.cell("container_memory_working_set_bytes", EntityKind.CONTAINER) is CellStatus.STALE
+    assert target.cell("container_cpu_usage_cores", EntityKind.CONTAINER) is CellStatus.STALE
+    assert target.batch(EntityKind.CONTAINER).trust is TrustVerdict.STALE
+    target.scrape(stamped(16, 12))
+    assert target.cell("container_cpu_usage_cores", EntityKind.CONTAINER) == 0.5  # 6 s of CPU in its own 12 s
+    assert target.cell("container_memory_working_set_bytes", EntityKind.CONTAINER) == 5
 
 
 @pytest.mark.parametrize("off", [-3600, 3600])
 def test_samples_of_another_time_are_stale(bench, off: int) -> None:
-    one = bench("cadvisor", entity={"kind": "node", "name": "node-0"})
-    one.scrape(stamped(10, off))
-    assert one.cell("container_memory_working_set_bytes", EntityKind.CONTAINER) is CellStatus.STALE
-    assert one.batch(EntityKind.CONTAINER).trust is TrustVerdict.STALE
-    assert one.watch().values[0, -1] == TrustVerdict.STALE.code
-    one.scrape(stamped(16, off + 15))
-    assert one.cell("container_cpu_usage_cores", EntityKind.CONTAINER) is CellStatus.STALE
-    assert one.batch(EntityKind.CONTAINER).trust is TrustVerdict.STALE
-    one.scrape(stamped(22, 30))
-    one.scrape(stamped(28, 45))
-    assert one.cell("container_memory_working_set_bytes", EntityKind.CONTAINER) == 5
+    target = bench("cadvisor", entity={"kind": "node", "name": "node-0"})
+    target.scrape(stamped(10, off))
+    assert target.cell("container_memory_working_set_bytes", EntityKind.CONTAINER) is CellStatus.STALE
+    assert target.batch(EntityKind.CONTAINER).trust is TrustVerdict.STALE
+    assert target.watch().values[0, -1] == TrustVerdict.STALE.code
+    target.scrape(stamped(16, off + 15))
+    assert target.cell("container_cpu_usage_cores", EntityKind.CONTAINER) is CellStatus.STALE
+    assert target.batch(EntityKind.CONTAINER).trust is TrustVerdict.STALE
+    target.scrape(stamped(22, 30))
+    target.scrape(stamped(28, 45))
+    assert target.cell("container_memory_working_set_bytes", EntityKind.CONTAINER) == 5
 
 
 def test_samples_of_a_file_may_have_any_time(bench) -> None:
-    one = bench("cadvisor", entity={"kind": "node", "name": "node-0"})
-    one.scrape(stamped(10, -86400), saved=True)
-    assert one.cell("container_memory_working_set_bytes", EntityKind.CONTAINER) == 5
-    assert one.batch(EntityKind.CONTAINER).trust is TrustVerdict.FRESH
+    target = bench("cadvisor", entity={"kind": "node", "name": "node-0"})
+    target.scrape(stamped(10, -86400), saved=True)
+    assert target.cell("container_memory_working_set_bytes", EntityKind.CONTAINER) == 5
+    assert target.batch(EntityKind.CONTAINER).trust is TrustVerdict.FRESH
 
 
 def histogram(counts, total, name="vllm:time_to_first_token_seconds", bounds=("0.1", "0.25", "+Inf")) -> str:
@@ -335,43 +335,43 @@ def histogram(counts, total, name="vllm:time_to_first_token_seconds", bounds=("0
 
 
 def test_bucket_increases_use_the_fixed_bounds(bench) -> None:
-    one = bench("vllm")
-    one.scrape(engine(more=histogram((1, 2, 3), 5.0)))
-    assert one.cell("engine_ttft_seconds#7") is CellStatus.ABSENT
-    one.scrape(engine(more=histogram((4, 9, 11), 9.0)))
+    target = bench("vllm")
+    target.scrape(engine(more=histogram((1, 2, 3), 5.0)))
+    assert target.cell("engine_ttft_seconds#7") is CellStatus.ABSENT
+    target.scrape(engine(more=histogram((4, 9, 11), 9.0)))
     bounds = catalog.signal("engine_ttft_seconds").bounds
-    batch = one.batch(EntityKind.REPLICA)
-    found = [one.cell(f"engine_ttft_seconds#{n}") for n in range(len(bounds) + 1)]
-    assert found[bounds.index(0.1)] == 3
-    assert found[bounds.index(0.25)] == 4
-    assert found[bounds.index(0.5)] == 1  # all that is known of it: above 0.25
-    assert sum(found) == 8
-    assert one.cell("engine_ttft_seconds#-1") == 4.0
-    assert batch.keys[: len(batch.keys)] == one.normaliser.adapter("vllm").keys[EntityKind.REPLICA]
+    batch = target.batch(EntityKind.REPLICA)
+    values = [target.cell(f"engine_ttft_seconds#{n}") for n in range(len(bounds) + 1)]
+    assert values[bounds.index(0.1)] == 3
+    assert values[bounds.index(0.25)] == 4
+    assert values[bounds.index(0.5)] == 1  # all that is known of it: above 0.25
+    assert sum(values) == 8
+    assert target.cell("engine_ttft_seconds#-1") == 4.0
+    assert batch.keys[: len(batch.keys)] == target.normaliser.adapter("vllm").keys[EntityKind.REPLICA]
 
 
 def test_a_recreated_counter_is_a_reset_at_any_value(bench) -> None:
-    one = bench("vllm")
+    target = bench("vllm")
 
     def page(tokens, born) -> str:
         return engine(tokens=tokens, finished=4, more=f'vllm:generation_tokens_created{{engine="0"}} {born}\n')
 
-    one.scrape(page(5, 100.0))
-    one.scrape(page(9, 100.0))
-    assert one.cell("engine_generation_tokens_total") == 4
-    one.scrape(page(50, 130.0))
-    assert one.cell("engine_generation_tokens_total") is CellStatus.RESET
-    assert one.cell("engine_requests_finished_total") == 0  # which has no birth of its own
-    one.scrape(page(60, 130.0))
-    assert one.cell("engine_generation_tokens_total") == 10
+    target.scrape(page(5, 100.0))
+    target.scrape(page(9, 100.0))
+    assert target.cell("engine_generation_tokens_total") == 4
+    target.scrape(page(50, 130.0))
+    assert target.cell("engine_generation_tokens_total") is CellStatus.RESET
+    assert target.cell("engine_requests_finished_total") == 0  # which has no birth of its own
+    target.scrape(page(60, 130.0))
+    assert target.cell("engine_generation_tokens_total") == 10
 
 
 def test_decreasing_buckets_are_not_a_histogram(bench) -> None:
-    one = bench("vllm")
-    one.scrape(engine(more=histogram((0, 0, 0), 0.0)))
-    one.scrape(engine(more=histogram((10, 4, 15), 9.5)))
-    columns = [key for key in one.batch(EntityKind.REPLICA).keys if key.name == "engine_ttft_seconds"]
-    assert {one.cell(str(key)) for key in columns if key.bucket is not None} == {CellStatus.UNTRUSTED}
+    target = bench("vllm")
+    target.scrape(engine(more=histogram((0, 0, 0), 0.0)))
+    target.scrape(engine(more=histogram((10, 4, 15), 9.5)))
+    columns = [key for key in target.batch(EntityKind.REPLICA).keys if key.name == "engine_ttft_seconds"]
+    assert {target.cell(str(key)) for key in columns if key.bucket is not None} == {CellStatus.UNTRUSTED}
 
 
 def test_a_histogram_without_inf_uses_its_count(bench) -> None:
@@ -379,8 +379,10 @@ def test_a_histogram_without_inf_uses_its_count(bench) -> None:
     pages = [histogram(counts, 0.0) for counts in ((0, 0, 0), (4, 9, 30))]
     for page in pages:
         one.scrape(engine(more="".join(line for line in page.splitlines(True) if "+Inf" not in line)))
-    found = [one.cell(f"engine_ttft_seconds#{n}") for n in range(len(catalog.signal("engine_ttft_seconds").bounds) + 1)]
-    assert sum(found) == 30
+    values = [
+        one.cell(f"engine_ttft_seconds#{n}") for n in range(len(catalog.signal("engine_ttft_seconds").bounds) + 1)
+    ]
+    assert sum(values) == 30
     other = bench("vllm", name="target-1")
     for page in pages:
         other.scrape(
@@ -390,34 +392,34 @@ def test_a_histogram_without_inf_uses_its_count(bench) -> None:
 
 
 def test_a_partial_histogram_is_rejected(bench) -> None:
-    one = bench("vllm")
-    one.scrape(engine(more=histogram((4, 9, 11), 9.0)))
-    one.scrape(engine(more=histogram((5, 9, 9), 9.5)))
-    columns = [key for key in one.batch(EntityKind.REPLICA).keys if key.name == "engine_ttft_seconds"]
-    assert {one.cell(str(key)) for key in columns} == {CellStatus.RESET}
+    target = bench("vllm")
+    target.scrape(engine(more=histogram((4, 9, 11), 9.0)))
+    target.scrape(engine(more=histogram((5, 9, 9), 9.5)))
+    columns = [key for key in target.batch(EntityKind.REPLICA).keys if key.name == "engine_ttft_seconds"]
+    assert {target.cell(str(key)) for key in columns} == {CellStatus.RESET}
 
 
 def test_custom_buckets_are_interpolated_like_promql(bench) -> None:
-    one = bench("vllm")
+    target = bench("vllm")
     bounds = ("0.07", "0.3", "5000", "+Inf")
-    one.scrape(engine(more=histogram((0, 0, 0, 0), 0, bounds=bounds)))
-    one.scrape(engine(more=histogram((70, 300, 5000, 5010), 0, bounds=bounds)))
+    target.scrape(engine(more=histogram((0, 0, 0, 0), 0, bounds=bounds)))
+    target.scrape(engine(more=histogram((70, 300, 5000, 5010), 0, bounds=bounds)))
     ladder = catalog.signal("engine_ttft_seconds").bounds
-    found = [one.cell(f"engine_ttft_seconds#{bucket}") for bucket in range(len(ladder) + 1)]
-    assert found[ladder.index(0.06)] == 0  # of the first bucket only its bound is known
-    assert found[ladder.index(0.08)] == pytest.approx(70 + 10)
-    assert found[ladder.index(0.5)] == pytest.approx(50 + 4700 * 0.2 / 4999.7)
-    assert sum(found) == pytest.approx(5010)
+    values = [target.cell(f"engine_ttft_seconds#{bucket}") for bucket in range(len(ladder) + 1)]
+    assert values[ladder.index(0.06)] == 0  # of the first bucket only its bound is known
+    assert values[ladder.index(0.08)] == pytest.approx(70 + 10)
+    assert values[ladder.index(0.5)] == pytest.approx(50 + 4700 * 0.2 / 4999.7)
+    assert sum(values) == pytest.approx(5010)
 
 
 def test_values_above_the_last_bound_are_one_bucket_above_it(bench) -> None:
-    one = bench("vllm")
+    target = bench("vllm")
     bounds = ("5", "10", "+Inf")
-    one.scrape(engine(more=histogram((0, 0, 0), 0, bounds=bounds)))
-    one.scrape(engine(more=histogram((0, 4, 10), 0, bounds=bounds)))
+    target.scrape(engine(more=histogram((0, 0, 0), 0, bounds=bounds)))
+    target.scrape(engine(more=histogram((0, 4, 10), 0, bounds=bounds)))
     ladder = catalog.signal("engine_ttft_seconds").bounds
-    assert one.cell(f"engine_ttft_seconds#{ladder.index(20)}") == 6
-    assert one.cell(f"engine_ttft_seconds#{len(ladder)}") == 0
+    assert target.cell(f"engine_ttft_seconds#{ladder.index(20)}") == 6
+    assert target.cell(f"engine_ttft_seconds#{len(ladder)}") == 0
 
 
 @pytest.mark.parametrize(
@@ -432,9 +434,9 @@ def test_values_above_the_last_bound_are_one_bucket_above_it(bench) -> None:
     ],
 )
 def test_impossible_values_are_untrusted(bench, line, signal, wanted) -> None:
-    one = bench("vllm")
-    one.scrape(line + "\n")
-    assert one.cell(signal) == wanted
+    target = bench("vllm")
+    target.scrape(line + "\n")
+    assert target.cell(signal) == wanted
 
 
 def test_every_signal_with_bounds_has_zero_within_them() -> None:
@@ -444,13 +446,16 @@ def test_every_signal_with_bounds_has_zero_within_them() -> None:
 
 
 def test_cumulative_quantiles_are_for_one_off_reads_only(bench) -> None:
-    one = bench("vllm")
-    one.scrape(engine(tokens=50, more=histogram((1, 2, 3), 5.0)))
-    found = {since.quantile: (since.value, since.above) for since in one.normaliser.since_start(one.target, one.page)}
-    assert found[0.5] == (pytest.approx(0.175), False)
-    assert found[0.99] == (0.25, True)
-    one.scrape(engine(tokens=60))
-    assert one.cell("engine_generation_tokens_total") == 10  # the look left no trace
+    target = bench("vllm")
+    target.scrape(engine(tokens=50, more=histogram((1, 2, 3), 5.0)))
+    values = {
+        since.quantile: (since.value, since.above)
+        for since in target.normaliser.since_start(target.target, target.page)
+    }
+    assert values[0.5] == (pytest.approx(0.175), False)
+    assert values[0.99] == (0.25, True)
+    target.scrape(engine(tokens=60))
+    assert target.cell("engine_generation_tokens_total") == 10  # the look left no trace
 
 
 def test_every_rank_of_an_engine_is_a_separate_replica(bench) -> None:
@@ -471,31 +476,31 @@ def test_every_rank_of_an_engine_is_a_separate_replica(bench) -> None:
 
 
 def test_series_may_appear_disappear_and_change_order(bench) -> None:
-    one = bench("vllm")
-    one.scrape(engine(tokens=10, finished=4))
+    target = bench("vllm")
+    target.scrape(engine(tokens=10, finished=4))
     lines = engine(tokens=15, finished=9).splitlines(keepends=True)
-    one.scrape("".join(reversed(lines)))
-    assert one.cell("engine_generation_tokens_total") == 5
-    assert one.cell("engine_requests_finished_total") == 5
+    target.scrape("".join(reversed(lines)))
+    assert target.cell("engine_generation_tokens_total") == 5
+    assert target.cell("engine_requests_finished_total") == 5
 
 
 def test_edges_and_labels_of_device_pages(bench) -> None:
     page = 'DCGM_FI_DEV_GPU_TEMP{gpu="3",UUID="GPU-a",modelName="H100",Hostname="x",pod="p",namespace="ml"} 40\n'
-    one = bench("dcgm", entity={"kind": "node", "name": "node-0"})
-    one.scrape(page)
+    target = bench("dcgm", entity={"kind": "node", "name": "node-0"})
+    target.scrape(page)
     node = EntityRef("test", EntityKind.NODE, None, "node-0")
     gpu = EntityRef("test", EntityKind.GPU, None, "GPU-a")
-    assert set(one.collected.edges) == {(node, gpu), (gpu, EntityRef("test", EntityKind.POD, "ml", "p"))}
-    assert one.collected.labels[gpu]["index"] == "3"
-    assert one.collected.labels[gpu]["gpu_type"] == "H100"
+    assert set(target.collected.edges) == {(node, gpu), (gpu, EntityRef("test", EntityKind.POD, "ml", "p"))}
+    assert target.collected.labels[gpu]["index"] == "3"
+    assert target.collected.labels[gpu]["gpu_type"] == "H100"
 
 
 def test_old_and_new_label_spellings_of_devices(bench) -> None:
-    one = bench("dcgm", entity={"kind": "node", "name": "node-0"})
-    one.scrape('DCGM_FI_DEV_GPU_TEMP{gpu="0",uuid="GPU-a",hostname="x",pod_name="p",pod_namespace="ml"} 40\n')
-    assert one.cell("hw_accel_temperature_celsius", EntityKind.GPU, "GPU-a") == 40
-    assert one.cell("hw_accel_present", EntityKind.NODE) == 1
-    assert EntityRef("test", EntityKind.POD, "ml", "p") in {upper for _, upper in one.collected.edges}
+    target = bench("dcgm", entity={"kind": "node", "name": "node-0"})
+    target.scrape('DCGM_FI_DEV_GPU_TEMP{gpu="0",uuid="GPU-a",hostname="x",pod_name="p",pod_namespace="ml"} 40\n')
+    assert target.cell("hw_accel_temperature_celsius", EntityKind.GPU, "GPU-a") == 40
+    assert target.cell("hw_accel_present", EntityKind.NODE) == 1
+    assert EntityRef("test", EntityKind.POD, "ml", "p") in {upper for _, upper in target.collected.edges}
 
 
 def test_the_monitoring_entity_is_labelled(bench) -> None:
@@ -529,24 +534,24 @@ signals:
 
 def test_operators_of_adapter_expressions(bench, monkeypatch) -> None:
     monkeypatch.setattr(catalog.Signal, "plausible", (-float("inf"), float("inf")))
-    one = bench("odd", text=OPERATORS, entity={"kind": "node", "name": "n"})
+    target = bench("odd", text=OPERATORS, entity={"kind": "node", "name": "n"})
     page = (
         'cpu{c="0"} 0.2\ncpu{c="1"} 0.6\nfree{disk="a"} 5\nsize{disk="a"} 10\nfree{disk="b"} 1\nsize{disk="b"} 10\n'
         'free{disk="c"} 0\nsize{disk="c"} 0\nold 7\nlimit 7\ndrift -0.5\nin 1\nout 2\n'
     )
-    one.scrape(page)
+    target.scrape(page)
     node = EntityKind.NODE
-    assert one.cell("node_cpu_utilization_ratio", node) == pytest.approx(0.4)
-    assert one.cell("node_memory_available_ratio", node) == pytest.approx(0.3)  # of the disks that have a size
-    assert one.cell("node_filesystem_available_ratio", node) == 0.5
-    assert one.cell("node_disk_busy_ratio", node) == pytest.approx(1.4)
-    assert one.cell("node_pressure", node) == 1
-    assert one.cell("node_clock_offset_seconds", node) == 0.5
-    assert one.cell("node_network_bytes_per_second", node) == 3
-    assert one.cell("node_network_errors_per_second", node) == pytest.approx(0.8 - 7)
-    one.scrape("in 1\nlimit 7\n")
-    assert one.cell("node_network_bytes_per_second", node) is CellStatus.ABSENT  # half of a sum is no sum
-    assert one.cell("node_pressure", node) is CellStatus.ABSENT
+    assert target.cell("node_cpu_utilization_ratio", node) == pytest.approx(0.4)
+    assert target.cell("node_memory_available_ratio", node) == pytest.approx(0.3)  # of the disks that have a size
+    assert target.cell("node_filesystem_available_ratio", node) == 0.5
+    assert target.cell("node_disk_busy_ratio", node) == pytest.approx(1.4)
+    assert target.cell("node_pressure", node) == 1
+    assert target.cell("node_clock_offset_seconds", node) == 0.5
+    assert target.cell("node_network_bytes_per_second", node) == 3
+    assert target.cell("node_network_errors_per_second", node) == pytest.approx(0.8 - 7)
+    target.scrape("in 1\nlimit 7\n")
+    assert target.cell("node_network_bytes_per_second", node) is CellStatus.ABSENT  # half of a sum is no sum
+    assert target.cell("node_pressure", node) is CellStatus.ABSENT
 
 
 def test_one_compilation_serves_many_targets(bench) -> None:

@@ -1,4 +1,4 @@
-"""Several pages that speak of one service."""
+"""Several exposition pages of one service."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ VLLM = (
 
 
 def reported(*pages: tuple[str, str, str]) -> dict[tuple[str, str], float]:
-    """(service, signal) -> value after two rounds of pages (adapter, before, after); one batch a cell may speak."""
+    """(service, signal) -> value after two scrapes of pages (adapter, before, after); one batch per cell."""
     targets = []
     for number, (adapter, _, _) in enumerate(pages):
         kind = "replica" if adapter in {"vllm", "ray_serve"} else "service"
@@ -44,13 +44,13 @@ def reported(*pages: tuple[str, str, str]) -> dict[tuple[str, str], float]:
         bodies = [page[turn].encode() for page in pages]
         scrapes = [Scrape(target, at, body, None, 0.0) for target, body in zip(targets, bodies, strict=True)]
         collected = collector.absorb(scrapes, at)
-    found: dict[tuple[str, str], float] = {}
+    cells: dict[tuple[str, str], float] = {}
     for batch in (one for one in collected.batches if one.kind is EntityKind.SERVICE):
         for row, column in np.argwhere(batch.status == CellStatus.PRESENT):
             key = batch.entities[row].name, str(batch.keys[column])
-            assert key not in found, f"two batches speak of {key}"
-            found[key] = float(batch.values[row, column])
-    return found
+            assert key not in cells, f"two batches speak of {key}"
+            cells[key] = float(batch.values[row, column])
+    return cells
 
 
 def istio(answered: int, failed: int) -> tuple[str, str, str]:
@@ -65,10 +65,10 @@ def vllm(requests: int) -> tuple[str, str, str]:
 
 
 def test_parts_of_the_traffic_are_added_up() -> None:
-    found = reported(istio(60, 0), istio(20, 20))
-    assert found["chat", "svc_requests_per_second"] == pytest.approx(100 / 15)
-    assert found["chat", "svc_success_ratio"] == pytest.approx(0.8)
-    assert found["chat", "svc_failed_total"] == 20
+    cells = reported(istio(60, 0), istio(20, 20))
+    assert cells["chat", "svc_requests_per_second"] == pytest.approx(100 / 15)
+    assert cells["chat", "svc_success_ratio"] == pytest.approx(0.8)
+    assert cells["chat", "svc_failed_total"] == 20
 
 
 def test_gateway_values_precede_replica_values() -> None:
@@ -88,19 +88,19 @@ def test_buckets_of_several_gateways_are_merged_and_members_are_not() -> None:
         'envoy_cluster_membership_healthy{{envoy_cluster_name="chat"}} {1}\n'
         'envoy_cluster_upstream_rq_active{{envoy_cluster_name="chat"}} 5\n'
     )
-    found = reported(*(("envoy", page.format(0, members), page.format(8, members)) for members in (4, 3)))
-    assert found["chat", "svc_latency_seconds#3"] == 16
-    assert found["chat", "svc_ready_backends"] == 4
-    assert found["chat", "svc_inflight_requests"] == 10
+    cells = reported(*(("envoy", page.format(0, members), page.format(8, members)) for members in (4, 3)))
+    assert cells["chat", "svc_latency_seconds#3"] == 16
+    assert cells["chat", "svc_ready_backends"] == 4
+    assert cells["chat", "svc_inflight_requests"] == 10
 
 
 def test_a_mean_is_weighted_by_the_requests_of_its_page() -> None:
     page = 'vllm:num_incoming_requests_total {0}\nvllm:avg_itl{{server="s"}} {1}\n'
-    found = reported(
+    cells = reported(
         *(("vllm_router", page.format(0, mean), page.format(count, mean)) for count, mean in ((30, 0.1), (10, 0.5)))
     )
-    assert {service for service, _ in found} == {"target-0", "target-1"}  # two routers, two services
-    assert found["target-0", "svc_tpot_seconds"] == 0.1
+    assert {service for service, _ in cells} == {"target-0", "target-1"}  # two routers, two services
+    assert cells["target-0", "svc_tpot_seconds"] == 0.1
 
 
 def test_replicas_without_an_up_signal_are_not_down() -> None:
@@ -113,7 +113,7 @@ def test_replicas_without_an_up_signal_are_not_down() -> None:
 
 
 def test_a_fleet_gateway_reports_only_known_services() -> None:
-    """Pages of a simulated fleet with engines of two kinds: every one is read, and names fit together."""
+    """Pages of a simulated fleet with two engine types: all are read with consistent names."""
     spec = default_spec()
     kinds = zip(spec.services, ("sglang", "tgi"), strict=True)
     services = tuple(replace(service, engine_kind=kind) for service, kind in kinds)

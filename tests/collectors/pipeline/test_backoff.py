@@ -1,4 +1,4 @@
-"""A target that hangs is scraped less often; no other target is, and never an engine."""
+"""Only hanging targets are scraped less often, and never an engine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENGINE, EXPORTER = targets_of(
 
 
 class Failing:
-    """Every attempt fails in the same way; ``requested`` has target and time of each."""
+    """Fails every scrape; ``requested`` has the target and time of each."""
 
     def __init__(self, reason: str, retry_after: timedelta | None = None) -> None:
         self.error = CollectError("no", reason=reason, retry_after=retry_after)
@@ -36,15 +36,15 @@ class Failing:
 
 
 def rounds(fetcher: Failing, count: int) -> list[list[bool]]:
-    """For each round and target whether it was reported up."""
+    """True per cycle and target if it was reported up."""
 
     async def run() -> list[list[bool]]:
         collector = ScrapeManager([ENGINE, EXPORTER], fetcher)
-        found = []
+        collected = []
         for number in range(count):
             await collector.collect(AT + number * STEP)
-            found.append([bool(one.up) for one in collector.health])
-        return found
+            collected.append([bool(one.up) for one in collector.health])
+        return collected
 
     return asyncio.run(run())
 

@@ -1,4 +1,4 @@
-"""A page of another system, or an empty one, is not taken for a healthy target."""
+"""Pages of another system and empty pages are not a healthy target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A round closes at its deadline; what comes late is handed over in the next one."""
+"""A cycle ends at its deadline; late scrapes are delivered in the next one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAGE = "vllm:num_requests_running 3\nvllm:generation_tokens_total {tokens}\nvllm
 
 
 class Fetched:
-    """Answers at once, except the target named ``slow``, which waits to be let go."""
+    """Responds at once, except for the target ``slow``, which waits for a release."""
 
     def __init__(self) -> None:
         self.gate = asyncio.Event()
@@ -60,9 +60,9 @@ def test_one_cycle_gives_batches_services_and_topology() -> None:
         await collector.collect(AT)
         return collector, await collector.collect(AT + STEP)
 
-    collector, found = asyncio.run(run())
-    assert up(found) == {"a": 1, "b": 1}
-    service = next(batch for batch in found.batches if batch.kind is EntityKind.SERVICE)
+    collector, collected = asyncio.run(run())
+    assert up(collected) == {"a": 1, "b": 1}
+    service = next(batch for batch in collected.batches if batch.kind is EntityKind.SERVICE)
     column = service.keys.index(SignalKey("svc_generation_tokens_total"))
     assert service.values[0, column] == 30
     topology = collector.topology(AT)
@@ -97,7 +97,7 @@ def test_a_late_target_is_delivered_next_cycle_and_delays_no_other() -> None:
 
 
 class Broken(Fetched):
-    """Falls over at the target named ``bad``, as only a fault of ours can make a scraper do."""
+    """Raises an internal error for the target ``bad``."""
 
     async def scrape_one(self, target, *, at):
         if target.name == "bad":
@@ -108,12 +108,12 @@ class Broken(Fetched):
 def test_an_error_of_one_target_is_its_failed_scrape_logged_once() -> None:
     async def run():
         collector = ScrapeManager(targets("a", "bad"), Broken())
-        found = [await collector.collect(AT + number * STEP) for number in range(3)]
-        return found, collector
+        collected = [await collector.collect(AT + number * STEP) for number in range(3)]
+        return collected, collector
 
     with structlog.testing.capture_logs() as logs:
         rounds, collector = asyncio.run(run())
-    assert [up(found) for found in rounds] == [{"a": 1, "bad": 0}] * 3
+    assert [up(collected) for collected in rounds] == [{"a": 1, "bad": 0}] * 3
     health = collector.health[1]
     assert (health.up, health.reason) == (False, CollectReason.OTHER)
     assert health.error == "bad: the scrape failed (OverflowError: int too large to convert to float)"
@@ -123,8 +123,8 @@ def test_an_error_of_one_target_is_its_failed_scrape_logged_once() -> None:
 
 def test_a_page_that_cannot_be_parsed_is_a_failed_scrape() -> None:
     collector = ScrapeManager(targets("a"))
-    found = collector.absorb([Scrape(collector.targets[0], AT, b"a 1\nb", None, 0.01)], AT)
-    assert up(found) == {"a": 0}
+    collected = collector.absorb([Scrape(collector.targets[0], AT, b"a 1\nb", None, 0.01)], AT)
+    assert up(collected) == {"a": 0}
     health = collector.health[0]
     assert (health.up, health.reason, health.samples) == (False, CollectReason.TRUNCATED, None)
     assert health.error.startswith("a: the page is truncated")
@@ -160,9 +160,9 @@ def test_a_thousand_pages_share_one_layout() -> None:
     collector = ScrapeManager(many)
     for number in range(2):
         body = PAGE.format(tokens=number * 5).encode()
-        found = collector.absorb([Scrape(one, AT + number * STEP, body, None, 0.0) for one in many], AT)
+        collected = collector.absorb([Scrape(one, AT + number * STEP, body, None, 0.0) for one in many], AT)
     assert len(collector.parser._layouts) == 1
-    service = next(batch for batch in found.batches if batch.kind is EntityKind.SERVICE)
+    service = next(batch for batch in collected.batches if batch.kind is EntityKind.SERVICE)
     assert service.values[0, service.keys.index(SignalKey("svc_generation_tokens_total"))] == 5000
     assert np.isfinite(service.values).any()
 

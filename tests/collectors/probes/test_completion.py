@@ -1,4 +1,4 @@
-"""The generation probe against a server that streams, and against each way in which one can misbehave."""
+"""The completion probe against a streaming server and against each kind of failure."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def endpoint(handler: Handler, **more: Handler):
 
 
 def chunk(delta: object = None, *, finish: str | None = None, **more: object) -> bytes:
-    """One line of a stream as servers write it."""
+    """One line of a completion stream."""
     choice = {"index": 0, "delta": delta or {}, "finish_reason": finish}
     return b"data: " + json.dumps({"object": "chat.completion.chunk", "choices": [choice], **more}).encode() + b"\n\n"
 
@@ -85,8 +85,8 @@ def run_probe(
         async with endpoint(handler, **more) as url:
             probe_request = ProbeRequest("chat", SERVICE, timeout=timedelta(seconds=seconds))
             probe = CompletionProbe(probe_request, url, question or CompletionRequest(model="m"))
-            found = [await probe.run(AT) for _ in range(times)]
-            return found[-1]
+            result = [await probe.run(AT) for _ in range(times)]
+            return result[-1]
 
     return asyncio.run(whole())
 
@@ -96,15 +96,15 @@ def idle(seconds: float, **more) -> CompletionRequest:
 
 
 def test_a_valid_completion_is_timed_per_token() -> None:
-    found = run_probe(streaming(GOOD[0], 0.05, *(part for piece in GOOD[1:6] for part in (piece, 0.02)), *GOOD[6:]))
-    assert (found.outcome, found.message, found.tokens, found.status) == (Outcome.OK, "", 5, 200)
-    assert found.ttft_seconds is not None
-    assert found.itl_seconds is not None
-    assert found.e2e_seconds is not None
-    assert 0.05 <= found.ttft_seconds < found.e2e_seconds
-    assert found.itl_seconds >= 0.02
-    assert found.e2e_seconds >= found.ttft_seconds + 4 * found.itl_seconds - 0.001
-    assert found.at == AT
+    result = run_probe(streaming(GOOD[0], 0.05, *(part for piece in GOOD[1:6] for part in (piece, 0.02)), *GOOD[6:]))
+    assert (result.outcome, result.message, result.tokens, result.status) == (Outcome.OK, "", 5, 200)
+    assert result.ttft_seconds is not None
+    assert result.itl_seconds is not None
+    assert result.e2e_seconds is not None
+    assert 0.05 <= result.ttft_seconds < result.e2e_seconds
+    assert result.itl_seconds >= 0.02
+    assert result.e2e_seconds >= result.ttft_seconds + 4 * result.itl_seconds - 0.001
+    assert result.at == AT
 
 
 def test_the_request_is_short_streamed_and_counted() -> None:
@@ -183,19 +183,19 @@ def test_keep_alive_comments_are_not_tokens() -> None:
 
 
 def test_a_stream_that_stops_after_some_tokens_has_stalled() -> None:
-    found = run_probe(streaming(*GOOD[:4], hang=True), question=idle(0.15))
-    assert found.outcome is Outcome.STALLED
-    assert found.tokens == 3
-    assert found.ttft_seconds is not None
+    result = run_probe(streaming(*GOOD[:4], hang=True), question=idle(0.15))
+    assert result.outcome is Outcome.STALLED
+    assert result.tokens == 3
+    assert result.ttft_seconds is not None
 
 
 def test_a_stream_still_running_at_the_timeout() -> None:
     slow = [part for number in range(100) for part in (chunk({"content": f"w{number} "}), 0.05)]
-    found = run_probe(streaming(*slow), seconds=1.5, question=idle(1))
-    assert found.outcome is Outcome.UNFINISHED
-    assert found.tokens is not None
-    assert found.tokens > 1
-    assert found.outcome.success is False
+    result = run_probe(streaming(*slow), seconds=1.5, question=idle(1))
+    assert result.outcome is Outcome.UNFINISHED
+    assert result.tokens is not None
+    assert result.tokens > 1
+    assert result.outcome.success is False
 
 
 def test_a_slow_completion_is_a_reported_success() -> None:
@@ -232,10 +232,10 @@ def test_a_slow_completion_is_a_reported_success() -> None:
     ],
 )  # fmt: skip
 def test_each_failure_has_its_outcome(handler: Handler, outcome: Outcome, expected: str) -> None:
-    found = run_probe(handler)
-    assert (found.outcome, found.outcome.success) == (outcome, False)
-    assert expected in found.message
-    assert "\n" not in found.message
+    result = run_probe(handler)
+    assert (result.outcome, result.outcome.success) == (outcome, False)
+    assert expected in result.message
+    assert "\n" not in result.message
 
 
 @pytest.mark.parametrize(
@@ -266,8 +266,8 @@ def test_a_response_without_streaming_has_no_ttft() -> None:
         choice = {"message": message, "finish_reason": "stop"}
         return web.json_response({"choices": [choice], "usage": {"completion_tokens": 6}})
 
-    found = run_probe(handler)
-    assert (found.outcome, found.tokens, found.ttft_seconds, found.itl_seconds) == (Outcome.OK, 6, None, None)
+    result = run_probe(handler)
+    assert (result.outcome, result.tokens, result.ttft_seconds, result.itl_seconds) == (Outcome.OK, 6, None, None)
 
 
 def test_a_single_chunk_has_no_inter_token_latency() -> None:
@@ -304,8 +304,8 @@ def test_the_first_listed_model_is_the_default() -> None:
     async def none(request: web.Request) -> web.StreamResponse:
         return web.json_response({"data": []})
 
-    found = run_probe(handler, question=CompletionRequest(), models=none)
-    assert (found.outcome, "set model of the probe" in found.message) == (Outcome.WRONG_ANSWER, True)
+    result = run_probe(handler, question=CompletionRequest(), models=none)
+    assert (result.outcome, "set model of the probe" in result.message) == (Outcome.WRONG_ANSWER, True)
 
 
 def test_refused_connection_and_unknown_host() -> None:
@@ -324,9 +324,9 @@ def test_an_unreadable_local_token_is_not_a_service_failure(tmp_path) -> None:
             ProbeRequest("a", SERVICE, access=access), "http://127.0.0.1:1", CompletionRequest("m")
         ).run(AT)
 
-    found = asyncio.run(whole())
-    assert (found.outcome, found.outcome.success) == (Outcome.NOT_SENT, None)
-    assert "no-token" in found.message
+    result = asyncio.run(whole())
+    assert (result.outcome, result.outcome.success) == (Outcome.NOT_SENT, None)
+    assert "no-token" in result.message
 
 
 def test_probe_addresses() -> None:

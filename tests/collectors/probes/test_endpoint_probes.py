@@ -1,4 +1,4 @@
-"""HTTP, certificates, names and gRPC health, each against a real server of its kind."""
+"""HTTP, TLS, DNS and gRPC health probes, each against a real server."""
 
 from __future__ import annotations
 
@@ -107,10 +107,10 @@ def test_http_probe(path: str, more: dict, outcome: Outcome) -> None:
     async def whole() -> None:
         async with endpoint() as port:
             seconds = 0.2 if outcome is Outcome.TIMEOUT else 5
-            found = await HttpProbe(probe_request(seconds), f"http://127.0.0.1:{port}{path}", **more).run(now())
-            assert (found.outcome, bool(found.message)) == (outcome, outcome is not Outcome.OK)
-            assert found.e2e_seconds is not None
-            assert found.cert_expiry_seconds is None
+            result = await HttpProbe(probe_request(seconds), f"http://127.0.0.1:{port}{path}", **more).run(now())
+            assert (result.outcome, bool(result.message)) == (outcome, outcome is not Outcome.OK)
+            assert result.e2e_seconds is not None
+            assert result.cert_expiry_seconds is None
 
     asyncio.run(whole())
 
@@ -121,15 +121,15 @@ def test_http_probe_of_a_closed_port_and_another_protocol() -> None:
         writer.close()
 
     async def whole() -> None:
-        found = await HttpProbe(probe_request(), "http://127.0.0.1:1/").run(now())
-        assert found.outcome is Outcome.REFUSED
-        found = await HttpProbe(probe_request(), "http://no-such-host.invalid/").run(now())
-        assert found.outcome is Outcome.DNS
+        result = await HttpProbe(probe_request(), "http://127.0.0.1:1/").run(now())
+        assert result.outcome is Outcome.REFUSED
+        result = await HttpProbe(probe_request(), "http://no-such-host.invalid/").run(now())
+        assert result.outcome is Outcome.DNS
         server = await asyncio.start_server(speak_smtp, "127.0.0.1", 0)
         async with server:
             port = server.sockets[0].getsockname()[1]
-            found = await HttpProbe(probe_request(), f"http://127.0.0.1:{port}/").run(now())
-            assert found.outcome is Outcome.WRONG_ANSWER
+            result = await HttpProbe(probe_request(), f"http://127.0.0.1:{port}/").run(now())
+            assert result.outcome is Outcome.WRONG_ANSWER
 
     asyncio.run(whole())
 
@@ -138,8 +138,8 @@ def test_a_local_request_error_is_not_an_endpoint_failure() -> None:
     async def whole() -> None:
         async with endpoint() as port:
             for url, headers in ((f"http://127.0.0.1:{port}/", {"X-Own": "a\nb"}), ("http://", {})):
-                found = await HttpProbe(probe_request(access=Access(headers=headers)), url).run(now())
-                assert (found.outcome, found.outcome.success) == (Outcome.NOT_SENT, None), found.message
+                result = await HttpProbe(probe_request(access=Access(headers=headers)), url).run(now())
+                assert (result.outcome, result.outcome.success) == (Outcome.NOT_SENT, None), result.message
 
     asyncio.run(whole())
 
@@ -165,10 +165,10 @@ def test_tls_probe(kind, names, days, trusted, outcome, authority, trusting) -> 
             of = probe_request(access=trusting if trusted else Access())
             probe = TlsProbe(of, "localhost", port) if kind == "tls" else HttpProbe(of, f"https://localhost:{port}/")
             at = now()
-            found = await probe.run(at)
-        assert found.outcome is outcome, found.message
-        assert found.cert_expiry_seconds == pytest.approx((until - at).total_seconds(), abs=1)
-        assert found.outcome.success is (outcome in (Outcome.OK, Outcome.CERT_EXPIRING))
+            result = await probe.run(at)
+        assert result.outcome is outcome, result.message
+        assert result.cert_expiry_seconds == pytest.approx((until - at).total_seconds(), abs=1)
+        assert result.outcome.success is (outcome in (Outcome.OK, Outcome.CERT_EXPIRING))
 
     asyncio.run(whole())
 
@@ -177,11 +177,11 @@ def test_an_unverified_probe_reads_the_expiry(authority) -> None:
     async def whole() -> None:
         until = now().replace(microsecond=0) + 5 * DAY
         async with endpoint(context_of(authority, "elsewhere.example", until=until)) as port:
-            found = await TlsProbe(
+            result = await TlsProbe(
                 probe_request(access=Access(tls=Tls(insecure_skip_verify=True))), "localhost", port
             ).run(now())
-        assert found.outcome is Outcome.CERT_EXPIRING
-        assert found.message.startswith("the certificate of localhost:")
+        assert result.outcome is Outcome.CERT_EXPIRING
+        assert result.message.startswith("the certificate of localhost:")
 
     asyncio.run(whole())
 
@@ -226,8 +226,8 @@ def test_unreadable_local_certificates_are_not_an_endpoint_failure(tmp_path) -> 
                 TlsProbe(probe_request(access=access), "127.0.0.1", port),
                 HttpProbe(probe_request(access=access), f"https://127.0.0.1:{port}/"),
             ):
-                found = await probe.run(now())
-                assert (found.outcome, "none.pem" in found.message) == (Outcome.NOT_SENT, True)
+                result = await probe.run(now())
+                assert (result.outcome, "none.pem" in result.message) == (Outcome.NOT_SENT, True)
 
     asyncio.run(whole())
 
@@ -258,10 +258,10 @@ class Zone:
             else:
                 reply.add_answer(*RR.fromZone("\n".join(f"big.test. 60 IN A 10.1.0.{n}" for n in range(200))))
         else:
-            found = [one for one in RR.fromZone(ZONE) if str(one.rname) == name]
-            if not found:
+            result = [one for one in RR.fromZone(ZONE) if str(one.rname) == name]
+            if not result:
                 reply.header.rcode = 3
-            by_kind = [one for one in found if one.rtype == request.q.qtype]
+            by_kind = [one for one in result if one.rtype == request.q.qtype]
             reply.add_answer(*by_kind)
         return reply
 
@@ -300,9 +300,9 @@ def name_server():
 )
 def test_dns_probe(name_server, host, record, expect, outcome) -> None:
     probe = DnsProbe(probe_request(2), host, record=record, expect=expect, servers=(name_server,))
-    found = asyncio.run(probe.run(now()))
-    assert found.outcome is outcome, found.message
-    assert bool(found.message) is (outcome is not Outcome.OK)
+    result = asyncio.run(probe.run(now()))
+    assert result.outcome is outcome, result.message
+    assert bool(result.message) is (outcome is not Outcome.OK)
 
 
 def test_dns_probe_of_unreachable_and_silent_name_servers(name_server) -> None:
@@ -323,8 +323,8 @@ def test_dns_probe_of_unreachable_and_silent_name_servers(name_server) -> None:
 
 def test_dns_probe_with_the_system_resolver() -> None:
     async def whole() -> None:
-        found = await lookup("localhost", "A")
-        assert [one.value for one in found] == ["127.0.0.1"]
+        result = await lookup("localhost", "A")
+        assert [one.value for one in result] == ["127.0.0.1"]
         with pytest.raises(CollectError) as fault:
             await lookup("no-such-host.invalid", "A")
         assert fault.value.reason == CollectReason.DNS
@@ -381,8 +381,8 @@ def test_grpc_health_probe() -> None:
             assert await outcome(service="unknown") is Outcome.NOT_SERVING
             assert await outcome(tls=True) is Outcome.TLS
         async with grpc_endpoint(with_health=False) as port:
-            found = await GrpcHealthProbe(probe_request(), "127.0.0.1", port).run(now())
-            assert (found.outcome, found.message) == (
+            result = await GrpcHealthProbe(probe_request(), "127.0.0.1", port).run(now())
+            assert (result.outcome, result.message) == (
                 Outcome.WRONG_ANSWER,
                 f"127.0.0.1:{port} has no gRPC health service",
             )
@@ -396,8 +396,8 @@ def test_grpc_probe_of_closed_unknown_and_silent_addresses() -> None:
         assert (await GrpcHealthProbe(probe_request(), "no-such-host.invalid", 1).run(now())).outcome is Outcome.DNS
         with socket.create_server(("127.0.0.1", 0)) as silent:
             port = silent.getsockname()[1]
-            found = await GrpcHealthProbe(probe_request(0.3), "127.0.0.1", port).run(now())
-            assert found.outcome is Outcome.TIMEOUT
+            result = await GrpcHealthProbe(probe_request(0.3), "127.0.0.1", port).run(now())
+            assert result.outcome is Outcome.TIMEOUT
 
     asyncio.run(whole())
 

@@ -1,4 +1,4 @@
-"""Probes beside each other: pace, rounds that do not wait, one row a service, no word where nothing is known."""
+"""Concurrent probes: intervals, cycles that do not wait, one row per service, no value if unknown."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CODE = EntityRef("test", EntityKind.SERVICE, "serving", "code")
 
 
 class Endpoint:
-    """A probe in the hands of a test: ``result`` is what it finds, ``gate`` holds it up."""
+    """A scripted probe: it returns ``result``, and ``gate`` delays it."""
 
     def __init__(self, name: str, service: EntityRef = CHAT, *, every: float = 15, **result) -> None:
         probe_request = ProbeRequest(name, service, timedelta(seconds=every), timedelta(seconds=10))
@@ -69,10 +69,10 @@ def up(batches: tuple[SampleBatch, ...]) -> dict[str, float | None]:
 
 def rounds(probes: ProbeScheduler, count: int = 1, first: datetime = START) -> tuple[SampleBatch, ...]:
     async def whole() -> tuple[SampleBatch, ...]:
-        found: tuple[SampleBatch, ...] = ()
+        batches: tuple[SampleBatch, ...] = ()
         for number in range(count):
-            found = await probes.collect(first + number * STEP)
-        return found
+            batches = await probes.collect(first + number * STEP)
+        return batches
 
     return asyncio.run(whole())
 
@@ -84,26 +84,26 @@ def test_probes_of_one_service_are_one_row() -> None:
         Endpoint("cert", cert_expiry_seconds=8e5),
         Endpoint("talk", ttft_seconds=0.2, itl_seconds=0.03, tokens=16, e2e_seconds=0.7),
     ]
-    found = rounds(ProbeScheduler(endpoints))
-    assert row(found) == {
+    batches = rounds(ProbeScheduler(endpoints))
+    assert row(batches) == {
         "probe_success": 1, "probe_outcome_code": 0, "probe_e2e_seconds": 0.7, "probe_ttft_seconds": 0.2,
         "probe_itl_seconds": 0.03, "probe_generated_tokens": 16, "probe_cert_expiry_seconds": 8e5,
     }  # fmt: skip
-    assert up(found) == {f"probe/{endpoint.name}": 1 for endpoint in endpoints}
+    assert up(batches) == {f"probe/{endpoint.name}": 1 for endpoint in endpoints}
 
 
 def test_one_failed_probe_fails_the_service_with_its_reason() -> None:
     endpoints = [Endpoint("page"), Endpoint("talk", tokens=0), Endpoint("other", CODE)]
     endpoints[1].result = replace(endpoints[1].result, outcome=Outcome.NO_GENERATION, message="no token")
     probes = ProbeScheduler(endpoints)
-    found = rounds(probes)
-    assert row(found)["probe_success"] == 0
-    assert row(found)["probe_outcome_code"] == Outcome.NO_GENERATION.code
-    assert row(found, CODE)["probe_success"] == 1
+    batches = rounds(probes)
+    assert row(batches)["probe_success"] == 0
+    assert row(batches)["probe_outcome_code"] == Outcome.NO_GENERATION.code
+    assert row(batches, CODE)["probe_success"] == 1
     health = {one.target: one for one in probes.health}
     assert (health["talk"].up, health["talk"].reason, health["talk"].error) == (False, "no_generation", "no token")
     assert health["page"].up is True
-    assert up(found)["probe/talk"] == 1, "the probe works; it is the service that does not"
+    assert up(batches)["probe/talk"] == 1, "the probe works; it is the service that does not"
 
 
 def test_a_slow_service_is_up_and_reported_as_slow() -> None:
@@ -116,17 +116,17 @@ def test_a_local_error_is_not_a_service_failure() -> None:
     endpoint, broken = Endpoint("talk"), Endpoint("mistake")
     endpoint.result = replace(endpoint.result, outcome=Outcome.NOT_SENT, message="no token file")
     broken.breaks = True
-    found = rounds(ProbeScheduler([endpoint, broken]))
-    assert row(found) == {}
-    assert up(found) == {"probe/talk": 0, "probe/mistake": 0}
+    batches = rounds(ProbeScheduler([endpoint, broken]))
+    assert row(batches) == {}
+    assert up(batches) == {"probe/talk": 0, "probe/mistake": 0}
 
 
 def test_each_probe_has_its_own_interval_and_keeps_its_result() -> None:
     often, seldom = Endpoint("often"), Endpoint("seldom", CODE, every=60)
-    found = rounds(ProbeScheduler([often, seldom]), 5)
+    batches = rounds(ProbeScheduler([often, seldom]), 5)
     assert len(often.probe_request) == 5
     assert seldom.probe_request == [START, START + 4 * STEP]
-    assert row(found, CODE)["probe_success"] == 1
+    assert row(batches, CODE)["probe_success"] == 1
 
 
 def test_a_backward_clock_step_repeats_the_probe() -> None:
@@ -143,15 +143,15 @@ def test_a_slow_probe_delays_no_other_and_runs_once() -> None:
         slow.gate = asyncio.Event()
         probes = ProbeScheduler([slow, quick], deadline=timedelta(seconds=0.02))
         for number in range(3):
-            found = await probes.collect(START + number * STEP)
-            assert row(found) == {}
-            assert row(found, CODE)["probe_success"] == 1
+            batches = await probes.collect(START + number * STEP)
+            assert row(batches) == {}
+            assert row(batches, CODE)["probe_success"] == 1
         assert (len(slow.probe_request), len(quick.probe_request)) == (1, 3)
         assert [one.late for one in probes.health] == [True, False]
         slow.gate.set()
-        found = await probes.collect(START + 3 * STEP)
-        (batch,) = [one for one in found if one.entities == (CHAT,)]
-        assert row(found)["probe_success"] == 1
+        batches = await probes.collect(START + 3 * STEP)
+        (batch,) = [one for one in batches if one.entities == (CHAT,)]
+        assert row(batches)["probe_success"] == 1
         assert batch.scraped_at == START, "the instant of the asking, not of the round"
         await probes.close()
         assert slow.closed
@@ -166,9 +166,9 @@ def test_an_expired_result_is_dropped() -> None:
         assert row(await probes.collect(START))["probe_success"] == 1
         endpoint.gate = asyncio.Event()
         assert row(await probes.collect(START + 2 * STEP))["probe_success"] == 1
-        found = await probes.collect(START + 3 * STEP)
-        assert row(found) == {}
-        assert up(found) == {"probe/talk": None}
+        batches = await probes.collect(START + 3 * STEP)
+        assert row(batches) == {}
+        assert up(batches) == {"probe/talk": None}
         await probes.close()
 
     asyncio.run(whole())

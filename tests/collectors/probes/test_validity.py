@@ -1,4 +1,4 @@
-"""Texts that a healthy model writes, and texts that a broken one does; event streams cut anywhere."""
+"""Output of healthy and broken models; event streams split at any byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading an existing Prometheus gives what scraping the same pages gives."""
+"""Reading an existing Prometheus gives the results of scraping."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def raw(name, *samples, **labels):
 
 
 def test_samples_of_one_time_are_one_page() -> None:
-    found = instances([raw("up", (1000, 1.0), (2000, 1.0)), raw("scrape_samples_scraped", (1000, 9.0))])
-    ((key, instance),) = found.items()
+    result = instances([raw("up", (1000, 1.0), (2000, 1.0)), raw("scrape_samples_scraped", (1000, 9.0))])
+    ((key, instance),) = result.items()
     assert key == ("vllm", "10.0.0.1:8000", "")
     series = [
         raw("a", (1000, 1.0), (2000, 2.0), engine="0"),
@@ -85,7 +85,7 @@ def test_layouts_are_shared_between_cycles() -> None:
 
 
 class Api:
-    """Serves canned answers of the HTTP API; ``fault`` makes it sick."""
+    """Serves scripted responses of the HTTP API; ``fault`` makes it fail."""
 
     def __init__(self) -> None:
         self.fault: str | None = None
@@ -105,8 +105,8 @@ class Api:
             await asyncio.Event().wait()
         query = fields["query"]
         if query.startswith("count by"):
-            found = {"__name__": "vllm:num_requests_running", "job": "vllm"}
-            return self.answer("vector", [{"metric": found, "value": [0, "1"]}])
+            result = {"__name__": "vllm:num_requests_running", "job": "vllm"}
+            return self.answer("vector", [{"metric": result, "value": [0, "1"]}])
         return self.answer("matrix", self.series["meta" if "scrape_" in query else "vllm"])
 
     async def targets(self, request):
@@ -144,8 +144,8 @@ def with_api(use, api, **options):
     return asyncio.run(run())
 
 
-def cell(found, signal, *, last=True):
-    batch = [one for one in found.batches if one.kind is EntityKind.REPLICA][-1 if last else 0]
+def cell(result, signal, *, last=True):
+    batch = [one for one in result.batches if one.kind is EntityKind.REPLICA][-1 if last else 0]
     column = batch.keys.index(SignalKey(signal))
     status = CellStatus(int(batch.status[0, column]))
     return float(batch.values[0, column]) if status is CellStatus.PRESENT else status
@@ -190,9 +190,9 @@ def test_a_target_down_in_prometheus_is_a_failed_scrape() -> None:
     async def use(source):
         return await source.collect(AT), source.health
 
-    found, health = with_api(use, api, jobs={"vllm": "vllm"})
-    assert cell(found, "engine_up") == 0
-    assert cell(found, "target_failure_code") == 1
+    result, health = with_api(use, api, jobs={"vllm": "vllm"})
+    assert cell(result, "engine_up") == 0
+    assert cell(result, "target_failure_code") == 1
     assert health[1].reason == CollectReason.REFUSED
 
 
@@ -212,10 +212,10 @@ def test_an_unreachable_prometheus_reports_nothing_of_its_targets(fault, reason,
         api.fault = fault
         return await source.collect(AT + timedelta(seconds=15)), source.health
 
-    found, health = with_api(use, api, timeout=timedelta(seconds=1))
-    assert cell(found, "engine_up") is CellStatus.ABSENT
-    assert cell(found, "target_up") is CellStatus.ABSENT
-    watch = next(one for one in found.batches if one.entities[0].name == "prometheus")
+    result, health = with_api(use, api, timeout=timedelta(seconds=1))
+    assert cell(result, "engine_up") is CellStatus.ABSENT
+    assert cell(result, "target_up") is CellStatus.ABSENT
+    watch = next(one for one in result.batches if one.entities[0].name == "prometheus")
     assert watch.values[0, 0] == 0
     assert health[0].reason == reason
     assert words in health[0].error
@@ -255,13 +255,13 @@ def test_a_malformed_response_is_one_error(body, at_query) -> None:
     api.query = query
 
     async def use(source):
-        found = await source.collect(AT)
+        result = await source.collect(AT)
         with pytest.raises(CollectError):
             await source.newest_pages(AT)
-        return found, source.health[0]
+        return result, source.health[0]
 
-    found, health = with_api(use, api)
-    watch = next(one for one in found.batches if one.entities[0].name == "prometheus")
+    result, health = with_api(use, api)
+    watch = next(one for one in result.batches if one.entities[0].name == "prometheus")
     assert watch.values[0, 0] == 0
     assert (health.up, health.reason) == (False, CollectReason.NOT_METRICS)
     assert health.error.startswith("Prometheus at http://127.0.0.1:")
@@ -291,16 +291,16 @@ def test_a_missing_prometheus_is_reported() -> None:
         finally:
             await source.close()
 
-    found, health = asyncio.run(one())
+    result, health = asyncio.run(one())
     assert (health.up, health.reason) == (False, CollectReason.REFUSED)
-    assert found.batches[0].values[0, 0] == 0
+    assert result.batches[0].values[0, 0] == 0
 
 
 def test_the_first_signature_identifies_the_adapter_of_a_job() -> None:
     both = [{"job": "a", "__name__": name} for name in ("vllm:num_requests_running", "nv_inference_request_success")]
     other = {"job": "b", "metrics_path": "/m", "__name__": "tgi_queue_size"}
-    found = first_marked([*both, other, {"job": "c", "__name__": "something"}])
-    assert found == {("a", ""): "triton", ("b", "/m"): "tgi"}
+    result = first_marked([*both, other, {"job": "c", "__name__": "something"}])
+    assert result == {("a", ""): "triton", ("b", "/m"): "tgi"}
 
 
 def test_a_one_off_read_returns_the_newest_page_of_each_target() -> None:
@@ -319,8 +319,8 @@ def test_a_job_with_the_wrong_adapter_is_not_a_healthy_engine() -> None:
     async def use(source):
         return await source.collect(AT), source.health
 
-    found, health = with_api(use, api, jobs={"vllm": "tgi"})
-    assert cell(found, "engine_up") == 0
+    result, health = with_api(use, api, jobs={"vllm": "tgi"})
+    assert cell(result, "engine_up") == 0
     assert "no metric of tgi; its metrics match vllm" in health[1].error
     assert "vllm: vllm" in health[1].hint
 
@@ -347,7 +347,7 @@ def test_unknown_adapters_in_jobs_are_rejected() -> None:
 
 
 class Pages:
-    """Serves an engine's page whose counters grow with each scrape, and remembers what it served."""
+    """Serves an engine page with growing counters and records the served pages."""
 
     def __init__(self) -> None:
         self.served: list[bytes] = []
@@ -373,9 +373,9 @@ class Pages:
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as result:
+        result.bind(("127.0.0.1", 0))
+        return int(result.getsockname()[1])
 
 
 @contextmanager
@@ -435,16 +435,16 @@ def test_a_real_prometheus_gives_the_results_of_scraping(tmp_path) -> None:
 
     async def read(url):
         source = PrometheusSource(url, cluster="test")
-        found = []
+        result = []
         try:
             async with asyncio.timeout(60):
-                while len(found) < 4:
+                while len(result) < 4:
                     collected = await source.collect(clock.now())
-                    found += [one for one in collected.batches if one.kind is EntityKind.REPLICA]
+                    result += [one for one in collected.batches if one.kind is EntityKind.REPLICA]
                     await asyncio.sleep(0.3)
         finally:
             await source.close()
-        return found, source.topology(clock.now())
+        return result, source.topology(clock.now())
 
     with running(pages) as port, prometheus(tmp_path, port) as url:
         theirs, topology = asyncio.run(read(url))
@@ -513,7 +513,7 @@ def test_a_partial_response_removes_no_target(warns_by, warning, reported) -> No
     lacking = [one for one in partial.batches if one.source == "vllm/10.0.0.2:8000"]
     assert lacking
     assert all(one.trust is TrustVerdict.FAILED for one in lacking)
-    trusts = [next(one.trust for one in found.batches if one.source == "prometheus") for found in (partial, whole)]
+    trusts = [next(one.trust for one in result.batches if one.source == "prometheus") for result in (partial, whole)]
     assert trusts == [TrustVerdict.PARTIAL, TrustVerdict.FRESH]
 
 
@@ -522,8 +522,8 @@ def test_native_histograms_are_skipped() -> None:
     sample = [AT.timestamp() - 5, {"count": "3", "sum": "1", "buckets": [[0, "0", "1", "3"]]}]
     native = {"metric": {"__name__": "vllm:num_requests_running", **LABELS, "engine": "9"}, "histograms": [sample]}
     api.series["vllm"].append(native)
-    found = with_api(lambda source: source.collect(AT), api)
-    assert cell(found, "engine_requests_running") == 2
+    result = with_api(lambda source: source.collect(AT), api)
+    assert cell(result, "engine_requests_running") == 2
 
 
 @pytest.mark.live
@@ -540,13 +540,13 @@ def test_a_real_prometheus_ignores_unknown_parameters(tmp_path) -> None:
         async with asyncio.timeout(60):
             while True:
                 with contextlib.suppress(CollectError):
-                    if found := await up(partial_response="false", max_source_resolution="0", dedup="true"):
+                    if event := await up(partial_response="false", max_source_resolution="0", dedup="true"):
                         break
                 await asyncio.sleep(0.3)
         with pytest.raises(CollectError, match='invalid parameter "timeout"'):
             await up(timeout="1ns")
-        return found
+        return event
 
     with running(Pages()) as port, prometheus(tmp_path, port) as url:
-        (found,) = asyncio.run(read(url))
-    assert set(found.values) == {1.0}
+        (event,) = asyncio.run(read(url))
+    assert set(event.values) == {1.0}

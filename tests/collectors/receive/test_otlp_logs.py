@@ -1,4 +1,4 @@
-"""OTLP logs as the official exporter makes them, and what is no export."""
+"""OTLP logs of the official exporter, and invalid exports."""
 
 from __future__ import annotations
 

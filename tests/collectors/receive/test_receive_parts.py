@@ -1,4 +1,4 @@
-"""The parts behind the ingest endpoints, each by itself."""
+"""Unit tests of the parts behind the ingest endpoints."""
 
 import math
 import re
@@ -63,12 +63,12 @@ def test_counts_at_a_bound_differ_by_one_bucket_at_most(values, scale):
     first = int(places.min())
     counts = np.bincount(places - first)
     histogram = ExponentialHistogram(scale, first, tuple(map(float, counts)), 0.0, float(len(values)), 0.0)
-    for bound, found in zip(
+    for bound, result in zip(
         (0.01, 0.3, 1.0, 7.0, 100.0), cumulative_counts(histogram, (0.01, 0.3, 1.0, 7.0, 100.0)), strict=True
     ):
         width = 2.0 ** (1 / 2**scale)
-        assert sum(value <= bound / width for value in values) - 1e-6 <= found
-        assert found <= sum(value <= bound * width for value in values) + 1e-6
+        assert sum(value <= bound / width for value in values) - 1e-6 <= result
+        assert result <= sum(value <= bound * width for value in values) + 1e-6
 
 
 def test_spans_are_merged_and_invalid_ones_rejected():
@@ -100,8 +100,8 @@ def test_native_histograms_are_read_for_known_metrics():
         "count_int": 10, "sum": 9.0, "schema": 0, "zero_count_int": 1, "positive_spans": [{"offset": 0, "length": 2}],
         "positive_deltas": [4, 1],
     }  # fmt: skip
-    found = native("vllm:time_to_first_token_seconds", **parts)
-    lines = {(one.name.rpartition("_")[2], one.labels.get("le")): one.values[0] for one in found.streams}
+    result = native("vllm:time_to_first_token_seconds", **parts)
+    lines = {(one.name.rpartition("_")[2], one.labels.get("le")): one.values[0] for one in result.streams}
     assert lines["bucket", "0.5"] == 1  # bucket 0 of a native histogram is (.5, 1]
     assert lines["bucket", "1"] == 5
     assert lines["bucket", "2.5"] == 10
@@ -113,11 +113,11 @@ def test_native_histograms_are_read_for_known_metrics():
 
 
 def test_custom_buckets_are_classic_ones():
-    found = native(
+    result = native(
         "vllm:time_to_first_token_seconds", count_float=6.0, schema=-53, custom_values=[0.1, 0.5],
         positive_spans=[{"offset": 0, "length": 3}], positive_counts=[1.0, 2.0, 3.0],
     )  # fmt: skip
-    lines = {one.labels["le"]: one.values[0] for one in found.streams if "le" in one.labels}
+    lines = {one.labels["le"]: one.values[0] for one in result.streams if "le" in one.labels}
     assert lines == {"0.1": 1.0, "0.5": 3.0, "+Inf": 6.0}
 
 
@@ -283,8 +283,8 @@ def test_one_source_can_be_two_targets():
         IngestProtocol.REMOTE_WRITE,
         [Stream(SOURCE, name, {}, (1,), (1.0,)) for name in ("node_cpu_seconds_total", "DCGM_FI_DEV_GPU_TEMP", "up")],
     )
-    found = AdapterRouter().assign(decoded)
-    assert {(one.stream.name, one.adapter) for one in found} >= {
+    result = AdapterRouter().assign(decoded)
+    assert {(one.stream.name, one.adapter) for one in result} >= {
         ("node_cpu_seconds_total", "node_exporter"),
         ("DCGM_FI_DEV_GPU_TEMP", "dcgm"),
         ("up", "dcgm"),

@@ -1,4 +1,4 @@
-"""Deliveries as the tools' own references print them, as changes and ends."""
+"""Webhook deliveries from the tools' references, as changes and ends."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ def track(name, *signals):
     scrapes = list(read_recording(RECORDINGS / f"{name}.metrics.jsonl.gz"))
     collector, rows = ScrapeManager([scrapes[0].target]), []
     for scrape in scrapes:
-        found = collector.absorb([scrape], scrape.at)
-        batch = next(one for one in found.batches if one.kind is EntityKind.REPLICA)
+        collected = collector.absorb([scrape], scrape.at)
+        batch = next(one for one in collected.batches if one.kind is EntityKind.REPLICA)
         cells = []
         for signal in signals:
             column = batch.keys.index(SignalKey(signal))
@@ -74,8 +74,8 @@ def test_a_recorded_fleet() -> None:
     scrapes = list(fleet.scrapes())
     assert [one.at for one in scrapes] == sorted(one.at for one in scrapes)
     collector = ScrapeManager(fleet.targets)
-    found = collector.absorb(scrapes[:3], scrapes[2].at)
-    kinds = {batch.kind for batch in found.batches}
+    collected = collector.absorb(scrapes[:3], scrapes[2].at)
+    kinds = {batch.kind for batch in collected.batches}
     assert {EntityKind.REPLICA, EntityKind.NODE, EntityKind.SERVICE, EntityKind.WORKLOAD} <= kinds
 
 
@@ -239,15 +239,15 @@ def test_invalid_utf8_is_reported_with_its_line(tmp_path) -> None:
 
 def test_lines_are_sorted_by_time(tmp_path) -> None:
     path = write(tmp_path / "x.metrics.jsonl.gz", *(f'{{"t": {at}, "text": "a {at}\\n"}}' for at in (30, 45, 10, 60)))
-    found = reader.track(path, target_of_file(path))
-    assert (list(found.times), found.misplaced) == ([30, 45, 10, 60], 3)
-    assert [one.body for one in found.scrapes()] == [b"a 10\n", b"a 30\n", b"a 45\n", b"a 60\n"]
+    collected = reader.track(path, target_of_file(path))
+    assert (list(collected.times), collected.misplaced) == ([30, 45, 10, 60], 3)
+    assert [one.body for one in collected.scrapes()] == [b"a 10\n", b"a 30\n", b"a 45\n", b"a 60\n"]
     swapped = write(tmp_path / "y.metrics.jsonl.gz", '{"text": "a 1\\n", "t": 7}', '{ "t" :8.5, "text": "a 2\\n"}')
     assert list(reader.track(swapped, target_of_file(swapped)).times) == [7, 8.5]
 
 
 def test_a_compressed_file_with_several_members(tmp_path) -> None:
-    """As ``cat a.gz b.gz`` makes it, with a line longer than what is read at once, and padded by zeros."""
+    """Like ``cat a.gz b.gz``, with a line longer than one read and zero padding."""
     path, long = tmp_path / "x.metrics.jsonl.gz", "x" * 3_000_000 + "".join(map(str, range(100_000)))
     parts = [json.dumps({"t": number, "text": long if number == 1 else "a 1\n"}) + "\n" for number in range(4)]
     path.write_bytes(b"".join(gzip.compress(part.encode()) for part in parts) + b"\0" * 40_000)

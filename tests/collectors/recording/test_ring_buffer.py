@@ -1,4 +1,4 @@
-"""The last half hour is on disk, bounded, whole after a crash, and replays as it was."""
+"""The ring buffer is bounded, survives a crash and replays exactly."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def kept(ring: FlightRing, out: Path, since: datetime, until: datetime, targets=
 def test_recorded_scrapes_are_read_back(tmp_path: Path) -> None:
     ring = FlightRing(tmp_path / "ring")
     rounds(ring, 40)
-    found = kept(ring, tmp_path / "out", AT + 10 * STEP, AT + 29 * STEP)
-    assert len(found) == 20 * 4
-    good = next(one for one in found if one.target.name == "chat-1")
+    scrapes = kept(ring, tmp_path / "out", AT + 10 * STEP, AT + 29 * STEP)
+    assert len(scrapes) == 20 * 4
+    good = next(one for one in scrapes if one.target.name == "chat-1")
     assert (good.at, good.body, good.health, good.load, good.probed) == (AT + 10 * STEP, page(10), 200, 3.0, True)
-    bad = next(one for one in found if one.target.name == "chat-3")
+    bad = next(one for one in scrapes if one.target.name == "chat-3")
     assert bad.error is not None
     assert (bad.body, bad.error.reason, bad.duration_seconds) == (None, CollectReason.REFUSED, 0.5)
     with pytest.raises(UsageError, match="not empty"):
@@ -79,17 +79,17 @@ def test_a_truncated_cycle_is_skipped(tmp_path: Path) -> None:
     (segment,) = (tmp_path / "ring").iterdir()
     segment.write_bytes(segment.read_bytes()[:-7])
     again = FlightRing(tmp_path / "ring")
-    found = kept(again, tmp_path / "out", AT, AT + 20 * STEP)
-    assert max(one.at for one in found) == AT + 8 * STEP
+    scrapes = kept(again, tmp_path / "out", AT, AT + 20 * STEP)
+    assert max(one.at for one in scrapes) == AT + 8 * STEP
 
 
 def test_an_unwritable_disk_does_not_affect_collection(tmp_path: Path) -> None:
     (tmp_path / "ring").write_text("a file where the folder should be", encoding="utf-8")
     ring = FlightRing(tmp_path / "ring" / "deep")
     collector = ScrapeManager(TARGETS, tap=ring.add)
-    found = collector.absorb([Scrape(TARGETS[0], AT, page(1), None, 0.0)], AT)
+    scrapes = collector.absorb([Scrape(TARGETS[0], AT, page(1), None, 0.0)], AT)
     ring.flush()
-    assert found.batches
+    assert scrapes.batches
 
 
 def test_a_cycle_is_skipped_rather_than_waited_for(tmp_path: Path) -> None:
@@ -122,5 +122,5 @@ def test_events_of_exposition_pages_are_not_written_twice(tmp_path: Path) -> Non
     ],
 )
 def test_targets_of_an_incident_come_first(about: set[EntityRef], most: int, names: list[str]) -> None:
-    found: list[Target] = select_targets(TARGETS, about, most)
-    assert [target.name for target in found] == names
+    scrapes: list[Target] = select_targets(TARGETS, about, most)
+    assert [target.name for target in scrapes] == names

@@ -1,4 +1,4 @@
-"""Whatever a target does, it costs one clear sentence and nobody else's time."""
+"""A failing target gives one error message and delays no other target."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ async def scrape(path, **more):
 
 
 def test_a_scraped_page() -> None:
-    found = asyncio.run(scrape("good"))
-    assert found.body == PAGE
-    assert found.error is None
-    assert found.at == AT
-    assert found.duration_seconds > 0
-    assert not found.probed
+    result = asyncio.run(scrape("good"))
+    assert result.body == PAGE
+    assert result.error is None
+    assert result.at == AT
+    assert result.duration_seconds > 0
+    assert not result.probed
 
 
 @pytest.mark.parametrize(
@@ -63,25 +63,25 @@ def test_a_scraped_page() -> None:
     ],
 )
 def test_failed_responses(path, reason, words) -> None:
-    found = asyncio.run(scrape(path))
-    assert found.body is None
-    assert found.error.reason == reason
-    assert words in found.error.message
-    assert found.error.message.startswith(f"{path}: ")
-    assert "\n" not in found.error.message
-    assert found.error.hint
+    result = asyncio.run(scrape(path))
+    assert result.body is None
+    assert result.error.reason == reason
+    assert words in result.error.message
+    assert result.error.message.startswith(f"{path}: ")
+    assert "\n" not in result.error.message
+    assert result.error.hint
 
 
 @pytest.mark.parametrize("path", ["hang", "trickle"])
 def test_a_deadline_for_the_whole_scrape(path) -> None:
-    found = asyncio.run(scrape(path, timeout=0.2))
-    assert found.error.reason == CollectReason.TIMEOUT
-    assert "no complete page" in found.error.message
+    result = asyncio.run(scrape(path, timeout=0.2))
+    assert result.error.reason == CollectReason.TIMEOUT
+    assert "no complete page" in result.error.message
 
 
 def test_an_endless_page_stops_at_the_limit() -> None:
-    found = asyncio.run(scrape("endless", limit_bytes=1_000_000, timeout=30))
-    assert found.error.reason == CollectReason.TOO_LARGE
+    result = asyncio.run(scrape("endless", limit_bytes=1_000_000, timeout=30))
+    assert result.error.reason == CollectReason.TOO_LARGE
 
 
 def test_the_limit_applies_to_decompressed_bytes() -> None:
@@ -101,10 +101,10 @@ def test_a_closed_port_is_a_refused_connection() -> None:
         async with Scraper() as scraper:
             return await scraper.scrape_one(target(closed, "good", probe=True), at=AT)
 
-    found = asyncio.run(one())
-    assert found.error.reason == CollectReason.REFUSED
-    assert found.probed
-    assert found.health is None
+    result = asyncio.run(one())
+    assert result.error.reason == CollectReason.REFUSED
+    assert result.probed
+    assert result.health is None
 
 
 @pytest.mark.parametrize("url", ["ftp://127.0.0.1/x", "not a url", "http://"])
@@ -133,19 +133,19 @@ def test_bad_targets_do_not_delay_others() -> None:
             tasks = [asyncio.create_task(scraper.scrape_one(one, at=AT)) for one in bad]
             # Were the good ones to wait for the bad, this would run into the deadline.
             async with asyncio.timeout(15):
-                found = await scraper.scrape([target(base, "good", name=f"good-{n}") for n in range(20)], at=AT)
+                result = await scraper.scrape([target(base, "good", name=f"good-{n}") for n in range(20)], at=AT)
             assert not any(task.done() for task in tasks)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            return found
+            return result
 
     assert [one.body for one in asyncio.run(round_of_targets())] == [PAGE] * 20
 
 
 def test_the_health_probe_of_a_scrape() -> None:
-    found = asyncio.run(scrape("good", probe=True))
-    assert (found.probed, found.health, found.load) == (True, 200, 7.0)
+    result = asyncio.run(scrape("good", probe=True))
+    assert (result.probed, result.health, result.load) == (True, 200, 7.0)
 
 
 def test_the_health_probe_without_load_tracking() -> None:
@@ -154,9 +154,9 @@ def test_the_health_probe_without_load_tracking() -> None:
             probed = target(base, "broken", probe=True, load_url=f"{base}/nothing", health_url=f"{base}/broken")
             return await scraper.scrape_one(probed, at=AT)
 
-    found = asyncio.run(one())
-    assert (found.health, found.load) == (503, None)
-    assert found.error.reason == CollectReason.HTTP_STATUS
+    result = asyncio.run(one())
+    assert (result.health, result.load) == (503, None)
+    assert result.error.reason == CollectReason.HTTP_STATUS
 
 
 def test_a_silent_load_endpoint_delays_neither_health_nor_page() -> None:
@@ -171,10 +171,10 @@ def test_a_silent_load_endpoint_delays_neither_health_nor_page() -> None:
                 return await scraper.scrape_one(probed, at=AT)
 
     for path in ("/hang", "/trickle"):
-        found = asyncio.run(one(load_url=path))
-        assert (found.body, found.health, found.load) == (PAGE, 200, None)
-    found = asyncio.run(one(health_url="/hang"))
-    assert (found.body, found.health, found.load) == (PAGE, None, 7.0)
+        result = asyncio.run(one(load_url=path))
+        assert (result.body, result.health, result.load) == (PAGE, 200, None)
+    result = asyncio.run(one(health_url="/hang"))
+    assert (result.body, result.health, result.load) == (PAGE, None, 7.0)
 
 
 def test_outside_a_cycle_a_silent_endpoint_uses_the_target_timeout() -> None:
@@ -183,8 +183,8 @@ def test_outside_a_cycle_a_silent_endpoint_uses_the_target_timeout() -> None:
             probed = target(base, "good", probe=True, timeout=3, load_url=f"{base}/hang")
             return await scraper.scrape_one(probed, at=AT)
 
-    found = asyncio.run(one())
-    assert (found.health, found.load) == (200, None)
+    result = asyncio.run(one())
+    assert (result.health, result.load) == (200, None)
 
 
 ODD = (
@@ -202,10 +202,10 @@ def test_invalid_load_responses_are_none(body) -> None:
 
 @pytest.mark.parametrize("load", [float("nan"), float("inf"), -1.0])
 def test_an_invalid_number_of_requests_is_absent(bench, load) -> None:
-    one = bench("vllm")
-    one.scrape("vllm:num_requests_running 1\n", probed=True, health=200, load=load)
-    assert one.cell("engine_inflight_requests") == CellStatus.UNTRUSTED
-    assert one.cell("engine_health_ok") == 1
+    target = bench("vllm")
+    target.scrape("vllm:num_requests_running 1\n", probed=True, health=200, load=load)
+    assert target.cell("engine_inflight_requests") == CellStatus.UNTRUSTED
+    assert target.cell("engine_health_ok") == 1
 
 
 def test_the_load_of_sglang_is_the_sum_of_its_ranks() -> None:
@@ -270,9 +270,9 @@ def test_an_adapter_file_can_describe_a_load_endpoint(tmp_path) -> None:
             return await scraper.scrape_one(own, at=AT)
 
     try:
-        found = asyncio.run(one())
-        assert (found.health, found.load) == (200, 2.0)
-        cells = ScrapeManager([found.target]).absorb([found], AT).batches[0]
+        result = asyncio.run(one())
+        assert (result.health, result.load) == (200, 2.0)
+        cells = ScrapeManager([result.target]).absorb([result], AT).batches[0]
         assert cells.values[0, cells.keys.index(SignalKey("engine_inflight_requests"))] == 2
     finally:
         registry.ADAPTERS.pop("acme_load")
@@ -295,15 +295,15 @@ def test_an_adapter_file_can_describe_a_load_endpoint(tmp_path) -> None:
     ],
 )
 def test_probe_paths_of_engines(adapter, url, health, load) -> None:
-    found = target_of("test", {"name": "a", "adapter": adapter, "url": url})
-    assert (found.probe, found.health_url, found.load_url) == (True, health, load)
+    result = target_of("test", {"name": "a", "adapter": adapter, "url": url})
+    assert (result.probe, result.health_url, result.load_url) == (True, health, load)
 
 
 def test_a_default_endpoint_without_response_reports_nothing(bench) -> None:
     for document, wanted in (({}, CellStatus.ABSENT), ({"health_url": "http://a:8000/ready"}, 0.0)):
-        one = bench("triton", url="http://a:8002/metrics", **document)
-        one.scrape("nv_inference_pending_request_count 1\n", probed=True, health=None)
-        assert one.cell("engine_health_ok") == wanted
+        target = bench("triton", url="http://a:8002/metrics", **document)
+        target.scrape("nv_inference_pending_request_count 1\n", probed=True, health=None)
+        assert target.cell("engine_health_ok") == wanted
 
 
 def test_headers_and_rotating_tokens(tmp_path) -> None:

@@ -1,4 +1,4 @@
-"""A page whose series explode costs nobody else anything, and the log says what exploded."""
+"""A series explosion affects no other target and is logged with its cause."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def test_a_page_within_its_limit_is_unchanged() -> None:
 def test_a_page_over_its_limit_keeps_the_series_of_its_adapter(end: bytes) -> None:
     collector = ScrapeManager([TARGET])
     with capture_logs() as logs:
-        found = collector.absorb([scrape(PATHS + ENGINE + end)], AT)
-    (watched,) = [batch for batch in found.batches if batch.kind is EntityKind.WORKLOAD]
-    (replica,) = [batch for batch in found.batches if batch.kind is EntityKind.REPLICA]
+        collected = collector.absorb([scrape(PATHS + ENGINE + end)], AT)
+    (watched,) = [batch for batch in collected.batches if batch.kind is EntityKind.WORKLOAD]
+    (replica,) = [batch for batch in collected.batches if batch.kind is EntityKind.REPLICA]
     assert replica.values[0, replica.keys.index(SignalKey("engine_requests_running"))] == 3
     assert replica.values[0, replica.keys.index(SignalKey("target_samples"))] == 501
     assert replica.trust is TrustVerdict.EXPLOSION
@@ -63,8 +63,8 @@ def test_duplicate_series_are_logged_once_until_they_disappear() -> None:
     collector, twice = ScrapeManager([TARGET]), ENGINE + b'vllm:num_requests_running{engine="0"} 7\n'
     with capture_logs() as logs:
         for number, body in enumerate((twice, twice, ENGINE, twice)):
-            found = collector.absorb([replace(scrape(body), at=AT + number * timedelta(seconds=15))], AT)
-            (replica,) = [batch for batch in found.batches if batch.kind is EntityKind.REPLICA]
+            collected = collector.absorb([replace(scrape(body), at=AT + number * timedelta(seconds=15))], AT)
+            (replica,) = [batch for batch in collected.batches if batch.kind is EntityKind.REPLICA]
             assert replica.trust is (TrustVerdict.FRESH if body is ENGINE else TrustVerdict.DUPLICATE)
     assert [one["event"] for one in logs] == ["series_more_than_once"] * 2
     assert (logs[0]["target"], logs[0]["series"]) == ("chat-0", 'vllm:num_requests_running{engine="0"} (3, 7)')
@@ -72,14 +72,14 @@ def test_duplicate_series_are_logged_once_until_they_disappear() -> None:
 
 def test_a_page_with_too_many_adapter_series_is_rejected() -> None:
     body = b"".join(b'vllm:num_requests_running{user="%d"} 1\n' % number for number in range(101))
-    found = within_limit(scrape(body), "vllm:num_requests_running".__eq__)
-    assert found.body is None
-    assert found.error is not None
-    assert found.error.reason == CollectReason.TOO_MANY_SERIES
-    assert "101 of them are vllm:num_requests_running, most by label user" in found.error.message
+    collected = within_limit(scrape(body), "vllm:num_requests_running".__eq__)
+    assert collected.body is None
+    assert collected.error is not None
+    assert collected.error.reason == CollectReason.TOO_MANY_SERIES
+    assert "101 of them are vllm:num_requests_running, most by label user" in collected.error.message
 
 
 def test_a_label_of_a_megabyte_is_read() -> None:
     body = ENGINE + b'other{text="' + b"x" * 1_000_000 + b'"} 1\n'
-    found = ScrapeManager([TARGET]).absorb([scrape(body)], AT)
-    assert all(batch.trust is TrustVerdict.FRESH for batch in found.batches if batch.source == "chat-0")
+    collected = ScrapeManager([TARGET]).absorb([scrape(body)], AT)
+    assert all(batch.trust is TrustVerdict.FRESH for batch in collected.batches if batch.source == "chat-0")

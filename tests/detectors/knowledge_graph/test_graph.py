@@ -38,7 +38,7 @@ def graph():
 
 
 def test_slow_tokens_of_a_replica_may_come_from_its_gpu_its_node_or_its_service(graph):
-    causes = {(one.entity, one.fault): one for one in graph.causes_of("engine_tpot_seconds", replica(0)).found}
+    causes = {(one.entity, one.fault): one for one in graph.causes_of("engine_tpot_seconds", replica(0)).matches}
     assert causes[gpu(0), "gpu-thermal-throttle"].moves == "up"
     assert causes[gpu(0), "gpu-thermal-throttle"].steps == 2
     assert (node(0), "noisy-neighbour") in causes
@@ -47,7 +47,7 @@ def test_slow_tokens_of_a_replica_may_come_from_its_gpu_its_node_or_its_service(
 
 
 def test_causes_of_a_dead_engine_are_on_its_path_only(graph):
-    causes = graph.causes_of("engine-dead", replica(0)).found
+    causes = graph.causes_of("engine-dead", replica(0)).matches
     assert {(gpu(0), "gpu-lost"), (pod(0), "pod-oom"), (node(0), "node-lost")} <= {
         (one.entity, one.fault) for one in causes if one.scope == "path"
     }
@@ -56,12 +56,12 @@ def test_causes_of_a_dead_engine_are_on_its_path_only(graph):
 
 
 def test_monitor_blind_is_checked_for_a_dead_engine(graph):
-    causes = graph.causes_of("engine-dead", replica(0)).found
+    causes = graph.causes_of("engine-dead", replica(0)).matches
     assert "monitor-blind" in {one.fault for one in causes if one.scope == "cluster"}
 
 
 def test_a_lost_gpu_explains_faults_on_its_path_and_peers(graph):
-    explained = {(one.entity, one.fault): one.scope for one in graph.explains(gpu(0), "gpu-lost").found}
+    explained = {(one.entity, one.fault): one.scope for one in graph.explains(gpu(0), "gpu-lost").matches}
     assert explained[replica(0), "engine-dead"] == "path"
     assert explained[CHAT, None] == "path"
     assert explained[replica(1), "kv-pressure"] == "peers"
@@ -70,16 +70,16 @@ def test_a_lost_gpu_explains_faults_on_its_path_and_peers(graph):
 
 
 def test_explains_and_causes_of_are_inverse(graph):
-    for one in graph.explains(node(0), "node-lost", 1000).found:
+    for one in graph.explains(node(0), "node-lost", 1000).matches:
         if one.fault is not None:
-            causes = graph.causes_of(one.fault, one.entity, 1000).found
+            causes = graph.causes_of(one.fault, one.entity, 1000).matches
             assert (node(0), "node-lost") in {(cause.entity, cause.fault) for cause in causes}, one
 
 
 def test_limited_results_report_the_number_left_out(graph):
     few = graph.causes_of("engine-dead", replica(0), 3)
-    assert len(few.found) == 3
-    assert few.more == len(graph.causes_of("engine-dead", replica(0), 1000).found) - 3
+    assert len(few.matches) == 3
+    assert few.more == len(graph.causes_of("engine-dead", replica(0), 1000).matches) - 3
 
 
 def test_a_path_between_components_stays_in_the_topology(graph):
@@ -185,7 +185,7 @@ def test_a_graph_of_ten_thousand_components_is_truncated():
     graph = KnowledgeGraph(topology, fault_catalogue.load())
     assert len(graph.around(fault_node("engine-dead"), 2).nodes) == 60
     answers = graph.causes_of("traffic-surge", CHAT)
-    assert len(answers.found) == 50
+    assert len(answers.matches) == 50
     assert answers.more > 10_000
 
 
