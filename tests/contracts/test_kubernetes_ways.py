@@ -81,7 +81,7 @@ SCENES: dict[str, list[Json]] = {
         for n in "ab"
     ],
     "stateful set behind a service": [
-        pod("door-0", owners=owner_references("StatefulSet", "doors")),
+        pod("gateway-0", owners=owner_references("StatefulSet", "gateways")),
         pod("plain-0", owners=owner_references("StatefulSet", "plain")),
     ],
     "kserve": [
@@ -125,13 +125,13 @@ def fill_server(server: ApiServer, pods: list[Json]) -> None:
     server.objects = {
         PODS: pods,
         NODES: [{"metadata": {"name": name, "uid": name, "labels": labels}} for name in names],
-        SLICES: [slice_of("front", "door-0")],
+        SLICES: [slice_of("front", "gateway-0")],
     }
 
 
 EXPECTED: dict[str, dict[str, tuple[list[str], str]]] = {  # replica: pods, service
     "deployment": {f"chat-7d9f8b6c5d-{n}": ([f"chat-7d9f8b6c5d-{n}"], "chat") for n in "ab"},
-    "stateful set behind a service": {"door-0": (["door-0"], "front"), "plain-0": (["plain-0"], "plain")},
+    "stateful set behind a service": {"gateway-0": (["gateway-0"], "front"), "plain-0": (["plain-0"], "plain")},
     "kserve": {"llama-predictor-0": (["llama-predictor-0"], "llama")},
     "leader worker set": {"big-0": (["big-0", "big-0-1"], "big"), "big-1": (["big-1", "big-1-1"], "big")},
     "ray service": {"rag-head": (["rag-head"], "rag"), "rag-w0": (["rag-w0"], "rag")},

@@ -114,13 +114,13 @@ class MailEnd:
         self.controller.start()
         self.port = self.controller.port
 
-    async def handle_RCPT(self, server, session, envelope, address, options):  # noqa: N802 - aiosmtpd looks for this name
+    async def handle_RCPT(self, server, session, envelope, address, options):  # noqa: N802 - aiosmtpd calls this name
         if address in self.refuse_receivers:
             return self.refuse_receivers[address]
         envelope.rcpt_tos.append(address)
         return "250 OK"
 
-    async def handle_DATA(self, server, session, envelope):  # noqa: N802 - aiosmtpd looks for this name
+    async def handle_DATA(self, server, session, envelope):  # noqa: N802 - aiosmtpd calls this name
         if self.answer.startswith("250"):
             self.mails.append(envelope.content)
         return self.answer

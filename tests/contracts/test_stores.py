@@ -202,8 +202,8 @@ def test_a_present_cell_without_a_number_is_absent(metrics: MetricStore) -> None
 def test_quantiles_come_from_the_buckets_of_the_whole_step(metrics: MetricStore) -> None:
     metrics.write(T0, [batch(replica("r"), T0, buckets(b8=9))])
     metrics.write(T0 + STEP, [batch(replica("r"), T0, buckets(b12=1))])
-    asked = [SignalKey(TTFT, quantile=0.5), SignalKey(TTFT, quantile=0.99), SignalKey(TTFT, bucket=8)]
-    window = metrics.read_windows(EntityKind.REPLICA, asked, T0, T0 + MINUTE, MINUTE)
+    keys = [SignalKey(TTFT, quantile=0.5), SignalKey(TTFT, quantile=0.99), SignalKey(TTFT, bucket=8)]
+    window = metrics.read_windows(EntityKind.REPLICA, keys, T0, T0 + MINUTE, MINUTE)
     bounds = catalog.signal(TTFT).bounds
     counts = np.zeros(len(bounds) + 1)
     counts[8], counts[12] = 9, 1
@@ -286,17 +286,17 @@ def test_cycles_may_be_written_out_of_order(metrics: MetricStore) -> None:
 
 def test_a_window_of_named_entities_keeps_their_order(metrics: MetricStore) -> None:
     metrics.write(T0, [batch(gpu(name), T0, {POWER: float(ord(name))}) for name in "abc"])
-    asked = [gpu("c"), gpu("ghost"), gpu("a")]
-    window = metrics.read_windows(EntityKind.GPU, [POWER], T0, T0 + STEP, STEP, asked)
-    assert window.entities == tuple(asked)
+    requested = [gpu("c"), gpu("ghost"), gpu("a")]
+    window = metrics.read_windows(EntityKind.GPU, [POWER], T0, T0 + STEP, STEP, requested)
+    assert window.entities == tuple(requested)
     assert window.status[:, 0, 0].tolist() == [PRESENT, ABSENT, PRESENT]
     assert window.values[[0, 2], 0, 0].tolist() == [99.0, 97.0]
 
 
 def test_the_same_key_may_be_requested_twice(metrics: MetricStore) -> None:
     metrics.write(T0, [batch(replica("r"), T0, {**buckets(b3=2), SignalKey("engine_up"): 1.0})])
-    asked = [SignalKey(TTFT, bucket=3), SignalKey("engine_up"), SignalKey(TTFT, bucket=2), SignalKey("engine_up")]
-    window = metrics.read_windows(EntityKind.REPLICA, asked, T0, T0 + STEP, STEP)
+    keys = [SignalKey(TTFT, bucket=3), SignalKey("engine_up"), SignalKey(TTFT, bucket=2), SignalKey("engine_up")]
+    window = metrics.read_windows(EntityKind.REPLICA, keys, T0, T0 + STEP, STEP)
     assert window.values[0, 0].tolist() == [2.0, 1.0, 0.0, 1.0]
 
 
@@ -352,9 +352,9 @@ def test_a_statistic_ignores_invalid_cells(metrics: MetricStore) -> None:
 def test_quantiles_and_sums_are_the_same_whatever_the_statistic(metrics: MetricStore) -> None:
     metrics.write(T0, [batch(replica("r"), T0, buckets(b8=9))])
     metrics.write(T0 + STEP, [batch(replica("r"), T0, buckets(b12=1))])
-    asked = [SignalKey(TTFT, quantile=0.5), SignalKey(TTFT, bucket=8)]
+    keys = [SignalKey(TTFT, quantile=0.5), SignalKey(TTFT, bucket=8)]
     windows = [
-        metrics.read_windows(EntityKind.REPLICA, asked, T0, T0 + MINUTE, MINUTE, statistic=statistic)
+        metrics.read_windows(EntityKind.REPLICA, keys, T0, T0 + MINUTE, MINUTE, statistic=statistic)
         for statistic in Statistic
     ]
     assert all((window.values == windows[0].values).all() for window in windows)
@@ -742,14 +742,14 @@ def test_a_second_verdict_of_a_person_replaces_the_first_and_the_audit_log_has_b
     assert state.save_feedback([other, second]) == 2
     assert state.feedback() == (second, other)
     assert second.id == first.id != other.id
-    told = state.audit()
-    assert [(one.event, one.reason, one.by) for one in told] == [
+    audit_records = state.audit()
+    assert [(record.event, record.reason, record.by) for record in audit_records] == [
         (AuditEvent.FEEDBACK_GIVEN, "wrong_cause", "ann"),
         (AuditEvent.FEEDBACK_GIVEN, "not_useful", "bob"),
         (AuditEvent.FEEDBACK_GIVEN, "useful", "ann"),
     ]
-    assert (told[0].detail["before"], told[0].detail["cause"]) == ("useful", "node-lost")
-    assert "before" not in told[1].detail
+    assert (audit_records[0].detail["before"], audit_records[0].detail["cause"]) == ("useful", "node-lost")
+    assert "before" not in audit_records[1].detail
 
 
 def test_verdicts_by_rule_incident_time_and_occurrence(state: StateStore) -> None:
