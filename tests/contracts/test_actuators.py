@@ -163,7 +163,7 @@ def test_a_dry_run_changes_nothing_and_reports_what_it_would_do(endpoint):
     assert endpoint.node.name in outcome.detail
     assert not endpoint.cordoned
     done = SimulatedActuator(endpoint.url).perform(an_action(ActionKind.CORDON, endpoint.node))
-    assert done.status is OutcomeStatus.DONE, "the id was not used up"
+    assert done.status is OutcomeStatus.DONE, "a dry run does not use the id"
 
 
 @pytest.mark.parametrize("name", sorted(ACTUATORS))

@@ -217,7 +217,7 @@ def test_entities_come_and_go(detector):
     values = likely(detector, 4, 12)
     state, _ = run(detector, values[:2], refs(detector, "ab"))
     state, _ = run(detector, values[[3, 1, 0]], refs(detector, "dba"), state, start=START + 200)
-    assert set(state.entities) in (set(refs(detector, "abd")), set()), "or it remembers nothing at all"
+    assert set(state.entities) in (set(refs(detector, "abd")), set()), "or the detector has no state"
     state, verdicts = run(detector, values[1:2], refs(detector, "b"), state, start=START + 400)
     named = {verdict.entity for verdict in verdicts if verdict.entity and verdict.entity.kind is detector.kind}
     assert named <= set(refs(detector, "b")), "no verdict on entities that left"
@@ -234,7 +234,7 @@ def test_an_entity_returns_after_a_gap_longer_than_the_window(detector, stay, re
     step = timedelta(minutes=1)
     silent = 2 * (int(detector.window / step) + 2) + 1
     entities, store = refs(detector, "abcd"), MemoryStateStore()
-    values = 3.0 + 0.1 * likely(detector, 4, 40 + silent + 3, seed=13)  # no leap is another process
+    values = 3.0 + 0.1 * likely(detector, 4, 40 + silent + 3, seed=13)  # no jump resembles another process
     if isinstance(detector, IngressDetector):  # it learns only healthy services
         values[:, :, [one.name in ("svc_failed_total", "svc_queue_requests") for one in detector.keys]] = 0.0
     detection, known = Detection([detector], step), {}
@@ -256,7 +256,7 @@ def test_an_entity_returns_after_a_gap_longer_than_the_window(detector, stay, re
     learns = isinstance(detector, (LearningDetector, IngressDetector))
     assert learns == isinstance(detector, ResumableDetector)
     if learns:
-        assert known[39] > 0, "else nothing was shown"
+        assert known[39] > 0, "precondition: there are findings"
         assert known[40 + silent] >= 0.9 * known[39]
         assert all(len(one) == 4 for name, one in state.arrays.items() if name in detector.of_entities(0))
 
@@ -456,7 +456,7 @@ def findings_of(detector, entities, live, state, step, wide):
 def test_values_in_another_unit_give_the_same_findings(name):
     """A power of two changes no rounding: the findings must be identical for each reading."""
     plain = past_and_present(FACTORIES[name]())
-    assert any(plain), "else nothing was shown"
+    assert any(plain), "precondition: there are findings"
     assert past_and_present(FACTORIES[name](), 1024.0) == plain
 
 
@@ -482,7 +482,7 @@ def lines_past_and_present(detector, scale=1.0):
 def test_regressions_in_another_unit_give_the_same_findings(name):
     """As above, for detectors that learn a regression."""
     plain = lines_past_and_present(FACTORIES[name]())
-    assert any(plain), "else nothing was shown"
+    assert any(plain), "precondition: there are findings"
     assert lines_past_and_present(FACTORIES[name](), 1024.0) == plain
 
 
@@ -512,7 +512,7 @@ def test_a_changed_catalog_restarts_learning(name):
     for signals in (names[:-1], [*names, "target_up"], [*names[1:], names[0]]):
         changed = of_signals(type(detector), detector.kind, signals)
         _, reason = changed.restored(state)
-        assert reason, "a check-point of other signals is dropped with its reason"
+        assert reason, "a checkpoint of other signals is dropped with its reason"
         kept, _ = changed.restored(state)
         values = likely(changed, 3, 6)
         run(changed, values, refs(changed, "abc"), kept)
@@ -528,7 +528,7 @@ def test_a_regression_between_other_signals_is_learned_again(name):
     for keys in ((one, *others[:-1]), (one, *others, SignalKey("target_up")), (*others, one)):
         changed = type("Changed", (type(detector),), {"keys": keys})()
         kept, reason = changed.restored(state)
-        assert reason, "a check-point of other signals is dropped with its reason"
+        assert reason, "a checkpoint of other signals is dropped with its reason"
         assert kept.entities == ()
 
 

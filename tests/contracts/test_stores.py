@@ -735,7 +735,7 @@ def test_a_second_verdict_of_a_person_replaces_the_first_and_the_audit_log_has_b
     first = verdict(alert(), Usefulness.USEFUL)
     assert state.save_feedback([first]) == 1
     again = replace(first, at=T0 + 10 * MINUTE)
-    assert state.save_feedback([again, again]) == 0, "who says the same again says nothing new"
+    assert state.save_feedback([again, again]) == 0, "a repeated verdict is not new"
     assert state.feedback() == (first,)
     other = verdict(alert(), Usefulness.NOT_USEFUL, "bob", 11)
     second = verdict(alert(), Usefulness.WRONG_CAUSE, minutes=12, cause="node-lost", comment="the node, 节点")
@@ -831,7 +831,7 @@ def test_the_newest_standings_of_the_detectors_are_kept(state: StateStore) -> No
     state.commit(replace(commit(), standings=(one, other)))
     assert state.standings() == (other, one)
     state.commit(commit(cycle=cycle("c2", T0 + STEP)))
-    assert state.standings() == (other, one), "a cycle that tells none leaves them as they are"
+    assert state.standings() == (other, one), "a cycle without standings keeps the stored ones"
     learnt = replace(one, stage=Stage.ALERTING, reason=StageReason.LEARNT, shadowed=())
     state.commit(replace(commit(cycle=cycle("c3", T0 + 2 * STEP)), standings=(learnt,)))
     assert state.standings() == (learnt,)
