@@ -32,22 +32,22 @@ class BusiestNames:
     def name(self, value: object) -> str:
         """The label value for one use of ``value``."""
         text = str(value)[:LONGEST] or OTHER
-        gone = None
+        replaced = None
         with self._lock:
             if text not in self._counts and len(self._counts) >= self._most * _WATCHED:
-                self._forget_rare()
+                self._drop_rare()
             self._counts[text] = self._counts.get(text, 0.0) + 1.0
             if text not in self._named and len(self._named) < self._most:
                 self._named.add(text)
             self._seen += 1
             if self._seen % _EVERY == 0 and not self._fixed:
-                gone = self._change_places()
+                replaced = self._replace_least_busy()
             result = text if text in self._named else OTHER
-        if gone is not None:
-            self._dropped(gone)
+        if replaced is not None:
+            self._dropped(replaced)
         return result
 
-    def _forget_rare(self) -> None:
+    def _drop_rare(self) -> None:
         """Halves every count and drops rare unnamed values, to bound memory."""
         self._counts = {
             text: count / 2 for text, count in self._counts.items() if text in self._named or count >= _CLEARLY
@@ -55,11 +55,11 @@ class BusiestNames:
         if len(self._counts) >= self._most * _WATCHED:
             self._counts = {text: count for text, count in self._counts.items() if text in self._named}
 
-    def _change_places(self) -> str | None:
-        waiting = [text for text in self._counts if text not in self._named]
-        if not waiting or not self._named:
+    def _replace_least_busy(self) -> str | None:
+        unnamed = [text for text in self._counts if text not in self._named]
+        if not unnamed or not self._named:
             return None
-        busiest = max(waiting, key=lambda text: self._counts[text])
+        busiest = max(unnamed, key=lambda text: self._counts[text])
         least = min(self._named, key=lambda text: self._counts.get(text, 0.0))
         if self._counts[busiest] < _CLEARLY * self._counts.get(least, 0.0):
             return None

@@ -56,18 +56,18 @@ def an_action(kind, target, *, id_="act-1", dry_run=False, **params):
 
 
 class FakeEndpoint:
-    """A control endpoint that cordons one node, and remembers ids."""
+    """A control endpoint that cordons one node and deduplicates by id."""
 
     def __init__(self) -> None:
         self.node = EntityRef("sim", EntityKind.NODE, None, "node-0")
-        self.status, self.body, self.asked, self.answers, self.cordons = 200, None, [], {}, 0
+        self.status, self.body, self.requests, self.answers, self.cordons = 200, None, [], {}, 0
         endpoint = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_POST(self):
-                asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                endpoint.asked.append((self.path, asked))
-                body = endpoint.body if endpoint.body is not None else json.dumps(endpoint.act(asked)).encode()
+                request_body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                endpoint.requests.append((self.path, request_body))
+                body = endpoint.body if endpoint.body is not None else json.dumps(endpoint.act(request_body)).encode()
                 self.send_response(endpoint.status)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
@@ -81,14 +81,14 @@ class FakeEndpoint:
         self.thread.start()
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
 
-    def act(self, asked):
-        if asked["id"] not in self.answers:
-            self.answers[asked["id"]] = {
+    def act(self, request_body):
+        if request_body["id"] not in self.answers:
+            self.answers[request_body["id"]] = {
                 "status": "already" if self.cordons else "done",
                 "detail": "node-0 takes no pods",
             }
             self.cordons = 1
-        return self.answers[asked["id"]]
+        return self.answers[request_body["id"]]
 
     @property
     def cordoned(self):
@@ -163,14 +163,14 @@ def test_a_dry_run_changes_nothing_and_reports_what_it_would_do(endpoint):
     assert endpoint.node.name in outcome.detail
     assert not endpoint.cordoned
     done = SimulatedActuator(endpoint.url).perform(an_action(ActionKind.CORDON, endpoint.node))
-    assert done.status is OutcomeStatus.DONE, "the id was not used up"
+    assert done.status is OutcomeStatus.DONE, "a dry run does not use the id"
 
 
 @pytest.mark.parametrize("name", sorted(ACTUATORS))
-def test_every_actuator_honours_a_dry_run(name, fake_endpoint):
+def test_every_actuator_supports_dry_runs(name, fake_endpoint):
     actuator = ACTUATORS[name]({"control_url": fake_endpoint.url})
     outcome = actuator.perform(an_action(ActionKind.CORDON, fake_endpoint.node, dry_run=True))
-    assert (outcome.status, fake_endpoint.asked) == (OutcomeStatus.DRY_RUN, [])
+    assert (outcome.status, fake_endpoint.requests) == (OutcomeStatus.DRY_RUN, [])
 
 
 def test_the_dry_run_actuator_never_acts():
@@ -182,26 +182,26 @@ def test_the_dry_run_actuator_never_acts():
 
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("kind", list(ActionKind))
-def test_what_would_be_done_is_a_sentence_in_both_languages(kind, language):
-    said = would(an_action(kind, EntityRef("c", EntityKind.NODE, None, "n1"), replicas=5, current=3), language)
-    assert "n1" in said
-    assert "{" not in said
+def test_the_dry_run_text_exists_in_both_languages(kind, language):
+    sentence = would(an_action(kind, EntityRef("c", EntityKind.NODE, None, "n1"), replicas=5, current=3), language)
+    assert "n1" in sentence
+    assert "{" not in sentence
     if kind is ActionKind.SCALE:
-        assert "5" in said
+        assert "5" in sentence
 
 
-def test_the_request_is_what_the_control_endpoint_reads(fake_endpoint):
+def test_the_request_matches_the_control_endpoint(fake_endpoint):
     target = EntityRef("sim", EntityKind.SERVICE, "llm", "chat")
     SimulatedActuator(fake_endpoint.url + "/").perform(an_action(ActionKind.SCALE, target, replicas=5))
-    ((path, asked),) = fake_endpoint.asked
+    ((path, request_body),) = fake_endpoint.requests
     assert path == "/control/actions"
-    assert asked == {
+    assert request_body == {
         "id": "act-1",
         "kind": "scale",
         "target": {"cluster": "sim", "kind": "service", "namespace": "llm", "name": "chat"},
         "params": {"replicas": 5},
     }
-    assert request(an_action(ActionKind.SCALE, target, replicas=5)) == asked
+    assert request(an_action(ActionKind.SCALE, target, replicas=5)) == request_body
 
 
 def failure(actuator, node):
@@ -210,7 +210,7 @@ def failure(actuator, node):
     return caught.value
 
 
-def test_a_refused_connection_is_tried_again(fake_endpoint):
+def test_a_refused_connection_is_retried(fake_endpoint):
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
@@ -228,7 +228,7 @@ def test_an_endpoint_without_a_response_is_retried(fake_endpoint):
 
 
 @pytest.mark.parametrize(("status", "retryable"), [(500, True), (503, True), (400, False), (404, False), (302, False)])
-def test_what_a_status_means(fake_endpoint, status, retryable):
+def test_retryable_statuses(fake_endpoint, status, retryable):
     fake_endpoint.status = status
     fake_endpoint.body = b'{"error": {"message": "the fleet has no node x", "hint": "look"}}'
     error = failure(SimulatedActuator(fake_endpoint.url), fake_endpoint.node)
@@ -238,7 +238,7 @@ def test_what_a_status_means(fake_endpoint, status, retryable):
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}", b'{"status": "maybe"}'])
-def test_an_answer_that_makes_no_sense_is_final(fake_endpoint, body):
+def test_an_invalid_response_is_final(fake_endpoint, body):
     fake_endpoint.body = body
     assert not failure(SimulatedActuator(fake_endpoint.url), fake_endpoint.node).retryable
 
@@ -249,7 +249,7 @@ def test_failed_is_an_outcome_not_an_error(fake_endpoint):
     assert (outcome.status, outcome.detail) == (OutcomeStatus.FAILED, "no room")
 
 
-def test_an_unknown_target_is_a_clear_refusal(endpoint):
+def test_an_unknown_target_is_refused(endpoint):
     if isinstance(endpoint, FakeEndpoint):
         pytest.skip("the fake endpoint knows one node only")
     error = failure(SimulatedActuator(endpoint.url), replace(endpoint.node, name="no-such-node"))

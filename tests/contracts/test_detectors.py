@@ -1,4 +1,4 @@
-"""What every registered detector owes its caller, whatever it detects."""
+"""Contract of every registered detector."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def window(detector, entities, values, *, start=START, status=None, times=None, 
 
 
 def likely(detector, entities, length, seed=0):
-    """Plausible values: what each kind of signal may hold."""
+    """Plausible values for each kind of signal."""
     rng = np.random.default_rng(seed)
     columns = []
     for key in detector.keys:
@@ -138,27 +138,27 @@ def test_an_empty_window_has_no_values(detector):
     assert not [item for item in verdicts if isinstance(item, Finding)]
 
 
-def test_no_entities_no_words(detector):
+def test_no_entities_give_no_verdicts(detector):
     _, verdicts = detect(detector, detector.initial(), window(detector, (), np.zeros((0, 5, len(detector.keys)))))
     assert not [item for item in verdicts if isinstance(item, Finding)]
 
 
-def test_one_sample_is_no_anomaly(detector):
+def test_one_sample_is_not_an_anomaly(detector):
     entities = refs(detector, "abc")
     _, verdicts = detect(detector, detector.initial(), window(detector, entities, likely(detector, 3, 1)))
     assert not [item for item in verdicts if isinstance(item, Finding) and item.severity.rank == 0]
 
 
-def test_nothing_but_gaps(detector):
+def test_only_gaps_give_no_findings(detector):
     entities = refs(detector, "abc")
     _, verdicts = run(detector, np.full((3, 20, len(detector.keys)), np.nan), entities)
     assert not [item for item in verdicts if isinstance(item, Finding)]
     silent = [item for item in verdicts if isinstance(item, NoVerdict)]
-    assert silent, "who sees nothing says so"
+    assert silent, "missing values give a no-verdict"
     assert {item.entity for item in silent} >= set(entities) or None in {item.entity for item in silent}
 
 
-def test_constant_values_do_not_break_it(detector):
+def test_constant_values_raise_no_error(detector):
     for constant in (0.0, 1.0, 1e12, -1.0):
         run(detector, np.full((3, 20, len(detector.keys)), constant), refs(detector, "abc"))
 
@@ -177,28 +177,28 @@ def test_data_gaps_and_unusual_statuses_raise_no_error(detector):
             state, _ = detector.detect(state, part, Topology.build(()), datetime.fromtimestamp(part.times[-1], tz=UTC))
 
 
-def test_values_without_end_are_no_values(detector):
-    """As the engine hands them on. Warnings are errors here: infinity reaches no arithmetic."""
+def test_infinite_values_are_ignored(detector):
+    """Through the engine. Warnings are errors: infinity must not reach arithmetic."""
     entities = refs(detector, "abc")
 
-    def lived(values):
+    def run_through_engine(values):
         detection = Detection([detector], STEP)
-        found = []
+        findings = []
         for column in range(values.shape[1]):
             at = datetime.fromtimestamp(START, tz=UTC) + column * STEP
             status = np.full(values[:, column].shape, CellStatus.PRESENT, np.uint8)
             batch = SampleBatch("t", at, detector.kind, detector.keys, entities, values[:, column], status)
-            found += detection.run(at, Collected((batch,)), Topology.build(())).findings
-        return found
+            findings += detection.run(at, Collected((batch,)), Topology.build(())).findings
+        return findings
 
     for endless in (np.inf, -np.inf):
-        assert lived(np.full((3, 20, len(detector.keys)), endless)) == []
+        assert run_through_engine(np.full((3, 20, len(detector.keys)), endless)) == []
     values = likely(detector, 3, 30, seed=11)
     values[np.random.default_rng(2).random(values.shape) < 0.2] = np.inf
-    lived(values)
+    run_through_engine(values)
 
 
-def test_a_clock_that_steps_back_is_named_and_forgets_nothing(detector):
+def test_a_clock_that_steps_back_is_reported_and_keeps_the_state(detector):
     entities = refs(detector, "abc")
     values = likely(detector, 3, 10)
     state, _ = run(detector, values, entities)
@@ -217,25 +217,25 @@ def test_entities_come_and_go(detector):
     values = likely(detector, 4, 12)
     state, _ = run(detector, values[:2], refs(detector, "ab"))
     state, _ = run(detector, values[[3, 1, 0]], refs(detector, "dba"), state, start=START + 200)
-    assert set(state.entities) in (set(refs(detector, "abd")), set()), "or it remembers nothing at all"
+    assert set(state.entities) in (set(refs(detector, "abd")), set()), "or the detector has no state"
     state, verdicts = run(detector, values[1:2], refs(detector, "b"), state, start=START + 400)
     named = {verdict.entity for verdict in verdicts if verdict.entity and verdict.entity.kind is detector.kind}
-    assert named <= set(refs(detector, "b")), "nothing is said of those that are gone"
+    assert named <= set(refs(detector, "b")), "no verdict on entities that left"
     run(detector, values[:0], (), state, start=START + 600)
 
 
-MEASURES = ("updates", "sum_n", "points")  # of how much was learnt of an entity: the first that a detector has
+MEASURES = ("updates", "sum_n", "points")  # counts of learned values of an entity; the first that a detector has
 
 
 @pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize("stay", [3, 0])
-def test_who_is_silent_for_longer_than_the_window_and_returns(detector, stay, restarts):
-    """As the engine hands it on: the window forgets who is silent, and what was learnt waits; so if all are."""
+def test_an_entity_returns_after_a_gap_longer_than_the_window(detector, stay, restarts):
+    """Through the engine: the window drops the entity, and its learned state is kept for its return."""
     step = timedelta(minutes=1)
     silent = 2 * (int(detector.window / step) + 2) + 1
     entities, store = refs(detector, "abcd"), MemoryStateStore()
-    values = 3.0 + 0.1 * likely(detector, 4, 40 + silent + 3, seed=13)  # no leap is another process
-    if isinstance(detector, IngressDetector):  # it learns of a service that is well
+    values = 3.0 + 0.1 * likely(detector, 4, 40 + silent + 3, seed=13)  # no jump resembles another process
+    if isinstance(detector, IngressDetector):  # it learns only healthy services
         values[:, :, [one.name in ("svc_failed_total", "svc_queue_requests") for one in detector.keys]] = 0.0
     detection, known = Detection([detector], step), {}
     for column in range(values.shape[1]):
@@ -251,18 +251,18 @@ def test_who_is_silent_for_longer_than_the_window_and_returns(detector, stay, re
         state = detection.memory.states[detector.name]
         known[column] = measured(detector, state, entities[3])
         if column == 40 + silent - 1:
-            assert entities[3] not in {one.entity for one in result.alertable}, "nothing is said of who is away"
+            assert entities[3] not in {one.entity for one in result.alertable}, "no verdict on an absent entity"
             assert entities[3] not in detection.window(detector.kind, detector.keys, detector.window).entities
     learns = isinstance(detector, (LearningDetector, IngressDetector))
     assert learns == isinstance(detector, ResumableDetector)
     if learns:
-        assert known[39] > 0, "else nothing was shown"
+        assert known[39] > 0, "precondition: there are findings"
         assert known[40 + silent] >= 0.9 * known[39]
         assert all(len(one) == 4 for name, one in state.arrays.items() if name in detector.of_entities(0))
 
 
 def test_values_may_come_later_than_the_first_cycle_of_a_process(detector):
-    """A check-point outlives cycles without any value: the first scrape may fail."""
+    """A checkpoint survives cycles without values: the first scrape may fail."""
     step, store = timedelta(minutes=1), MemoryStateStore()
     entities, values = refs(detector, "ab"), 3.0 + 0.1 * likely(detector, 2, 43, seed=13)
     status = np.full((2, len(detector.keys)), CellStatus.PRESENT, np.uint8)
@@ -279,14 +279,14 @@ def test_values_may_come_later_than_the_first_cycle_of_a_process(detector):
     assert held[42] >= 0.99 * held[39]
 
 
-def test_what_passes_while_an_entity_is_away_is_among_what_is_remembered(detector):
+def test_arrays_of_absent_entities_are_part_of_the_state(detector):
     if isinstance(detector, ResumableDetector):
         named = (*getattr(detector, "passing", ()), *getattr(detector, "odd", ()))
         assert set(named) <= set(detector.of_entities(0))
 
 
 def measured(detector, state, entity):
-    """How much of an entity's past a state holds."""
+    """Number of learned values of an entity in a state."""
     name = next((name for name in MEASURES if name in state.arrays), None)
     if name is None or entity not in state.entities:
         return 0.0
@@ -315,7 +315,7 @@ def test_a_restored_state_gives_the_same_verdicts(detector):
     assert spelled(one[0]) == spelled(other[0])
 
 
-def test_the_same_input_gives_the_same_output_and_is_left_alone(detector):
+def test_the_same_input_gives_the_same_output_and_is_not_changed(detector):
     values = likely(detector, 5, 20, seed=7)
     entities = refs(detector, "abcde")
     state, _ = run(detector, values[:, :15], entities)
@@ -325,7 +325,7 @@ def test_the_same_input_gives_the_same_output_and_is_left_alone(detector):
     other = detect(detector, state, part)
     assert one[1] == other[1]
     assert spelled(one[0]) == spelled(other[0])
-    assert spelled(state) == kept, "the state handed in is not the detector's to change"
+    assert spelled(state) == kept, "the detector must not change its input state"
 
 
 def test_memory_is_bounded_by_the_entities(detector):
@@ -336,10 +336,10 @@ def test_memory_is_bounded_by_the_entities(detector):
         entities = refs(detector, [f"{number}-a", f"{number}-b"])
         state, _ = run(detector, values, entities, state, start=START + 3600 * number)
         sizes.append(sum(array.nbytes for array in state.arrays.values()))
-    assert sizes[-1] <= max(sizes[:5]), "those that left are forgotten"
+    assert sizes[-1] <= max(sizes[:5]), "state of entities that left is dropped"
 
 
-def test_a_damaged_state_costs_memory_of_the_past_and_nothing_more(detector):
+def test_a_damaged_state_is_dropped_without_an_error(detector):
     values = likely(detector, 3, 6)
     entities = refs(detector, "abc")
     state, _ = run(detector, values, entities)
@@ -349,7 +349,7 @@ def test_a_damaged_state_costs_memory_of_the_past_and_nothing_more(detector):
 
 
 @pytest.mark.parametrize("name", [name for name, make in FACTORIES.items() if isinstance(make(), LearningDetector)])
-def test_what_needs_a_past_finds_nothing_before_it_has_one(name):
+def test_learning_detectors_find_nothing_without_history(name):
     detector = FACTORIES[name]()
     values = likely(detector, 4, 20, seed=2)
     values[1, 5:] *= 50.0
@@ -379,7 +379,7 @@ def test_ten_thousand_entities_cost_no_more_memory_each_than_stated(detector):
 
 
 def rings(detector, entities):
-    """Everything rests on everything in a ring, and on components that nothing else knows."""
+    """A topology in which all entities form a ring, with unknown components."""
     kinds = (EntityKind.NODE, EntityKind.SWITCH, EntityKind.GPU, EntityKind.POD, EntityKind.REPLICA, EntityKind.SERVICE)
     others = [EntityRef("lab", kind, "default", f"r-{kind.value}") for kind in kinds]
     ring = [*entities, *others]
@@ -389,7 +389,7 @@ def rings(detector, entities):
     return Topology.build([*edges, *((later, earlier) for earlier, later in edges)], ring, labels)
 
 
-def test_a_topology_with_cycles_and_missing_links_breaks_nothing(detector):
+def test_a_topology_with_cycles_and_missing_links_raises_no_error(detector):
     entities = refs(detector, "abcd")
     half = Topology.build([(entities[0], EntityRef("lab", EntityKind.NODE, None, "n0"))], entities[:2])
     values = likely(detector, 4, 30, seed=8)
@@ -408,7 +408,7 @@ PAST, PAST_STEP, WELL_ABOVE = (
 
 
 def past_and_present(detector, scale=1.0):
-    """Days with a daily rhythm, learnt; then readings in which one entity's signals leave it. In other units."""
+    """Days with a daily profile to learn, then readings in which one entity deviates, scaled to another unit."""
     entities = refs(detector, "abcdef")
     rng = np.random.default_rng(12)
     creeps = isinstance(detector, DriftDetector)
@@ -416,7 +416,7 @@ def past_and_present(detector, scale=1.0):
     past_step = getattr(detector, "warm_step", PAST_STEP)
     counts = np.array([one.bucket not in (None, SUM_BUCKET) for one in detector.keys])  # they have no unit
     scales = np.where(counts, 1.0, scale)
-    watched = getattr(detector, "watched", detector.signals)  # the measure of load stays where it is
+    watched = getattr(detector, "watched", detector.signals)  # the load signal is unchanged
     moved = ~counts & np.array([one.name in watched for one in detector.keys])
 
     counters = np.array([catalog.signal(one.name).kind is SignalKind.DELTA for one in detector.keys])
@@ -437,26 +437,26 @@ def past_and_present(detector, scale=1.0):
         live[2, 80:] *= np.exp(0.02 * np.arange(70)[:, None] * bad * moved)
     else:
         live[2, 80:] *= np.where(moved, np.where(np.arange(moved.size) % 2, 3.0, 0.2), 1.0)
-    return told_of(detector, entities, scales * live, state, step, 42)
+    return findings_of(detector, entities, scales * live, state, step, 42)
 
 
-def told_of(detector, entities, live, state, step, wide):
-    """Entity and signals of what is found at each of the times of ``live``, with so many of them in a window."""
-    found = []
+def findings_of(detector, entities, live, state, step, wide):
+    """Entity and signals of the findings at each time of ``live``, with windows of ``wide`` readings."""
+    findings = []
     for end in range(1, live.shape[1] + 1):
         begin = max(0, end - wide)
         times = START + step.total_seconds() * np.arange(begin, end)
         part = window(detector, entities, live[:, begin:end], times=times, step=step)
         state, verdicts = detect(detector, state, part)
-        found.append([(one.entity.name, one.signals) for one in verdicts if isinstance(one, Finding)])
-    return found
+        findings.append([(one.entity.name, one.signals) for one in verdicts if isinstance(one, Finding)])
+    return findings
 
 
 @pytest.mark.parametrize("name", LEARNING)
-def test_values_in_another_unit_are_judged_alike(name):
-    """A factor that is a power of two changes no rounding: what is said must be the same to the reading."""
+def test_values_in_another_unit_give_the_same_findings(name):
+    """A power of two changes no rounding: the findings must be identical for each reading."""
     plain = past_and_present(FACTORIES[name]())
-    assert any(plain), "else nothing was shown"
+    assert any(plain), "precondition: there are findings"
     assert past_and_present(FACTORIES[name](), 1024.0) == plain
 
 
@@ -475,19 +475,19 @@ def lines_past_and_present(detector, scale=1.0):
     value = WELL_ABOVE * (0.4 + 0.6 * drive) * rng.normal(1.0, 0.005, (6, 150))
     value[2, 110:] *= 1.2 if detector.name == "memory-use" else 0.5
     live = np.concatenate((scale * value[:, :, None], np.clip(drivers, 0.0, 1.0)), axis=2)
-    return told_of(detector, entities, live, detector.initial(), step, 12)
+    return findings_of(detector, entities, live, detector.initial(), step, 12)
 
 
 @pytest.mark.parametrize("name", GIVEN)
-def test_lines_in_another_unit_are_judged_alike(name):
-    """As above, of detectors that learn what drives a value."""
+def test_regressions_in_another_unit_give_the_same_findings(name):
+    """As above, for detectors that learn a regression."""
     plain = lines_past_and_present(FACTORIES[name]())
-    assert any(plain), "else nothing was shown"
+    assert any(plain), "precondition: there are findings"
     assert lines_past_and_present(FACTORIES[name](), 1024.0) == plain
 
 
 def test_a_detector_with_absolute_limits_is_listed(detector):
-    """Whoever has no past compares with limits of the signal's unit: declared, and not by accident."""
+    """A detector without history compares with limits in the signal's unit, which it must declare."""
     learns = isinstance(detector, LearningDetector)
     reason = None if learns else ABSOLUTE["a rule" if ":" in detector.name else "a relation"]
     assert learns or reason
@@ -504,35 +504,35 @@ def of_signals(family, kind, signals):
 
 
 @pytest.mark.parametrize("name", LEARNING)
-def test_a_catalogue_that_changed_since_is_learnt_anew(name):
-    """Levels of one signal are never read as those of another: fewer, more, or others in the same number."""
+def test_a_changed_catalog_restarts_learning(name):
+    """State of one signal is never read as that of another, for fewer, more or other signals."""
     detector = FACTORIES[name]()
     names = list(detector.signals)
     state, _ = run(detector, likely(detector, 3, 6), refs(detector, "abc"))
     for signals in (names[:-1], [*names, "target_up"], [*names[1:], names[0]]):
         changed = of_signals(type(detector), detector.kind, signals)
-        _, because = changed.restored(state)
-        assert because, "a check-point of other signals is dropped with its reason"
+        _, reason = changed.restored(state)
+        assert reason, "a checkpoint of other signals is dropped with its reason"
         kept, _ = changed.restored(state)
         values = likely(changed, 3, 6)
         run(changed, values, refs(changed, "abc"), kept)
 
 
 @pytest.mark.parametrize("name", GIVEN)
-def test_a_line_between_other_signals_is_learnt_anew(name):
-    """As above, of detectors that learn what drives a value."""
+def test_a_regression_between_other_signals_is_learned_again(name):
+    """As above, for detectors that learn a regression."""
     detector = FACTORIES[name]()
     state, _ = run(detector, likely(detector, 3, 6), refs(detector, "abc"))
     assert detector.restored(state) == (state, "")
     one, *others = detector.keys
     for keys in ((one, *others[:-1]), (one, *others, SignalKey("target_up")), (*others, one)):
         changed = type("Changed", (type(detector),), {"keys": keys})()
-        kept, because = changed.restored(state)
-        assert because, "a check-point of other signals is dropped with its reason"
+        kept, reason = changed.restored(state)
+        assert reason, "a checkpoint of other signals is dropped with its reason"
         assert kept.entities == ()
 
 
-_TOLD = """
+_PRINT_FINDINGS = """
 import hashlib
 from tests.contracts.test_detectors import FACTORIES, likely, refs, run, spelled
 for name, make in FACTORIES.items():
@@ -543,15 +543,15 @@ for name, make in FACTORIES.items():
 
 
 @pytest.mark.slow
-def test_every_process_sees_the_same():
-    """Whatever order its sets have: the seed of hashes differs from process to process."""
-    told = [
+def test_every_process_gives_the_same_findings():
+    """Independent of the order of sets: the hash seed differs between processes."""
+    outputs = [
         subprocess.run(
-            [sys.executable, "-c", _TOLD], cwd=ROOT,
+            [sys.executable, "-c", _PRINT_FINDINGS], cwd=ROOT,
             env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
             capture_output=True, text=True, check=True, timeout=300,
         ).stdout.splitlines()
         for seed in ("1", "2")
     ]  # fmt: skip
-    assert len(told[0]) == len(FACTORIES)
-    assert told[0] == told[1]
+    assert len(outputs[0]) == len(FACTORIES)
+    assert outputs[0] == outputs[1]

@@ -1,4 +1,4 @@
-"""Discovery and the source of events tell the same cluster alike, and read it once where they read it together."""
+"""Discovery and the event source report the same cluster equally, and read each list once if they share watches."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Json = dict[str, Any]
 
 
 def pod(name: str, *, node: str = "n1", labels: Json | None = None, asks: Json | None = None, **more: Any) -> Json:
-    """A running model server that asks to be scraped."""
+    """A running model server with the scrape annotation."""
     number = next(_addresses)
     notes = {"prometheus.io/scrape": "true", "outrider.io/adapter": "vllm", **more.get("notes", {})}
     container = {
@@ -58,7 +58,7 @@ def pod(name: str, *, node: str = "n1", labels: Json | None = None, asks: Json |
     }  # fmt: skip
 
 
-def owned(kind: str, name: str) -> list[Json]:
+def owner_references(kind: str, name: str) -> list[Json]:
     return [{"kind": kind, "name": name, "controller": True}]
 
 
@@ -77,16 +77,16 @@ def ray(name: str, kind: str, crd: str, asks: Json) -> Json:
 
 SCENES: dict[str, list[Json]] = {
     "deployment": [
-        pod(f"chat-7d9f8b6c5d-{n}", labels={"app": "chat"}, owners=owned("ReplicaSet", "chat-7d9f8b6c5d"))
+        pod(f"chat-7d9f8b6c5d-{n}", labels={"app": "chat"}, owners=owner_references("ReplicaSet", "chat-7d9f8b6c5d"))
         for n in "ab"
     ],
     "stateful set behind a service": [
-        pod("door-0", owners=owned("StatefulSet", "doors")),
-        pod("plain-0", owners=owned("StatefulSet", "plain")),
+        pod("gateway-0", owners=owner_references("StatefulSet", "gateways")),
+        pod("plain-0", owners=owner_references("StatefulSet", "plain")),
     ],
     "kserve": [
         pod("llama-predictor-0", labels={KSERVE: "llama", "app": "isvc.llama-predictor"},
-            owners=owned("ReplicaSet", "llama-predictor-7d9f8b6c5d"))
+            owners=owner_references("ReplicaSet", "llama-predictor-7d9f8b6c5d"))
     ],
     "leader worker set": [group(index, worker) for index in range(2) for worker in range(2)],
     "ray service": [
@@ -119,19 +119,19 @@ def slice_of(service: str, *names: str) -> Json:
     return {"metadata": meta, "endpoints": refs}
 
 
-def fill(server: ApiServer, pods: list[Json]) -> None:
+def fill_server(server: ApiServer, pods: list[Json]) -> None:
     names = ("n1", "n2")
     labels = {"nvidia.com/gpu.product": "H100", "nvidia.com/gpu.count": "8", "nvidia.com/gpu.clique": "c.1"}
     server.objects = {
         PODS: pods,
         NODES: [{"metadata": {"name": name, "uid": name, "labels": labels}} for name in names],
-        SLICES: [slice_of("front", "door-0")],
+        SLICES: [slice_of("front", "gateway-0")],
     }
 
 
 EXPECTED: dict[str, dict[str, tuple[list[str], str]]] = {  # replica: pods, service
     "deployment": {f"chat-7d9f8b6c5d-{n}": ([f"chat-7d9f8b6c5d-{n}"], "chat") for n in "ab"},
-    "stateful set behind a service": {"door-0": (["door-0"], "front"), "plain-0": (["plain-0"], "plain")},
+    "stateful set behind a service": {"gateway-0": (["gateway-0"], "front"), "plain-0": (["plain-0"], "plain")},
     "kserve": {"llama-predictor-0": (["llama-predictor-0"], "llama")},
     "leader worker set": {"big-0": (["big-0", "big-0-1"], "big"), "big-1": (["big-1", "big-1-1"], "big")},
     "ray service": {"rag-head": (["rag-head"], "rag"), "rag-w0": (["rag-w0"], "rag")},
@@ -144,13 +144,15 @@ EXPECTED: dict[str, dict[str, tuple[list[str], str]]] = {  # replica: pods, serv
 
 
 @asynccontextmanager
-async def both(*, together: bool = False) -> AsyncIterator[tuple[ApiServer, KubernetesSource, KubernetesEventSource]]:
-    """A server with a source of targets and one of events, each with a connection of its own or with one for both."""
+async def open_sources(
+    *, shared: bool = False
+) -> AsyncIterator[tuple[ApiServer, KubernetesSource, KubernetesEventSource]]:
+    """An API server, a target source and an event source, with ``shared`` watches or a connection each."""
     async with api_server() as (server, api):
         other = KubeApi(HttpClient("events", api.client.url, timeout=timedelta(seconds=5)))
-        doors = SharedWatches(api)
-        targets = KubernetesSource("k", doors if together else api, "c", clock=ManualClock(AT))
-        events = KubernetesEventSource("kubernetes", doors if together else other, "c")
+        watches = SharedWatches(api)
+        targets = KubernetesSource("k", watches if shared else api, "c", clock=ManualClock(AT))
+        events = KubernetesEventSource("kubernetes", watches if shared else other, "c")
         try:
             yield server, targets, events
         finally:
@@ -160,116 +162,123 @@ async def both(*, together: bool = False) -> AsyncIterator[tuple[ApiServer, Kube
 
 
 def bare(topology: Topology) -> tuple[set[Edge], dict[EntityRef, dict[str, str]]]:
-    """A topology without the entities that stand for our own watching."""
-    ours = {one for one in topology.entities if one.namespace == "targets"}
-    labels = {entity: dict(facts) for entity, facts in topology.labels.items() if entity not in ours}
+    """A topology without the entities of scrape targets."""
+    own_entities = {entity for entity in topology.entities if entity.namespace == "targets"}
+    labels = {entity: dict(facts) for entity, facts in topology.labels.items() if entity not in own_entities}
     return set(topology.edges), labels
 
 
-@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("scene", SCENES)
-def test_both_tell_the_same_entities_and_edges(scene: str, together: bool) -> None:
-    async def whole() -> None:
-        async with both(together=together) as (server, targets, events):
-            fill(server, SCENES[scene])
-            seen, (_, errors) = await targets.read(), await events.read(AT, [])
-            assert (errors, seen.faults) == ([], ())
+def test_both_sources_report_the_same_entities_and_edges(scene: str, shared: bool) -> None:
+    async def run_test() -> None:
+        async with open_sources(shared=shared) as (server, targets, events):
+            fill_server(server, SCENES[scene])
+            snapshot, (_, errors) = await targets.read(), await events.read(AT, [])
+            assert (errors, snapshot.faults) == ([], ())
             graph = events.graph
-            assert set(seen.edges) == set(graph.edges)
-            assert seen.labels == graph.labels
-            told = Topology.build(graph.edges, graph.labels, graph.labels)
+            assert set(snapshot.edges) == set(graph.edges)
+            assert snapshot.labels == graph.labels
+            topology = Topology.build(graph.edges, graph.labels, graph.labels)
             service = EntityKind.SERVICE
             assert EXPECTED[scene] == {
-                one.name: ([pod.name for pod in told.below(one, EntityKind.POD)], told.above(one, service)[0].name)
-                for one in told.of_kind(EntityKind.REPLICA)
+                entity.name: (
+                    [pod.name for pod in topology.below(entity, EntityKind.POD)],
+                    topology.above(entity, service)[0].name,
+                )
+                for entity in topology.of_kind(EntityKind.REPLICA)
             }
 
-    asyncio.run(whole())
+    asyncio.run(run_test())
 
 
 @pytest.mark.parametrize("scene", SCENES)
 def test_targets_are_parts_of_the_same_topology(scene: str) -> None:
-    async def whole() -> None:
-        async with both() as (server, targets, events):
-            fill(server, SCENES[scene])
+    async def run_test() -> None:
+        async with open_sources() as (server, targets, events):
+            fill_server(server, SCENES[scene])
             discovery = Discovery([(targets, RelabelRules())], "c")
             known = await discovery.refresh(AT)
             await events.read(AT, [])
             of_events = KubeView([events]).topology(Topology(at=AT))
-            assert len({one.entity for one in known.targets}) == len(EXPECTED[scene])
+            assert len({entity.entity for entity in known.targets}) == len(EXPECTED[scene])
             for target in known.targets:
                 assert set(target.edges) <= set(of_events.edges)
             collector = ScrapeManager(known.targets, None)
             collector.set_targets(known.targets, known.edges, known.labels)
             of_targets = collector.topology(AT)
             assert bare(of_targets)[0] == set(of_events.edges)
-            assert {one for one in of_targets.entities if one.namespace != "targets"} >= of_events.entities
+            assert {entity for entity in of_targets.entities if entity.namespace != "targets"} >= of_events.entities
             joint = KubeView([events]).topology(of_targets)
-            assert bare(joint) == bare(of_targets), "beside each other they add nothing"
+            assert bare(joint) == bare(of_targets), "the event source adds nothing to the targets"
 
-    asyncio.run(whole())
+    asyncio.run(run_test())
 
 
-def test_together_they_read_each_list_once_and_both_hear_what_changes() -> None:
-    async def whole() -> None:
-        async with both(together=True) as (server, targets, events):
-            fill(server, SCENES["deployment"])
+def test_shared_watches_read_each_list_once_and_both_sources_receive_changes() -> None:
+    async def run_test() -> None:
+        async with open_sources(shared=True) as (server, targets, events):
+            fill_server(server, SCENES["deployment"])
             await asyncio.gather(targets.read(), events.read(AT, []))
             lists = Counter(path for path, query in server.requested if not query.get("watch"))
             assert {path: lists[path] for path in (PODS, NODES, SLICES)} == {PODS: 1, NODES: 1, SLICES: 1}
             server.tell(PODS, "ADDED", pod("late-0", labels={"app": "late"}))
             await events.read(AT, [])
-            assert "late-0" in {one.labels["pod"] for one in (await targets.read()).targets}
-            gone = {**SCENES["deployment"][0]}
-            server.tell(PODS, "DELETED", gone)
-            seen = await targets.read()
+            assert "late-0" in {target.labels["pod"] for target in (await targets.read()).found}
+            deleted = {**SCENES["deployment"][0]}
+            server.tell(PODS, "DELETED", deleted)
+            snapshot = await targets.read()
             await events.read(AT, [])
-            assert gone["metadata"]["name"] not in {one.labels["pod"] for one in seen.targets}
-            assert set(events.graph.edges) == set(seen.edges)
+            assert deleted["metadata"]["name"] not in {target.labels["pod"] for target in snapshot.found}
+            assert set(events.graph.edges) == set(snapshot.edges)
             server.gone.add(PODS)
             server.objects[PODS] = server.objects[PODS][1:]
             await asyncio.gather(targets.read(), events.read(AT, []))
             lists = Counter(path for path, query in server.requested if not query.get("watch"))
             assert lists[PODS] == 2
 
-    asyncio.run(whole())
+    asyncio.run(run_test())
 
 
-def test_one_that_comes_later_knows_all_that_was_told_before() -> None:
-    async def whole() -> None:
+def test_a_later_watcher_receives_the_full_list() -> None:
+    async def run_test() -> None:
         async with api_server() as (server, api):
-            fill(server, SCENES["deployment"])
-            doors = SharedWatches(api)
-            first = ResourceWatcher(doors, [PODS_RESOURCE])
+            fill_server(server, SCENES["deployment"])
+            watches = SharedWatches(api)
+            first = ResourceWatcher(watches, [PODS_RESOURCE])
             await first.read(AT)
-            second = ResourceWatcher(doors, [PODS_RESOURCE])
+            second = ResourceWatcher(watches, [PODS_RESOURCE])
             server.tell(PODS, "ADDED", pod("late-0"))
             server.objects[PODS] = [*server.objects[PODS], pod("late-0")]
-            (news,), faults = await second.read(AT)
-            assert (news.whole, len(news.seen), faults) == (True, 3, [])
-            (same, *_), _ = await first.read(AT)
-            assert (same.whole, len(same.seen)) == (True, 3), "what the other one read is told to this one, too"
+            (update,), faults = await second.read(AT)
+            assert (update.whole, len(update.changes), faults) == (True, 3, [])
+            (repeated, *_), _ = await first.read(AT)
+            assert (repeated.whole, len(repeated.changes)) == (True, 3), (
+                "an update read by one watcher reaches the other"
+            )
             await first.close()
-            news, _ = await second.read(AT)
-            assert [one.whole for one in news] == [False, False], "who stays goes on where it was"
+            updates, _ = await second.read(AT)
+            assert [update.whole for update in updates] == [False, False], (
+                "the remaining watcher continues without a new list"
+            )
             await second.close()
 
-    asyncio.run(whole())
+    asyncio.run(run_test())
 
 
-def test_a_follower_that_is_far_behind_reads_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "MOST_WAITING", 2)
+def test_a_watcher_far_behind_reads_a_new_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "MAX_UNREAD", 2)
 
-    async def whole() -> None:
+    async def run_test() -> None:
         async with api_server() as (server, api):
-            fill(server, SCENES["deployment"])
-            doors = SharedWatches(api)
-            quick, slow = ResourceWatcher(doors, [PODS_RESOURCE]), ResourceWatcher(doors, [PODS_RESOURCE])
-            await asyncio.gather(quick.read(AT), slow.read(AT))
+            fill_server(server, SCENES["deployment"])
+            watches = SharedWatches(api)
+            fast, slow = ResourceWatcher(watches, [PODS_RESOURCE]), ResourceWatcher(watches, [PODS_RESOURCE])
+            await asyncio.gather(fast.read(AT), slow.read(AT))
             for number in range(4):
                 server.tell(PODS, "ADDED", pod(f"more-{number}"))
-                await quick.read(AT)
-            news, _ = await slow.read(AT)
-            assert [one.whole for one in news] == [True]
+                await fast.read(AT)
+            updates, _ = await slow.read(AT)
+            assert [update.whole for update in updates] == [True]
 
-    asyncio.run(whole())
+    asyncio.run(run_test())

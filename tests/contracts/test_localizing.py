@@ -1,4 +1,4 @@
-"""What every detector owes its caller that looks at a second kind of entity, to say where something is."""
+"""Contract of detectors that read a second entity kind to locate a fault."""
 
 from __future__ import annotations
 
@@ -39,47 +39,49 @@ def beside(detector, values, entities=None):
     )
 
 
-def usual(detector, length=LENGTH, count=3):
+def typical_values(detector, length=LENGTH, count=3):
     keys = detector.beside[1]
     return np.random.default_rng(3).poisson(30.0, (count, length, len(keys))).astype(float)
 
 
-def joined(detector):
-    """The parts rest below the first entity."""
+def parts_below_entity(detector):
+    """A topology with all parts below the first entity."""
     whole = refs(detector, "abc")[0]
     return Topology.build([(part, whole) for part in parts(detector.beside[0])])
 
 
-def lived(detector, values, others, topology, state=None):
-    """Cycle by cycle through both halves, as the engine does; the verdicts of each cycle."""
-    state, said = state or detector.initial(), []
+def run_cycles(detector, values, others, topology, state=None):
+    """Runs both steps cycle by cycle, as the engine does. Returns the state and the verdicts of each cycle."""
+    state, history = state or detector.initial(), []
     entities = refs(detector, "abc")[: values.shape[0]]
     for length in range(1, values.shape[1] + 1):
         part = window(detector, entities, values[:, :length])
         now = datetime.fromtimestamp(part.times[-1], tz=UTC)
         state, verdicts = detector.detect(state, part, topology, now)
         before = spelled(state)
-        there = beside(detector, others[:, : min(length, others.shape[1])])
-        after, placed = detector.placed(state, verdicts, part, there, topology, now)
-        assert spelled(state) == before, "the state handed in is not the detector's to change"
+        second_window = beside(detector, others[:, : min(length, others.shape[1])])
+        after, placed = detector.placed(state, verdicts, part, second_window, topology, now)
+        assert spelled(state) == before, "the detector must not change its input state"
         assert after.version == detector.state_version
         assert after.entities == entities
-        prints = [one.fingerprint for one in placed if isinstance(one, Finding)]
-        assert len(prints) == len(set(prints))
-        assert all(isinstance(one, Finding | NoVerdict) and one.detector == detector.name for one in placed)
-        assert all(0.0 <= one.score <= 1.0 for one in placed if isinstance(one, Finding))
-        about = {one.entity for one in placed if isinstance(one, Finding)}
-        assert about >= {one.entity for one in verdicts if isinstance(one, Finding)}, "nothing that was found is lost"
+        fingerprints = [verdict.fingerprint for verdict in placed if isinstance(verdict, Finding)]
+        assert len(fingerprints) == len(set(fingerprints))
+        assert all(isinstance(verdict, Finding | NoVerdict) and verdict.detector == detector.name for verdict in placed)
+        assert all(0.0 <= verdict.score <= 1.0 for verdict in placed if isinstance(verdict, Finding))
+        entities_of_findings = {verdict.entity for verdict in placed if isinstance(verdict, Finding)}
+        assert entities_of_findings >= {verdict.entity for verdict in verdicts if isinstance(verdict, Finding)}, (
+            "no finding is lost"
+        )
         state = after
-        said.append((verdicts, placed))
-    return state, said
+        history.append((verdicts, placed))
+    return state, history
 
 
-def test_there_is_such_a_detector():
+def test_a_localizing_detector_exists():
     assert LOCALIZING
 
 
-def test_it_declares_what_it_wants_beside(detector):
+def test_it_declares_its_second_kind_and_keys(detector):
     kind, keys = detector.beside
     assert isinstance(kind, EntityKind)
     assert keys
@@ -87,54 +89,61 @@ def test_it_declares_what_it_wants_beside(detector):
 
 
 def test_plausible_values_raise_no_error(detector):
-    state, said = lived(detector, likely(detector, 3, LENGTH), usual(detector), joined(detector))
-    assert any(isinstance(one, Finding) for verdicts, _ in said for one in verdicts), "else nothing was shown"
-    assert detector.wants_beside(state, said[-1][0])
+    state, history = run_cycles(
+        detector, likely(detector, 3, LENGTH), typical_values(detector), parts_below_entity(detector)
+    )
+    assert any(isinstance(verdict, Finding) for verdicts, _ in history for verdict in verdicts), (
+        "precondition: the values cause findings"
+    )
+    assert detector.wants_beside(state, history[-1][0])
 
 
 @pytest.mark.parametrize("empty", ["no entities", "no columns", "nothing known", "half"])
-def test_without_values_beside_it_what_was_found_stands(detector, empty):
+def test_findings_stay_without_values_of_the_second_kind(detector, empty):
     others = {
-        "no entities": usual(detector, count=3)[:0],
-        "no columns": usual(detector)[:, :0],
-        "nothing known": np.full_like(usual(detector), np.nan),
-        "half": np.where(np.random.default_rng(1).random((3, LENGTH, 1)) < 0.5, np.nan, usual(detector)),
+        "no entities": typical_values(detector, count=3)[:0],
+        "no columns": typical_values(detector)[:, :0],
+        "nothing known": np.full_like(typical_values(detector), np.nan),
+        "half": np.where(np.random.default_rng(1).random((3, LENGTH, 1)) < 0.5, np.nan, typical_values(detector)),
     }[empty]
     values = likely(detector, 3, LENGTH)
     values[1, ::3] = np.nan
-    for topology in (joined(detector), Topology()):
-        lived(detector, values, others, topology)
+    for topology in (parts_below_entity(detector), Topology()):
+        run_cycles(detector, values, others, topology)
 
 
-def test_no_entities_of_its_own(detector):
+def test_no_entities_give_no_verdicts(detector):
     part = window(detector, (), np.zeros((0, 5, len(detector.keys))))
     now = datetime.fromtimestamp(part.times[-1], tz=UTC)
-    there = beside(detector, usual(detector, 5))
-    state, verdicts = detector.placed(detector.initial(), (), part, there, Topology(), now)
+    second_window = beside(detector, typical_values(detector, 5))
+    state, verdicts = detector.placed(detector.initial(), (), part, second_window, Topology(), now)
     assert (state.entities, verdicts) == ((), ())
 
 
-def test_a_damaged_state_costs_memory_of_the_past_and_nothing_more(detector):
-    values, topology = likely(detector, 3, 12), joined(detector)
-    state, _ = lived(detector, values, usual(detector, 12), topology)
+def test_a_damaged_state_is_dropped_without_an_error(detector):
+    values, topology = likely(detector, 3, 12), parts_below_entity(detector)
+    state, _ = run_cycles(detector, values, typical_values(detector, 12), topology)
     cut = {name: array[:1] for name, array in state.arrays.items()}
     for arrays in (cut, {}, *({**state.arrays, name: array[:1]} for name, array in state.arrays.items())):
         damaged = DetectorState(state.version, state.entities, arrays)
         detector.wants_beside(damaged, ())
-        lived(detector, values, usual(detector, 12), topology, damaged)
+        run_cycles(detector, values, typical_values(detector, 12), topology, damaged)
 
 
-def test_a_topology_with_cycles_and_missing_links_breaks_nothing(detector):
+def test_a_topology_with_cycles_and_missing_links_raises_no_error(detector):
     entities = refs(detector, "abcd")
     known = rings(detector, entities)
     members = parts(detector.beside[0])
     cycle = [*entities, *members]
-    edges = [(cycle[place - 1], cycle[place]) for place in range(len(cycle))]
+    edges = [(cycle[index - 1], cycle[index]) for index in range(len(cycle))]
     for topology in (known, Topology.build([*edges, *((later, earlier) for earlier, later in edges)], cycle)):
-        lived(detector, likely(detector, 3, LENGTH), usual(detector), topology)
+        run_cycles(detector, likely(detector, 3, LENGTH), typical_values(detector), topology)
 
 
 def test_the_same_input_gives_the_same_output(detector):
-    one, other = (lived(detector, likely(detector, 3, LENGTH), usual(detector), joined(detector)) for _ in range(2))
-    assert one[1] == other[1]
-    assert spelled(one[0]) == spelled(other[0])
+    verdict, other = (
+        run_cycles(detector, likely(detector, 3, LENGTH), typical_values(detector), parts_below_entity(detector))
+        for _ in range(2)
+    )
+    assert verdict[1] == other[1]
+    assert spelled(verdict[0]) == spelled(other[0])

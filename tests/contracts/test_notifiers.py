@@ -28,7 +28,7 @@ from outrider.errors import ConfigError, DeliveryError
 from outrider.model import Message, NotifyReason, Priority
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
-TOKEN = "s3cr3t-token"  # stands in every address and password: it must never be said
+TOKEN = "s3cr3t-token"  # part of every address and password: it must never be logged
 HTTP_CHANNELS = ("webhook", "slack", "dingtalk")
 CHANNELS = (*HTTP_CHANNELS, "email")
 
@@ -64,7 +64,7 @@ def free_port():
 
 
 class HttpEnd:
-    """A web server that answers as it is told and keeps what it got."""
+    """A web server with scripted responses that records requests."""
 
     def __init__(self) -> None:
         self.status, self.body, self.stall = 200, b'{"errcode":0,"errmsg":"ok"}', threading.Event()
@@ -106,7 +106,7 @@ class HttpEnd:
 
 
 class MailEnd:
-    """A mail server that answers as it is told and keeps what it got."""
+    """A mail server with scripted responses that records messages."""
 
     def __init__(self, **options) -> None:
         self.answer, self.refuse_receivers, self.mails = "250 OK", {}, []
@@ -114,13 +114,13 @@ class MailEnd:
         self.controller.start()
         self.port = self.controller.port
 
-    async def handle_RCPT(self, server, session, envelope, address, options):  # noqa: N802 - aiosmtpd looks for this name
+    async def handle_RCPT(self, server, session, envelope, address, options):  # noqa: N802 - aiosmtpd calls this name
         if address in self.refuse_receivers:
             return self.refuse_receivers[address]
         envelope.rcpt_tos.append(address)
         return "250 OK"
 
-    async def handle_DATA(self, server, session, envelope):  # noqa: N802 - aiosmtpd looks for this name
+    async def handle_DATA(self, server, session, envelope):  # noqa: N802 - aiosmtpd calls this name
         if self.answer.startswith("250"):
             self.mails.append(envelope.content)
         return self.answer
@@ -154,7 +154,7 @@ def mail_end():
 
 @pytest.fixture(params=CHANNELS)
 def channel(request, http_end, mail_end):
-    """A sender of each kind with its server, and how to make that server misbehave."""
+    """A notifier of each kind with its server, and ways to make that server fail."""
     return Channel(request.param, http_end, mail_end)
 
 
@@ -182,7 +182,7 @@ class Channel:
 
     @property
     def delivered(self):
-        """What arrived, as one decoded text."""
+        """The delivered content as one decoded text."""
         if self.name != "email":
             return [json.dumps(json.loads(body), ensure_ascii=False) for _, _, body in self.http.requests]
         mails = [message_from_bytes(content, policy=policy.default) for content in self.mail.mails]
@@ -201,7 +201,7 @@ def failure(notifier, message=None):
     return error
 
 
-def test_it_delivers_chinese_text_whole(channel):
+def test_chinese_text_is_delivered_unchanged(channel):
     channel.notifier().send(a_message())
     (text,) = channel.delivered
     assert "引擎卡死：副本 chat-0" in text
@@ -213,20 +213,20 @@ def test_a_server_error_is_retried(channel):
     assert failure(channel.notifier()).retryable
 
 
-def test_a_message_that_is_refused_is_not_tried_again(channel):
+def test_a_rejected_message_is_not_retried(channel):
     channel.answers(400, "554 no")
     error = failure(channel.notifier())
     assert not error.retryable
     assert error.reason in ("http_400", "smtp_554")
 
 
-def test_a_refused_connection_is_tried_again(channel):
+def test_a_refused_connection_is_retried(channel):
     error = failure(channel.notifier(dead=True))
     assert (error.retryable, error.reason) == (True, "refused")
 
 
-def test_a_server_that_never_answers_is_given_up(channel):
-    with socket.socket() as mute:  # accepts by its backlog and says nothing
+def test_a_server_without_a_response_times_out(channel):
+    with socket.socket() as mute:  # accepts connections and never responds
         mute.bind(("127.0.0.1", 0))
         mute.listen()
         port = mute.getsockname()[1]
@@ -239,7 +239,7 @@ def test_a_server_that_never_answers_is_given_up(channel):
     assert "0.2 s" in str(error)
 
 
-def test_a_long_body_is_cut_only_where_the_channel_has_a_limit(channel):
+def test_a_long_body_is_truncated_only_if_the_channel_has_a_limit(channel):
     lines = "\n".join(f'第 {n} 行 "证据" <{n}>' for n in range(5000))
     channel.notifier().send(a_message(body=lines))
     (text,) = channel.delivered
@@ -253,7 +253,7 @@ def test_a_long_body_is_cut_only_where_the_channel_has_a_limit(channel):
         assert len(section["text"]["text"]) <= 3000
 
 
-def test_a_title_with_line_breaks_forges_no_header(channel):
+def test_a_title_with_line_breaks_cannot_forge_a_header(channel):
     channel.notifier().send(a_message(title="broken\r\nBcc: thief@example.com"))
     if channel.name == "email":
         mail = message_from_bytes(channel.mail.mails[0], policy=policy.default)
@@ -264,7 +264,7 @@ def test_a_title_with_line_breaks_forges_no_header(channel):
 
 
 def test_the_same_message_again_is_the_same_delivery(channel):
-    """A retry after a lost answer must be recognisable at the other end where the channel can do that."""
+    """A retry after a lost response is recognizable by the receiver if the channel supports it."""
     notifier = channel.notifier()
     notifier.send(a_message())
     notifier.send(a_message())
@@ -284,15 +284,15 @@ def test_the_same_message_again_is_the_same_delivery(channel):
         {"url": "http://h", "host": "h", "from": "a", "to": "b", "timeout": "soon"},
     ],
 )
-def test_settings_that_cannot_work_are_refused_with_the_key(name, settings):
+def test_invalid_settings_are_rejected_with_the_key(name, settings):
     known = {"email": {"host", "from", "to", "timeout", "hots"}}.get(name, {"url", "timeout", "urll"})
-    given = {key: value for key, value in settings.items() if key in known}
+    accepted = {key: value for key, value in settings.items() if key in known}
     with pytest.raises(ConfigError) as caught:
-        NOTIFIERS[name](given)
+        NOTIFIERS[name](accepted)
     assert name in str(caught.value)
 
 
-# --- what each channel has of its own -------------------------------------------------------------
+# --- specifics of each channel ----------------------------------------------------------------------
 
 
 def test_secrets_may_come_from_files(tmp_path, http_end):
@@ -305,7 +305,7 @@ def test_secrets_may_come_from_files(tmp_path, http_end):
 
 @pytest.mark.parametrize("name", HTTP_CHANNELS)
 @pytest.mark.parametrize(("status", "retryable"), [(408, True), (429, True), (500, True), (302, False), (404, False)])
-def test_what_a_status_means(name, status, retryable, http_end):
+def test_retryable_statuses(name, status, retryable, http_end):
     http_end.status = status
     error = failure(NOTIFIERS[name]({"url": http_end.url}))
     assert (error.retryable, error.reason) == (retryable, f"http_{status}")
@@ -325,9 +325,14 @@ def test_webhook_signature_and_payload(http_end):
     assert headers["X-Outrider-Signature"] == f"sha256={expected}"
     assert headers["X-Outrider-Timestamp"] == stamp
     assert headers["Idempotency-Key"] == "inc-1:opened:P1:im:0"
-    said = json.loads(body)
-    assert (said["priority"], said["incident"], said["page"], said["reason"]) == ("P1", "inc-1", True, "opened")
-    assert said["created_at"] == "2026-05-04T12:00:00Z"
+    payload = json.loads(body)
+    assert (payload["priority"], payload["incident"], payload["page"], payload["reason"]) == (
+        "P1",
+        "inc-1",
+        True,
+        "opened",
+    )
+    assert payload["created_at"] == "2026-05-04T12:00:00Z"
 
 
 def test_webhook_without_a_secret_sends_no_signature(http_end):
@@ -337,12 +342,12 @@ def test_webhook_without_a_secret_sends_no_signature(http_end):
     assert headers["X-Team"] == "gpu"
 
 
-def test_slack_escapes_and_colours(http_end):
+def test_slack_escapes_text_and_sets_the_color(http_end):
     NOTIFIERS["slack"]({"url": http_end.url}).send(a_message(reason=NotifyReason.RESOLVED))
-    said = json.loads(http_end.requests[0][2])
-    assert said["attachments"][0]["color"] == "#15803d"
-    assert "&lt;置信度" in said["attachments"][0]["blocks"][1]["text"]["text"]
-    assert said["attachments"][0]["blocks"][2]["elements"][0]["url"].endswith("inc-1")
+    payload = json.loads(http_end.requests[0][2])
+    assert payload["attachments"][0]["color"] == "#15803d"
+    assert "&lt;置信度" in payload["attachments"][0]["blocks"][1]["text"]["text"]
+    assert payload["attachments"][0]["blocks"][2]["elements"][0]["url"].endswith("inc-1")
 
 
 def test_dingtalk_signature_as_documented(http_end):
@@ -364,12 +369,12 @@ def test_dingtalk_rejects_with_a_200(http_end, code, retryable):
 
 
 @pytest.mark.parametrize("body", [b"<html>login</html>", b"[]", b"{}"])
-def test_an_answer_that_is_not_dingtalks_is_a_failure(http_end, body):
+def test_a_response_that_is_not_from_dingtalk_is_a_failure(http_end, body):
     http_end.body = body
     assert not failure(NOTIFIERS["dingtalk"]({"url": http_end.url})).retryable
 
 
-def test_dingtalk_keeps_to_twenty_a_minute(http_end):
+def test_dingtalk_sends_at_most_twenty_messages_a_minute(http_end):
     clock = ManualClock(NOW)
     robot = dingtalk.DingTalkNotifier(http_end.url, clock=clock)
     for _ in range(20):
@@ -388,7 +393,7 @@ def test_dingtalk_calls_phones_on_a_page_only(http_end):
     assert called == [["13800000000"], []]
 
 
-def test_email_is_threaded_by_incident_and_has_an_html_twin(mail_end):
+def test_email_is_threaded_by_incident_and_has_an_html_part(mail_end):
     notifier = NOTIFIERS["email"](
         {
             "host": "127.0.0.1",
@@ -426,7 +431,7 @@ def test_email_to_several_people(mail_end, refused, fails, retryable):
         assert len(mail_end.mails) == 1
 
 
-def test_email_is_never_sent_in_the_open_by_default(mail_end):
+def test_email_is_not_sent_unencrypted_by_default(mail_end):
     server = email.Server("127.0.0.1", mail_end.port, "starttls", username="o", password=TOKEN)
     error = failure(email.EmailNotifier(server, "o@example.com", ("a@example.com",)))
     assert (error.retryable, error.reason) == (False, "not_supported")

@@ -1,4 +1,4 @@
-"""What every state store must do with long lists and with the past: the same tests over memory, SQLite, PostgreSQL."""
+"""Contract of every state store for pagination and history: memory, SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -75,11 +75,11 @@ def cycle(number: int = 0) -> CycleRecord:
     return CycleRecord(f"c{number}", T0 + number * MINUTE, 0.4, 1, 1, 1, 0, 0, 0)
 
 
-# --- pages ----------------------------------------------------------------------------------------
+# --- pagination -------------------------------------------------------------------------------------
 
 
 def instants(count: int) -> list[datetime]:
-    """Several entries share each instant, as those of one cycle do."""
+    """Timestamps, each shared by several entries, as in one cycle."""
     return [T0 + (number // 4) * MINUTE for number in range(count)]
 
 
@@ -127,10 +127,10 @@ LISTS: dict[str, Callable[[StateStore, ChangeLog, int, Position | None], Sequenc
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_pages_by_key_cover_a_list_once_whatever_comes_in(both: tuple[StateStore, ChangeLog], name: str) -> None:
+def test_keyset_pages_cover_a_list_once_despite_new_entries(both: tuple[StateStore, ChangeLog], name: str) -> None:
     read = LISTS[name]
     fill(*both, 22)
-    rows = 44 if name == "audit" else 22  # a verdict is put on record, too
+    rows = 44 if name == "audit" else 22  # a verdict is audited, too
     whole = read(*both, 100, None)
     assert len(whole) == rows
     assert [position_of(entry).at for entry in whole] == sorted(
@@ -149,13 +149,13 @@ def test_pages_by_key_cover_a_list_once_whatever_comes_in(both: tuple[StateStore
 
 
 def fill_more(state: StateStore, ledger: ChangeLog) -> None:
-    """What comes in while somebody turns pages."""
+    """Adds entries between two pages."""
     late = T0 + timedelta(hours=1)
     state.append_audit([AuditRecord(late, AuditEvent.PAUSED, "late", "late")])
     ledger.append_changes([Change("late", "image", SERVICE, late, "kubernetes")])
 
 
-def test_pages_go_with_filters(both: tuple[StateStore, ChangeLog]) -> None:
+def test_pagination_works_with_filters(both: tuple[StateStore, ChangeLog]) -> None:
     state, ledger = both
     fill(state, ledger, 12)
     first = state.actions(incident="i", since=T0 + MINUTE, limit=3)
@@ -166,7 +166,7 @@ def test_pages_go_with_filters(both: tuple[StateStore, ChangeLog]) -> None:
     assert [change.id for change in since] == ["x005", "x004"]
 
 
-def test_a_place_that_no_list_gave_out_is_no_error(state: StateStore) -> None:
+def test_an_unknown_position_is_not_an_error(state: StateStore) -> None:
     state.append_audit([AuditRecord(T0, AuditEvent.PAUSED, "x", "y")])
     assert state.audit(10, Position(T0, "no number")) == ()
     assert len(state.audit(10, Position(T0 + MINUTE, "no number"))) == 1
@@ -184,13 +184,13 @@ def test_audit_records_are_numbered_by_the_store(state: StateStore) -> None:
 
 
 def graph(number: int, *replicas: int, labels: dict[EntityRef, dict[str, str]] | None = None) -> Topology:
-    """Each replica stands on the node of its number."""
+    """Each replica runs on the node with its number."""
     edges = [edge for one in replicas for edge in ((NODES[one], REPLICAS[one]), (REPLICAS[one], SERVICE))]
     return Topology.build(edges, NODES[:1], labels, T0 + number * MINUTE)
 
 
 def same(found: Topology, expected: Topology) -> bool:
-    """The same but for the instant and the order of edges."""
+    """True if equal except for the timestamp and the order of edges."""
     return (
         found.entities == expected.entities
         and set(found.edges) == set(expected.edges)
@@ -198,7 +198,7 @@ def same(found: Topology, expected: Topology) -> bool:
     )
 
 
-def test_the_topology_of_an_instant_is_what_was_known_then(state: StateStore) -> None:
+def test_the_topology_at_a_time_is_the_one_known_then(state: StateStore) -> None:
     past = {
         0: graph(0, 0, 1, labels={REPLICAS[0]: {"model": "m", "version": "1"}}),
         2: graph(2, 0, 2, labels={REPLICAS[0]: {"model": "m", "version": "2"}, NODES[2]: {"zone": "b"}}),
@@ -221,7 +221,7 @@ def test_the_topology_of_an_instant_is_what_was_known_then(state: StateStore) ->
     }
 
 
-def test_a_graph_that_stands_still_begins_once(state: StateStore) -> None:
+def test_an_unchanged_graph_is_stored_once(state: StateStore) -> None:
     first = graph(0, 0, 1)
     for number in range(4):
         state.commit(CycleCommit(cycle(number), topology=replace(first, at=T0 + number * MINUTE)))
@@ -230,7 +230,7 @@ def test_a_graph_that_stands_still_begins_once(state: StateStore) -> None:
     assert state.topology(T0 - timedelta(seconds=1)) == Topology()
 
 
-def test_an_empty_graph_ends_everything(state: StateStore) -> None:
+def test_an_empty_graph_ends_all_facts(state: StateStore) -> None:
     state.commit(CycleCommit(cycle(0), topology=graph(0, 0, 1)))
     state.commit(CycleCommit(cycle(1), topology=Topology(at=T0 + MINUTE)))
     assert state.topology().entities == frozenset()
@@ -238,7 +238,7 @@ def test_an_empty_graph_ends_everything(state: StateStore) -> None:
     assert same(state.topology(T0), graph(0, 0, 1))
 
 
-# --- what the planner said ------------------------------------------------------------------------
+# --- forecasts and calibrations ---------------------------------------------------------------------
 
 
 def forecast(made_at: datetime, steps: int = 144) -> Forecast:
@@ -251,7 +251,7 @@ def forecast(made_at: datetime, steps: int = 144) -> Forecast:
     return Forecast("svc_requests_per_second", SERVICE, made_at, step, times, quantiles, "prophet", score, peaks=peaks)
 
 
-def test_forecasts_are_kept_to_be_held_against_what_came(state: StateStore) -> None:
+def test_forecasts_are_stored_for_comparison_with_observed_values(state: StateStore) -> None:
     for number in (0, 10):
         made_at = T0 + number * MINUTE
         state.commit(CycleCommit(cycle(number), plan=Plan((forecast(made_at),))))
@@ -291,14 +291,14 @@ def test_the_newest_measured_calibration_of_each_shape_is_the_baseline(state: St
     assert state.baselines(NODES[0]) == ()
 
 
-def test_the_newest_load_test_of_each_shape_and_source_is_kept_apart_from_baselines(state: StateStore) -> None:
+def test_load_tests_are_stored_per_shape_and_source_apart_from_baselines(state: StateStore) -> None:
     tested = calibration(source="load_test", valid_until=T0 + 600 * MINUTE)
     newer = replace(tested, batch=72.0, measured_at=T0 + MINUTE)
     imported = replace(tested, source="vllm", measured_at=T0 + 2 * MINUTE)
     for found in (tested, newer, imported):
         state.save_load_test(found)
     assert state.load_tests() == (imported, newer)
-    # a plan that counted with a load test does not make it a measurement of live engines
+    # a plan based on a load test does not make it a live measurement
     state.commit(CycleCommit(cycle(), plan=Plan(calibrations=(newer,))))
     assert state.baselines() == ()
     for wrong in (calibration(), replace(tested, valid_until=None), replace(tested, measured_at=None)):

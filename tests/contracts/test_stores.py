@@ -1,4 +1,4 @@
-"""What every store must do: the same tests over memory, SQLite, PostgreSQL, VictoriaMetrics and Prometheus."""
+"""Contract of every store: memory, SQLite, PostgreSQL, VictoriaMetrics and Prometheus."""
 
 from __future__ import annotations
 
@@ -202,8 +202,8 @@ def test_a_present_cell_without_a_number_is_absent(metrics: MetricStore) -> None
 def test_quantiles_come_from_the_buckets_of_the_whole_step(metrics: MetricStore) -> None:
     metrics.write(T0, [batch(replica("r"), T0, buckets(b8=9))])
     metrics.write(T0 + STEP, [batch(replica("r"), T0, buckets(b12=1))])
-    asked = [SignalKey(TTFT, quantile=0.5), SignalKey(TTFT, quantile=0.99), SignalKey(TTFT, bucket=8)]
-    window = metrics.read_windows(EntityKind.REPLICA, asked, T0, T0 + MINUTE, MINUTE)
+    keys = [SignalKey(TTFT, quantile=0.5), SignalKey(TTFT, quantile=0.99), SignalKey(TTFT, bucket=8)]
+    window = metrics.read_windows(EntityKind.REPLICA, keys, T0, T0 + MINUTE, MINUTE)
     bounds = catalog.signal(TTFT).bounds
     counts = np.zeros(len(bounds) + 1)
     counts[8], counts[12] = 9, 1
@@ -214,7 +214,7 @@ def test_quantiles_come_from_the_buckets_of_the_whole_step(metrics: MetricStore)
 
 
 def test_quantiles_and_means_of_a_source_without_buckets(metrics: MetricStore) -> None:
-    """What the source worked out itself is read where no bucket speaks; neither adds up over a step."""
+    """Values computed by the source are read if no bucket has values. They are not summed over a step."""
     name, own, bare = "engine_e2e_seconds", EntityRef("test", EntityKind.REPLICA, "n", "triton"), "engine_e2e_seconds"
     quantile, mean = SignalKey(name, quantile=0.99), SignalKey(bare)
     other = EntityRef("test", EntityKind.REPLICA, "n", "vllm")
@@ -230,7 +230,7 @@ def test_quantiles_and_means_of_a_source_without_buckets(metrics: MetricStore) -
     assert window.status[1, 0, 1] == CellStatus.ABSENT
 
 
-def test_quantiles_tell_below_the_first_bucket_nothing_counted_and_no_page_apart(metrics: MetricStore) -> None:
+def test_quantiles_distinguish_below_the_first_bucket_no_requests_and_no_scrape(metrics: MetricStore) -> None:
     key = SignalKey(TTFT, quantile=0.9)
     metrics.write(T0, [batch(replica("r"), T0, buckets(b0=5))])
     metrics.write(T0 + MINUTE, [batch(replica("r"), T0, buckets())])
@@ -268,7 +268,7 @@ def test_each_entity_keeps_its_own_scrape_time(metrics: MetricStore) -> None:
     assert window.values[:, 0, 0].tolist() == [0.0, 2.5]
 
 
-def test_a_second_write_of_an_instant_replaces_the_first(metrics: MetricStore) -> None:
+def test_a_second_write_of_a_timestamp_replaces_the_first(metrics: MetricStore) -> None:
     metrics.write(T0, [batch(gpu("a"), T0, {POWER: 1.0, ECC: 1.0}), batch(gpu("b"), T0, {POWER: 9.0})])
     metrics.write(T0, [batch(gpu("a"), T0, {POWER: 2.0, ECC: 1.0})])
     window = metrics.read_windows(EntityKind.GPU, [POWER, ECC], T0, T0 + MINUTE, MINUTE)
@@ -286,21 +286,21 @@ def test_cycles_may_be_written_out_of_order(metrics: MetricStore) -> None:
 
 def test_a_window_of_named_entities_keeps_their_order(metrics: MetricStore) -> None:
     metrics.write(T0, [batch(gpu(name), T0, {POWER: float(ord(name))}) for name in "abc"])
-    asked = [gpu("c"), gpu("ghost"), gpu("a")]
-    window = metrics.read_windows(EntityKind.GPU, [POWER], T0, T0 + STEP, STEP, asked)
-    assert window.entities == tuple(asked)
+    requested = [gpu("c"), gpu("ghost"), gpu("a")]
+    window = metrics.read_windows(EntityKind.GPU, [POWER], T0, T0 + STEP, STEP, requested)
+    assert window.entities == tuple(requested)
     assert window.status[:, 0, 0].tolist() == [PRESENT, ABSENT, PRESENT]
     assert window.values[[0, 2], 0, 0].tolist() == [99.0, 97.0]
 
 
-def test_the_same_key_may_be_asked_for_with_others_between(metrics: MetricStore) -> None:
+def test_the_same_key_may_be_requested_twice(metrics: MetricStore) -> None:
     metrics.write(T0, [batch(replica("r"), T0, {**buckets(b3=2), SignalKey("engine_up"): 1.0})])
-    asked = [SignalKey(TTFT, bucket=3), SignalKey("engine_up"), SignalKey(TTFT, bucket=2), SignalKey("engine_up")]
-    window = metrics.read_windows(EntityKind.REPLICA, asked, T0, T0 + STEP, STEP)
+    keys = [SignalKey(TTFT, bucket=3), SignalKey("engine_up"), SignalKey(TTFT, bucket=2), SignalKey("engine_up")]
+    window = metrics.read_windows(EntityKind.REPLICA, keys, T0, T0 + STEP, STEP)
     assert window.values[0, 0].tolist() == [2.0, 1.0, 0.0, 1.0]
 
 
-def test_latest_without_keys_gives_every_column_but_forgets_after_five_minutes(metrics: MetricStore) -> None:
+def test_latest_without_keys_gives_every_column_of_the_last_five_minutes(metrics: MetricStore) -> None:
     metrics.write(T0, [batch(gpu("old"), T0, {POWER: 1.0})])
     metrics.write(T0 + 6 * MINUTE, [batch(gpu("new"), T0, {POWER: 2.0, ECC: 3.0})])
     window = metrics.latest(EntityKind.GPU)
@@ -319,7 +319,7 @@ def test_latest_takes_the_last_increase_and_not_a_sum(metrics: MetricStore) -> N
 FAULT = SignalKey("hw_accel_fault_code")
 
 
-def test_a_statistic_says_which_value_of_a_step_is_meant(metrics: MetricStore) -> None:
+def test_each_statistic_of_a_step(metrics: MetricStore) -> None:
     cells = [(100.0, 0.0, 1.0), (60.0, 79.0, 2.0), ((NAN, STALE), (NAN, STALE), 4.0), (110.0, 13.0, (NAN, RESET))]
     for index, (power, fault, ecc) in enumerate(cells):
         metrics.write(T0 + index * STEP, [batch(gpu("a"), T0, {POWER: power, FAULT: fault, ECC: ecc})])
@@ -338,7 +338,7 @@ def test_a_statistic_says_which_value_of_a_step_is_meant(metrics: MetricStore) -
         assert (window.status[0, 1] == ABSENT).all()
 
 
-def test_a_statistic_leaves_out_what_does_not_count(metrics: MetricStore) -> None:
+def test_a_statistic_ignores_invalid_cells(metrics: MetricStore) -> None:
     metrics.write(T0, [batch(gpu("a"), T0, {POWER: (5.0, CellStatus.UNTRUSTED)})])
     metrics.write(T0 + MINUTE, [batch(gpu("a"), T0, {POWER: 5.0})])
     metrics.write(T0 + MINUTE + STEP, [batch(gpu("a"), T0, {POWER: (900.0, CellStatus.UNTRUSTED)})])
@@ -352,9 +352,9 @@ def test_a_statistic_leaves_out_what_does_not_count(metrics: MetricStore) -> Non
 def test_quantiles_and_sums_are_the_same_whatever_the_statistic(metrics: MetricStore) -> None:
     metrics.write(T0, [batch(replica("r"), T0, buckets(b8=9))])
     metrics.write(T0 + STEP, [batch(replica("r"), T0, buckets(b12=1))])
-    asked = [SignalKey(TTFT, quantile=0.5), SignalKey(TTFT, bucket=8)]
+    keys = [SignalKey(TTFT, quantile=0.5), SignalKey(TTFT, bucket=8)]
     windows = [
-        metrics.read_windows(EntityKind.REPLICA, asked, T0, T0 + MINUTE, MINUTE, statistic=statistic)
+        metrics.read_windows(EntityKind.REPLICA, keys, T0, T0 + MINUTE, MINUTE, statistic=statistic)
         for statistic in Statistic
     ]
     assert all((window.values == windows[0].values).all() for window in windows)
@@ -364,7 +364,7 @@ def event(identifier: str, at: datetime, name: str = "a", dedup_key: str = "") -
     return Event(identifier, EventKind.XID, gpu(name), at, "dcgm", "79", {"text": "off the bus 掉卡"}, dedup_key)
 
 
-def test_events_are_kept_once_per_dedup_key_and_read_by_time_and_entity(metrics: MetricStore) -> None:
+def test_events_are_stored_once_per_dedup_key_and_read_by_time_and_entity(metrics: MetricStore) -> None:
     first, again = event("1", T0, dedup_key="boot-7/79/1"), event("2", T0 + STEP, dedup_key="boot-7/79/1")
     other = event("3", T0 + MINUTE, name="b")
     metrics.write(T0, [], [first, again])
@@ -448,7 +448,7 @@ def test_an_empty_state_is_empty(state: StateStore) -> None:
     assert state.load_detector_states() == {}
 
 
-def test_a_committed_cycle_reads_back_as_it_was(state: StateStore) -> None:
+def test_a_committed_cycle_is_read_back_unchanged(state: StateStore) -> None:
     session = RemediationSession("s1", "i1", T0, cordoned=(EntityRef("prod", EntityKind.NODE, None, "node-1"),))
     record = AuditRecord(T0, AuditEvent.ACTION_DECIDED, "a1", "within_limits", "c1", detail={"node": "node-1"})
     topology = Topology.build([(gpu("a"), replica("r"))], [gpu("lone")], {gpu("a"): {"gpu_type": "H100"}}, T0)
@@ -470,7 +470,7 @@ def test_a_committed_cycle_reads_back_as_it_was(state: StateStore) -> None:
     assert state.topology() == topology
 
 
-def test_the_newest_plan_reads_back(state: StateStore) -> None:
+def test_the_newest_plan_is_read_back(state: StateStore) -> None:
     state.commit(commit(plan=Plan()))
     state.commit(commit(cycle=cycle("c2", T0 + STEP), plan=plan()))
     state.commit(commit(cycle=cycle("c3", T0 + 2 * STEP)))
@@ -483,7 +483,7 @@ def test_the_newest_plan_reads_back(state: StateStore) -> None:
     np.testing.assert_array_equal(forecast.quantiles[0.5], expected.quantiles[0.5])
 
 
-def test_alerts_by_state_by_time_and_newest_spell_first(state: StateStore) -> None:
+def test_alerts_by_state_and_time_newest_occurrence_first(state: StateStore) -> None:
     old = alert(status=AlertState.RESOLVED)
     new = alert(starts_at=T0 + 5 * MINUTE)
     pending = alert("f2", T0 + MINUTE, AlertState.PENDING)
@@ -519,7 +519,7 @@ def test_incidents_open_since_and_newest_first(state: StateStore) -> None:
     assert state.incidents(limit=1) == (going,)
 
 
-def test_known_actions_and_messages_are_left_alone(state: StateStore) -> None:
+def test_known_actions_and_messages_are_unchanged(state: StateStore) -> None:
     state.commit(commit(actions=(action(),), messages=(message(),)))
     assert state.claim_actions("one", T0, MINUTE)
     state.claim_messages("one", T0, MINUTE)
@@ -529,7 +529,7 @@ def test_known_actions_and_messages_are_left_alone(state: StateStore) -> None:
     assert state.claim_messages("two", T0 + timedelta(hours=1), MINUTE) == ()
 
 
-def test_a_cancelled_action_cancels_one_that_nobody_has_claimed(state: StateStore) -> None:
+def test_a_cancelled_action_cancels_an_unclaimed_one(state: StateStore) -> None:
     state.commit(commit(actions=(action("a1"), action("a2"))))
     (taken,) = state.claim_actions("one", T0, MINUTE, limit=1)
     both = tuple(replace(action(name), status=ActionStatus.CANCELLED) for name in ("a1", "a2"))
@@ -539,7 +539,7 @@ def test_a_cancelled_action_cancels_one_that_nobody_has_claimed(state: StateStor
     assert taken.id == "a1"
 
 
-def test_an_action_is_claimed_once_until_its_lease_runs_out(state: StateStore) -> None:
+def test_an_action_is_claimed_once_until_its_lease_expires(state: StateStore) -> None:
     state.commit(commit(actions=(action(), action("waits", ActionStatus.WAITING_APPROVAL))))
     (claimed,) = state.claim_actions("one", T0, MINUTE)
     assert claimed.status is ActionStatus.CLAIMED
@@ -567,14 +567,14 @@ def test_a_claimed_action_ends_once(state: StateStore, outcome: OutcomeStatus, s
     assert state.claim_actions("two", T0 + timedelta(hours=1), MINUTE) == ()
 
 
-def test_finishing_what_is_not_there_is_an_error(state: StateStore) -> None:
+def test_finishing_an_unknown_action_or_message_is_an_error(state: StateStore) -> None:
     with pytest.raises(StoreError, match="No action 'ghost'"):
         state.finish_action(Outcome("ghost", OutcomeStatus.DONE, "", T0, T0))
     with pytest.raises(StoreError, match="No message 'ghost'"):
         state.finish_message("ghost", delivered=True, now=T0)
 
 
-def test_messages_are_claimed_in_order_retried_and_given_up(state: StateStore) -> None:
+def test_messages_are_claimed_in_order_retried_and_finally_failed(state: StateStore) -> None:
     state.commit(commit(messages=(message("m2", T0 + STEP), message("m1"))))
     assert state.claim_messages("one", T0, MINUTE) == (message("m1"),)
     assert state.claim_messages("two", T0 + STEP, MINUTE) == (message("m2", T0 + STEP),)
@@ -594,7 +594,7 @@ def test_a_message_of_a_dead_sender_is_claimed_again(state: StateStore) -> None:
     assert state.claim_messages("next", T0 + MINUTE, MINUTE) == (message(),)
 
 
-def test_approval_makes_an_intent_and_rejection_ends_it(state: StateStore) -> None:
+def test_approval_creates_an_intent_and_rejection_ends_it(state: StateStore) -> None:
     waiting = tuple(action(name, ActionStatus.WAITING_APPROVAL) for name in ("a1", "a2"))
     state.commit(commit(actions=waiting))
     assert state.decide_action("a1", True, "ann", T0)
@@ -617,7 +617,7 @@ def test_approval_makes_an_intent_and_rejection_ends_it(state: StateStore) -> No
     assert [record.event for record in state.audit()] == [AuditEvent.ACTION_REJECTED, AuditEvent.ACTION_APPROVED]
 
 
-def test_an_acknowledgement_survives_a_cycle_that_had_not_seen_it(state: StateStore) -> None:
+def test_an_acknowledgement_survives_a_concurrent_cycle(state: StateStore) -> None:
     state.commit(commit(incidents=(incident(),)))
     assert state.acknowledge("i1", "ann", T0 + STEP)
     assert state.acknowledge("i1", "bob", T0 + MINUTE)
@@ -631,7 +631,7 @@ def test_an_acknowledgement_survives_a_cycle_that_had_not_seen_it(state: StateSt
     assert [(record.event, record.by) for record in state.audit()] == [(AuditEvent.ACKNOWLEDGED, "ann")]
 
 
-def test_an_alert_resolved_by_hand_stays_so_until_it_starts_again(state: StateStore) -> None:
+def test_a_manually_resolved_alert_stays_resolved_until_its_next_occurrence(state: StateStore) -> None:
     state.commit(commit(alerts=(alert(),)))
     assert state.resolve_alert("f1", "ann", T0 + STEP)
     assert not state.resolve_alert("f1", "ann", T0 + STEP)
@@ -674,7 +674,7 @@ def test_sessions_open_and_closed(state: StateStore) -> None:
     assert state.sessions(open_only=False) == (closed,)
 
 
-def test_pause_is_kept_and_audited_when_it_changes(state: StateStore) -> None:
+def test_pause_is_stored_and_audited_on_change(state: StateStore) -> None:
     state.set_paused(True, "ann", T0)
     state.set_paused(True, "ann", T0)
     assert state.paused()
@@ -698,7 +698,7 @@ def test_silences_end_and_can_be_removed(state: StateStore) -> None:
     assert not state.remove_silence("l")
 
 
-def test_drills_are_kept_with_what_became_of_them(state: StateStore) -> None:
+def test_drills_are_stored_with_their_state(state: StateStore) -> None:
     first, second = (
         Drill(
             name,
@@ -731,28 +731,28 @@ def verdict(spell: Alert, word: Usefulness, by: str = "ann", minutes: int = 9, *
     return judged(spell, word, by=by, at=T0 + minutes * MINUTE, **more)
 
 
-def test_a_second_verdict_of_a_person_takes_the_place_of_the_first_and_the_audit_keeps_both(state: StateStore) -> None:
+def test_a_second_verdict_of_a_person_replaces_the_first_and_the_audit_log_has_both(state: StateStore) -> None:
     first = verdict(alert(), Usefulness.USEFUL)
     assert state.save_feedback([first]) == 1
     again = replace(first, at=T0 + 10 * MINUTE)
-    assert state.save_feedback([again, again]) == 0, "who says the same again says nothing new"
+    assert state.save_feedback([again, again]) == 0, "a repeated verdict is not new"
     assert state.feedback() == (first,)
     other = verdict(alert(), Usefulness.NOT_USEFUL, "bob", 11)
     second = verdict(alert(), Usefulness.WRONG_CAUSE, minutes=12, cause="node-lost", comment="the node, 节点")
     assert state.save_feedback([other, second]) == 2
     assert state.feedback() == (second, other)
     assert second.id == first.id != other.id
-    told = state.audit()
-    assert [(one.event, one.reason, one.by) for one in told] == [
+    audit_records = state.audit()
+    assert [(record.event, record.reason, record.by) for record in audit_records] == [
         (AuditEvent.FEEDBACK_GIVEN, "wrong_cause", "ann"),
         (AuditEvent.FEEDBACK_GIVEN, "not_useful", "bob"),
         (AuditEvent.FEEDBACK_GIVEN, "useful", "ann"),
     ]
-    assert (told[0].detail["before"], told[0].detail["cause"]) == ("useful", "node-lost")
-    assert "before" not in told[1].detail
+    assert (audit_records[0].detail["before"], audit_records[0].detail["cause"]) == ("useful", "node-lost")
+    assert "before" not in audit_records[1].detail
 
 
-def test_verdicts_by_rule_incident_time_and_spell(state: StateStore) -> None:
+def test_verdicts_by_rule_incident_time_and_occurrence(state: StateStore) -> None:
     later, elsewhere = alert(starts_at=T0 + 5 * MINUTE), replace(alert("f2"), rule="xid", incident=None)
     first = verdict(alert(), Usefulness.USEFUL, minutes=1)
     second = verdict(later, Usefulness.NOT_USEFUL, minutes=6)
@@ -781,7 +781,7 @@ def test_the_values_of_a_verdict_stay_when_it_is_replaced(state: StateStore) -> 
         np.testing.assert_array_equal(getattr(again, name), getattr(kept, name))
 
 
-def test_the_spells_of_an_alert_are_newest_first(state: StateStore) -> None:
+def test_the_occurrences_of_an_alert_are_newest_first(state: StateStore) -> None:
     old, new = alert(status=AlertState.RESOLVED), alert(starts_at=T0 + 5 * MINUTE)
     state.commit(commit(alerts=(old, new, alert("f2"))))
     assert state.spells("f1") == (new, old)
@@ -789,7 +789,7 @@ def test_the_spells_of_an_alert_are_newest_first(state: StateStore) -> None:
     assert state.spells("unheard") == ()
 
 
-def test_the_audit_is_newest_first_and_keeps_the_order_inside_an_instant(state: StateStore) -> None:
+def test_the_audit_log_is_newest_first_and_keeps_the_order_within_a_timestamp(state: StateStore) -> None:
     records = [AuditRecord(T0, AuditEvent.WRITE_REFUSED, str(index), "no token") for index in range(3)]
     state.append_audit(records[:2])
     state.append_audit(records[2:])
@@ -806,7 +806,7 @@ def test_only_the_newest_cycles_are_kept(state: StateStore, monkeypatch: pytest.
     assert [found.id for found in state.cycles(limit=1)] == ["c4"]
 
 
-def test_detector_states_are_replaced_by_the_newest_check_point(state: StateStore) -> None:
+def test_detector_states_are_replaced_by_the_newest_checkpoint(state: StateStore) -> None:
     first = DetectorState(2, (gpu("a"),), {"level": np.array([1.5]), "seen": np.array([True])})
     state.save_detector_states({"seasonal": first, "forest": first}, T0)
     second = DetectorState(3, (), {})
@@ -831,7 +831,7 @@ def test_the_newest_standings_of_the_detectors_are_kept(state: StateStore) -> No
     state.commit(replace(commit(), standings=(one, other)))
     assert state.standings() == (other, one)
     state.commit(commit(cycle=cycle("c2", T0 + STEP)))
-    assert state.standings() == (other, one), "a cycle that tells none leaves them as they are"
+    assert state.standings() == (other, one), "a cycle without standings keeps the stored ones"
     learnt = replace(one, stage=Stage.ALERTING, reason=StageReason.LEARNT, shadowed=())
     state.commit(replace(commit(cycle=cycle("c3", T0 + 2 * STEP)), standings=(learnt,)))
     assert state.standings() == (learnt,)

@@ -274,7 +274,7 @@ def test_a_stream_that_breaks_is_an_error_and_the_error_passes_on(world):
 
 
 def test_nothing_of_the_counting_reaches_the_service(world, monkeypatch, caplog):
-    monkeypatch.setattr(quiet, "_told", set())
+    monkeypatch.setattr(quiet, "_logged", set())
 
     def broken(*_):
         raise RuntimeError("no counting today")
@@ -361,10 +361,10 @@ def test_names_stay_few_and_memory_bounded():
     assert fixed.requests("ok", "acme") == fixed.requests("ok", "other") == 1
 
 
-def test_a_page_is_about_one_service(world):
+def test_a_registry_serves_one_service(world):
     again = ModelService("chat", registry=world.registry)
     assert again.metrics is world.service.metrics
-    with pytest.raises(ValueError, match="the page of 'chat'"):
+    with pytest.raises(ValueError, match="belongs to 'chat'"):
         ModelService("other", registry=world.registry)
     with pytest.raises(ValueError, match="needs a name"):
         ModelService("", registry=CollectorRegistry())

@@ -1,4 +1,4 @@
-"""A store with something of everything in it, and what its readers say of it."""
+"""A store with rows in every table, and everything that its readers return."""
 
 from __future__ import annotations
 
@@ -74,10 +74,12 @@ def batches(number: int) -> list[SampleBatch]:
     status = np.zeros(power.shape, dtype=np.uint8)
     power[3, 0], status[3, 0] = np.nan, CellStatus.STALE
     power[4, 1], status[4, 1] = np.nan, CellStatus.RESET
-    waits = generator.poisson(3.0, (len(REPLICAS), len(TTFT))).astype(float)
+    ttft_counts = generator.poisson(3.0, (len(REPLICAS), len(TTFT))).astype(float)
     return [
         SampleBatch("dcgm", at, EntityKind.GPU, (POWER, ECC), GPUS, power, status),
-        SampleBatch("vllm", at, EntityKind.REPLICA, TTFT, REPLICAS, waits, np.zeros(waits.shape, dtype=np.uint8)),
+        SampleBatch(
+            "vllm", at, EntityKind.REPLICA, TTFT, REPLICAS, ttft_counts, np.zeros(ttft_counts.shape, dtype=np.uint8)
+        ),
     ]
 
 
@@ -134,10 +136,10 @@ def commit(number: int, written: int) -> CycleCommit:
 
 
 def fill(store_url: str, first: int = 0, count: int = CYCLES) -> None:
-    """Cycles from ``first`` on, the whole hours among them compacted and rolled up, and everything else there is."""
+    """Writes cycles from ``first`` on, with complete hours compacted and rolled up, and rows of every other table."""
     state_url, metrics_url = urls_of(store_url)
     state, metrics = open_state(state_url), open_metrics(metrics_url)
-    ledger, spool = open_change_log(state_url), open_ingest_buffer(state_url)
+    change_log, ingest_buffer = open_change_log(state_url), open_ingest_buffer(state_url)
     try:
         for number in range(first, first + count):
             written = metrics.write(T0 + number * STEP, batches(number), [event(number)] if number % 20 == 0 else [])
@@ -145,8 +147,8 @@ def fill(store_url: str, first: int = 0, count: int = CYCLES) -> None:
                 state.commit(commit(number, written))
         metrics.prune(T0 + (first + count) * STEP)
         now = T0 + (first + count) * STEP
-        (taken,) = state.claim_actions("worker", now, STEP, limit=1)
-        state.finish_action(Outcome(taken.id, OutcomeStatus.DONE, "cordoned", now, now + STEP))
+        (claimed,) = state.claim_actions("worker", now, STEP, limit=1)
+        state.finish_action(Outcome(claimed.id, OutcomeStatus.DONE, "cordoned", now, now + STEP))
         (sent,) = state.claim_messages("worker", now, STEP, limit=1)
         state.finish_message(sent.id, delivered=True, now=now)
         state.add_silence(Silence(f"quiet{first}", "gpu-lost", GPUS[0], T0 + timedelta(days=365), "ada", "planned"))
@@ -164,26 +166,26 @@ def fill(store_url: str, first: int = 0, count: int = CYCLES) -> None:
         arrays = {"mean": np.arange(6.0).reshape(2, 3), "seen": np.array([True, False])}
         state.save_detector_states({"seasonal": DetectorState(2, GPUS[:2], arrays)}, now)
         change = Change(f"g{first}", "image", SERVICE, now, "kubernetes", "ada", ActorKind.PERSON, "v1", "v2")
-        ledger.append_changes([change])
-        ledger.append_ends([ChangeEnd(f"g{first}", Ended.SUCCEEDED, now + STEP, "rolled out")])
+        change_log.append_changes([change])
+        change_log.append_ends([ChangeEnd(f"g{first}", Ended.SUCCEEDED, now + STEP, "rolled out")])
         phase = PhaseTime(StartPhase.PULL, 41.5, "event Pulled")
-        ledger.save_startups([Startup(f"u{first}", REPLICAS[0], now, node="node-1", phases=(phase,))])
-        ledger.post([event(first + 1), event(first + 2)], now)
-        ledger.put_document("audit", {"findings": [{"说": "a"}]}, now)
+        change_log.save_startups([Startup(f"u{first}", REPLICAS[0], now, node="node-1", phases=(phase,))])
+        change_log.post([event(first + 1), event(first + 2)], now)
+        change_log.put_document("audit", {"findings": [{"说": "a"}]}, now)
         for number in range(3):
-            spool.put(PushedBlock("remote_write", "prom", now, 10, bytes(range(256)) * (number + 1)), 1 << 20)
-        spool.release(1)
-        spool.count({"too_many": 5})
+            ingest_buffer.put(PushedBlock("remote_write", "prom", now, 10, bytes(range(256)) * (number + 1)), 1 << 20)
+        ingest_buffer.release(1)
+        ingest_buffer.count({"too_many": 5})
     finally:
-        for store in (state, metrics, ledger, spool):
+        for store in (state, metrics, change_log, ingest_buffer):
             store.close()
 
 
-def seen(store_url: str) -> dict[str, Any]:
-    """Everything the ports give, in a form that compares."""
+def read_all(store_url: str) -> dict[str, Any]:
+    """Everything that the ports return, comparable."""
     state_url, metrics_url = urls_of(store_url)
     state, metrics = open_state(state_url), open_metrics(metrics_url)
-    ledger, spool = open_change_log(state_url), open_ingest_buffer(state_url)
+    change_log, ingest_buffer = open_change_log(state_url), open_ingest_buffer(state_url)
     end = T0 + timedelta(days=2)
     try:
         detectors = state.load_detector_states()
@@ -208,18 +210,22 @@ def seen(store_url: str) -> dict[str, Any]:
             "load_tests": state.load_tests(),
             "paused": state.paused(),
             "detectors": {
-                name: (one.version, one.entities, {key: value.tolist() for key, value in one.arrays.items()})
-                for name, one in detectors.items()
+                name: (
+                    detector.version,
+                    detector.entities,
+                    {key: value.tolist() for key, value in detector.arrays.items()},
+                )
+                for name, detector in detectors.items()
             },
-            "changes": ledger.changes(),
-            "startups": ledger.startups(),
-            "posted": ledger.posted(0, T0 - timedelta(days=1)),
-            "paper": ledger.document("audit"),
-            "pushed": spool.take(0, 1_000_000),
-            "left_out": spool.counted(),
+            "changes": change_log.changes(),
+            "startups": change_log.startups(),
+            "posted": change_log.posted(0, T0 - timedelta(days=1)),
+            "paper": change_log.document("audit"),
+            "pushed": ingest_buffer.take(0, 1_000_000),
+            "left_out": ingest_buffer.counted(),
         }
     finally:
-        for store in (state, metrics, ledger, spool):
+        for store in (state, metrics, change_log, ingest_buffer):
             store.close()
 
 
@@ -228,19 +234,19 @@ def _window(window: Any) -> tuple[Any, ...]:
     return window.entities, window.keys, window.times.tobytes(), cells.tobytes(), window.status.tobytes()
 
 
-def stored(store_url: str) -> dict[str, list[tuple[Any, ...]]]:
-    """Every row of every table, with who claimed what and how often it was tried."""
-    found: dict[str, list[tuple[Any, ...]]] = {}
+def all_rows(store_url: str) -> dict[str, list[tuple[Any, ...]]]:
+    """Every row of every table, including owners and attempts of claims."""
+    tables: dict[str, list[tuple[Any, ...]]] = {}
     for name, database in migrate.databases_of(store_url, create=False).items():
         try:
             with database.reading() as connection:
                 for table in introspection.of(connection, name):
                     columns = sorted(column.name for column in table.columns)
                     rows = (row._mapping for part in introspection.rows(connection, table) for row in part)
-                    found[table.name] = sorted((tuple(row[one] for one in columns) for row in rows), key=repr)
+                    tables[table.name] = sorted((tuple(row[column] for column in columns) for row in rows), key=repr)
         finally:
             database.close()
-    return found
+    return tables
 
 
 NOW = datetime(2026, 3, 2, tzinfo=UTC)
@@ -254,5 +260,5 @@ def back_up(url: str, file: Path, *, force: bool = False) -> backups.Backup:
     return backups.backup(url, file, program="1.2.3", now=NOW, force=force, progress=quiet)
 
 
-def bring_back(url: str, file: Path, *, force: bool = False) -> restores.RestoreResult:
+def restore_into(url: str, file: Path, *, force: bool = False) -> restores.RestoreResult:
     return restores.restore(url, file, now=NOW, force=force, progress=quiet)

@@ -1,4 +1,4 @@
-"""Names and texts that no database takes as they are: a whole cycle with them is kept, on every engine."""
+"""Names and texts that databases reject or that are too long: a whole cycle with them is stored on every backend."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from store.factory import SqlMetricStore, SqlStateStore, open_change_log, open_i
 
 T0 = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
-_LONG = "".join(random.Random(7).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=1_000_000))  # packs badly
+_LONG = "".join(random.Random(7).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=1_000_000))  # incompressible
 BAD = {
     "nul": "pod\0name",
     "trailing nul": "pod\0",
@@ -67,7 +67,7 @@ def pods(bad: str) -> tuple[EntityRef, ...]:
     return tuple(EntityRef("prod", EntityKind.POD, "llm", name) for name in (bad, "good"))
 
 
-def test_values_of_a_bad_name_and_of_the_others_are_kept(metrics: SqlMetricStore, bad: str) -> None:
+def test_values_of_bad_and_good_names_are_stored(metrics: SqlMetricStore, bad: str) -> None:
     key, both = SignalKey("kube_pod_restarts_total"), pods(bad)
     values = np.array([[1.0], [2.0]])
     batch = SampleBatch("push", T0, EntityKind.POD, (key,), both, values, np.zeros(values.shape, np.uint8))
@@ -126,35 +126,35 @@ def test_a_cycle_with_bad_text_everywhere_is_committed_and_read_back(state: SqlS
     assert state.claim_actions(bad, T0, MINUTE)
 
 
-def test_text_from_ingest_endpoints_and_operators(state: SqlStateStore, store_url: str, bad: str) -> None:
+def test_bad_text_from_ingest_endpoints_and_operators_is_stored(state: SqlStateStore, store_url: str, bad: str) -> None:
     pod, _ = pods(bad)
     url = urls_of(store_url)[0]
     state.add_silence(Silence(bad, bad, pod, T0 + MINUTE, bad, bad))
     assert state.remove_silence(bad)
     state.save_drill(Drill(bad, bad, pod, 1, T0, T0 + MINUTE, bad))
     assert state.drills()[0].id == bad
-    said = Feedback(bad, T0, bad, pod, Priority.P1, Usefulness.WRONG_CAUSE, bad, T0, bad, bad, bad)
-    assert (state.save_feedback([said]), state.save_feedback([said])) == (1, 0)
-    assert state.feedback(rule=bad, incident=bad) == (said,)
+    verdict = Feedback(bad, T0, bad, pod, Priority.P1, Usefulness.WRONG_CAUSE, bad, T0, bad, bad, bad)
+    assert (state.save_feedback([verdict]), state.save_feedback([verdict])) == (1, 0)
+    assert state.feedback(rule=bad, incident=bad) == (verdict,)
     memory = DetectorState(1, (pod,), {"level": np.array([1.0])})
     state.save_detector_states({"forest": memory}, T0)
     assert state.load_detector_states()["forest"].entities == (pod,)
-    spool = open_ingest_buffer(url)
-    assert spool.put(PushedBlock("otlp", bad, T0, 1, b"x"), 100)
-    spool.count({bad: 2})
-    spool.count({bad: 3})
-    assert list(spool.counted().values()) == [5]
-    spool.close()
-    ledger = open_change_log(url)
-    assert ledger.append_changes([Change(bad, bad, pod, T0, bad, actor=bad)] * 2) == 1
-    ledger.append_ends([ChangeEnd(bad, Ended.FAILED, T0)])
-    (change,) = ledger.changes()
+    ingest_buffer = open_ingest_buffer(url)
+    assert ingest_buffer.put(PushedBlock("otlp", bad, T0, 1, b"x"), 100)
+    ingest_buffer.count({bad: 2})
+    ingest_buffer.count({bad: 3})
+    assert list(ingest_buffer.counted().values()) == [5]
+    ingest_buffer.close()
+    change_log = open_change_log(url)
+    assert change_log.append_changes([Change(bad, bad, pod, T0, bad, actor=bad)] * 2) == 1
+    change_log.append_ends([ChangeEnd(bad, Ended.FAILED, T0)])
+    (change,) = change_log.changes()
     assert (change.id, change.ended) == (bad, Ended.FAILED)
-    ledger.save_startups([Startup(bad, pod, T0, node=bad)])
-    assert ledger.startups()[0].pod == pod
+    change_log.save_startups([Startup(bad, pod, T0, node=bad)])
+    assert change_log.startups()[0].pod == pod
     event = Event("e", EventKind.LOG, pod, T0, bad, bad, {bad: bad}, bad)
-    assert ledger.post([event, event], T0) == 1
-    assert ledger.posted(0, T0)[0][1] == event
-    ledger.put_document("audit", {"found": bad}, T0)
-    assert ledger.document("audit") == (T0, {"found": bad})
-    ledger.close()
+    assert change_log.post([event, event], T0) == 1
+    assert change_log.posted(0, T0)[0][1] == event
+    change_log.put_document("audit", {"found": bad}, T0)
+    assert change_log.document("audit") == (T0, {"found": bad})
+    change_log.close()

@@ -1,4 +1,4 @@
-"""A backup is one instant of a store at work, in a form that either engine takes back whole."""
+"""A backup is one consistent point in time of a store in use, and restores into SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from store.factory import open_ingest_buffer, open_metrics, open_state, urls_of
 from store.schema import metadata
 from store.sql.database import Database
 from tests.store import full_store
-from tests.store.full_store import NOW, back_up, bring_back
+from tests.store.full_store import NOW, back_up, restore_into
 
-CYCLES = full_store.CYCLES // 5  # that decided something
+CYCLES = full_store.CYCLES // 5  # cycles with decisions
 WRITER = Path(__file__).parent.with_name("cycle_writer.py")
 
 
@@ -51,33 +51,33 @@ def test_a_backup_of_either_engine_restores_into_either(
 ) -> None:
     name = f"b.tar{'.zst' if onto == 'sqlite' else ''}"
     full_store.fill(store_url)
-    made = back_up(store_url, tmp_path / name)
-    assert made.manifest.engine == store_url.partition(":")[0]
-    assert made.bytes == (tmp_path / name).stat().st_size
-    there = other_url(onto, tmp_path, request)
-    done = bring_back(there, tmp_path / name)
+    result = back_up(store_url, tmp_path / name)
+    assert result.manifest.engine == store_url.partition(":")[0]
+    assert result.bytes == (tmp_path / name).stat().st_size
+    target = other_url(onto, tmp_path, request)
+    done = restore_into(target, tmp_path / name)
     assert (dict(done.revisions), done.moved_aside) == (dict(metadata.HEADS), ())
-    assert full_store.stored(there) == full_store.stored(store_url)
-    assert full_store.seen(there) == full_store.seen(store_url)
+    assert full_store.all_rows(target) == full_store.all_rows(store_url)
+    assert full_store.read_all(target) == full_store.read_all(store_url)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("onto", ["sqlite", "postgresql"])
-def test_a_restored_store_goes_on_where_it_stopped(
+def test_a_restored_store_continues_its_ids(
     full_backup: Path, onto: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    there = other_url(onto, tmp_path, request)
-    bring_back(there, full_backup)
-    spool = open_ingest_buffer(urls_of(there)[0])
-    spool.release(1_000)  # the rows with the highest ids are gone, their ids are not given again
+    target = other_url(onto, tmp_path, request)
+    restore_into(target, full_backup)
+    spool = open_ingest_buffer(urls_of(target)[0])
+    spool.release(1_000)  # the ids of deleted rows are not reused
     spool.close()
-    back_up(there, tmp_path / "again.tar")
-    bring_back(there, tmp_path / "again.tar", force=True)
-    full_store.fill(there, first=full_store.CYCLES, count=20)
-    found = full_store.seen(there)
-    assert [one.id for one in found["pushed"]] == [4, 5, 6]
-    assert found["posted"][-1][0] == 4
-    assert len(found["cycles"]) == CYCLES + 4
+    back_up(target, tmp_path / "again.tar")
+    restore_into(target, tmp_path / "again.tar", force=True)
+    full_store.fill(target, first=full_store.CYCLES, count=20)
+    content = full_store.read_all(target)
+    assert [item.id for item in content["pushed"]] == [4, 5, 6]
+    assert content["posted"][-1][0] == 4
+    assert len(content["cycles"]) == CYCLES + 4
 
 
 def test_a_restore_needs_force_and_moves_the_old_files_aside(full_backup: Path, sqlite_url: str) -> None:
@@ -85,27 +85,27 @@ def test_a_restore_needs_force_and_moves_the_old_files_aside(full_backup: Path, 
     state.append_audit([AuditRecord(NOW, AuditEvent.PAUSED, "kept", "y")])
     state.close()
     with pytest.raises(UsageError, match="not empty") as caught:
-        bring_back(sqlite_url, full_backup)
+        restore_into(sqlite_url, full_backup)
     assert "--force" in caught.value.hint
-    for _ in range(2):  # twice in one second: nothing is written over
-        done = bring_back(sqlite_url, full_backup, force=True)
+    for _ in range(2):  # twice in one second: nothing is overwritten
+        done = restore_into(sqlite_url, full_backup, force=True)
     (old, _) = done.moved_aside
     assert old.name == "outrider.db.before-20260302T000000Z-2"
     first = old.with_name("outrider.db.before-20260302T000000Z")
-    with contextlib.closing(sqlite3.connect(first)) as kept:
-        assert kept.execute("select subject from audit").fetchall() == [("kept",)]
-    with contextlib.closing(sqlite3.connect(old)) as kept:
-        assert kept.execute("select count(*) from alert").fetchone() == (CYCLES,)
-    left = {path.name for path in old.parent.iterdir()}
-    assert {name for name in left if "before" not in name} == {"outrider.db", "outrider-metrics.db"}
+    with contextlib.closing(sqlite3.connect(first)) as previous:
+        assert previous.execute("select subject from audit").fetchall() == [("kept",)]
+    with contextlib.closing(sqlite3.connect(old)) as previous:
+        assert previous.execute("select count(*) from alert").fetchone() == (CYCLES,)
+    remaining = {path.name for path in old.parent.iterdir()}
+    assert {name for name in remaining if "before" not in name} == {"outrider.db", "outrider-metrics.db"}
 
 
 def test_an_empty_store_needs_no_force_and_leaves_nothing_behind(full_backup: Path, sqlite_url: str, full: str) -> None:
     migrate.upgrade(sqlite_url)
-    assert bring_back(sqlite_url, full_backup).moved_aside == ()
+    assert restore_into(sqlite_url, full_backup).moved_aside == ()
     folder = Path(sqlite_url.removeprefix("sqlite:///")).parent
     assert {path.name for path in folder.iterdir()} == {"outrider.db", "outrider-metrics.db"}
-    assert full_store.stored(sqlite_url) == full_store.stored(full)
+    assert full_store.all_rows(sqlite_url) == full_store.all_rows(full)
 
 
 @pytest.mark.slow
@@ -113,24 +113,24 @@ def test_on_postgresql_force_empties_the_tables_and_a_failure_leaves_them(
     full_backup: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full_store.fill(postgres_url, first=7, count=10)
-    before = full_store.stored(postgres_url)
+    before = full_store.all_rows(postgres_url)
     with pytest.raises(UsageError, match="not empty"):
-        bring_back(postgres_url, full_backup)
+        restore_into(postgres_url, full_backup)
 
-    def fails(*_: object) -> None:
+    def fail(*_: object) -> None:
         raise StoreError("cut off")
 
     with monkeypatch.context() as patch:
-        patch.setattr("store.admin.copying.number_on", fails)
+        patch.setattr("store.admin.copying.number_on", fail)
         with pytest.raises(StoreError, match="cut off"):
-            bring_back(postgres_url, full_backup, force=True)
-    assert full_store.stored(postgres_url) == before
-    bring_back(postgres_url, full_backup, force=True)
-    assert [one.id for one in full_store.seen(postgres_url)["cycles"]][:1] == ["c65"]
-    assert len(full_store.seen(postgres_url)["cycles"]) == CYCLES
+            restore_into(postgres_url, full_backup, force=True)
+    assert full_store.all_rows(postgres_url) == before
+    restore_into(postgres_url, full_backup, force=True)
+    assert [item.id for item in full_store.read_all(postgres_url)["cycles"]][:1] == ["c65"]
+    assert len(full_store.read_all(postgres_url)["cycles"]) == CYCLES
 
 
-def test_columns_that_left_the_catalogue_are_kept(store_url: str, tmp_path: Path, second_url: str) -> None:
+def test_columns_that_left_the_catalog_are_kept(store_url: str, tmp_path: Path, second_url: str) -> None:
     full_store.fill(store_url, count=5)
     database = Database(urls_of(store_url)[1], "metrics")
     with database.writing() as connection:
@@ -139,7 +139,7 @@ def test_columns_that_left_the_catalogue_are_kept(store_url: str, tmp_path: Path
         connection.execute(sa.text("CREATE TABLE latest_pool_of_a_stranger (a INTEGER)"))
     database.close()
     back_up(store_url, tmp_path / "b.tar")
-    bring_back(second_url, tmp_path / "b.tar")
+    restore_into(second_url, tmp_path / "b.tar")
     database = Database(second_url, "metrics")
     with database.reading() as connection:
         assert connection.execute(sa.text("SELECT DISTINCT of_old_days FROM latest_gpu")).all() == [(0.1,)]
@@ -147,11 +147,11 @@ def test_columns_that_left_the_catalogue_are_kept(store_url: str, tmp_path: Path
     database.close()
 
 
-# --- at work --------------------------------------------------------------------------------------
+# --- concurrent writers -----------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_a_backup_beside_a_busy_writer_is_one_instant(store_url: str, tmp_path: Path) -> None:
+def test_a_backup_during_writes_is_consistent(store_url: str, tmp_path: Path) -> None:
     command = [sys.executable, str(WRITER), store_url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
@@ -164,28 +164,28 @@ def test_a_backup_beside_a_busy_writer_is_one_instant(store_url: str, tmp_path: 
         drain.join()
     counts = []
     for name in ("one", "two"):
-        there = f"sqlite:///{tmp_path}/{name}/y.db"
-        bring_back(there, tmp_path / f"{name}.tar")
-        state, metrics = open_state(urls_of(there)[0]), open_metrics(urls_of(there)[1])
+        target = f"sqlite:///{tmp_path}/{name}/y.db"
+        restore_into(target, tmp_path / f"{name}.tar")
+        state, metrics = open_state(urls_of(target)[0]), open_metrics(urls_of(target)[1])
         cycles = state.cycles(limit=100_000)
         assert len(cycles) >= acknowledged
         assert len(state.alerts(limit=100_000)) == len(state.messages(limit=100_000)) == 2 * len(cycles)
-        newest = max(cycles, key=lambda one: one.at).at
-        found = metrics.read_windows(
+        newest = max(cycles, key=lambda item: item.at).at
+        window = metrics.read_windows(
             full_store.EntityKind.GPU,
             [full_store.POWER],
             newest,
             newest + timedelta(seconds=1),
             timedelta(seconds=1),
         )
-        assert found.values.shape == (200, 1, 1)  # the values that the newest decision was made upon
+        assert window.values.shape == (200, 1, 1)  # the values behind the newest decision
         counts.append(len(cycles))
         state.close()
         metrics.close()
     assert counts[1] >= counts[0]
 
 
-def test_a_writer_goes_on_while_pages_are_copied(full: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_continues_while_pages_are_copied(full: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"sqlite:///{tmp_path}/w/y.db"
     full_store.fill(url, count=100)
     state = open_state(urls_of(url)[0])
@@ -196,12 +196,12 @@ def test_a_writer_goes_on_while_pages_are_copied(full: str, tmp_path: Path, monk
         written.append(_stage)
 
     monkeypatch.setattr(backups, "_PAGES_AT_ONCE", 2)
-    before = full_store.stored(url)
+    before = full_store.all_rows(url)
     backups.backup(url, tmp_path / "b.tar", program="1", now=NOW, force=False, progress=write)
     assert written.count("state") > 10
     assert written.count("metrics") > 2
-    bring_back(f"sqlite:///{tmp_path}/z/y.db", tmp_path / "b.tar")
-    assert full_store.stored(f"sqlite:///{tmp_path}/z/y.db") == before
+    restore_into(f"sqlite:///{tmp_path}/z/y.db", tmp_path / "b.tar")
+    assert full_store.all_rows(f"sqlite:///{tmp_path}/z/y.db") == before
     assert len(state.audit(limit=10_000)) == len(before["audit"]) + len(written)
     state.close()
 
@@ -209,7 +209,7 @@ def test_a_writer_goes_on_while_pages_are_copied(full: str, tmp_path: Path, monk
 # --- the file -------------------------------------------------------------------------------------
 
 
-def test_a_backup_is_a_tar_of_sqlite_files_that_anybody_can_read(full_backup: Path, tmp_path: Path) -> None:
+def test_a_backup_is_a_tar_of_readable_sqlite_files(full_backup: Path, tmp_path: Path) -> None:
     with (
         full_backup.open("rb") as packed,
         zstandard.ZstdDecompressor().stream_reader(packed) as plain,
@@ -225,7 +225,7 @@ def test_a_backup_is_a_tar_of_sqlite_files_that_anybody_can_read(full_backup: Pa
     assert full_backup.stat().st_mode & 0o077 == 0
 
 
-def test_a_file_that_is_there_is_kept_without_force(full: str, tmp_path: Path) -> None:
+def test_an_existing_file_is_kept_without_force(full: str, tmp_path: Path) -> None:
     (tmp_path / "b.tar").write_text("mine")
     with pytest.raises(UsageError, match="already exists") as caught:
         back_up(full, tmp_path / "b.tar")
@@ -236,9 +236,7 @@ def test_a_file_that_is_there_is_kept_without_force(full: str, tmp_path: Path) -
     assert [path.name for path in tmp_path.iterdir()] == ["b.tar"]
 
 
-def test_a_failure_leaves_the_older_backup_and_nothing_else(
-    full: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_leaves_the_older_backup_only(full: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     back_up(full, tmp_path / "b.tar")
     before = (tmp_path / "b.tar").read_bytes()
     monkeypatch.setattr(archive, "member_of", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
@@ -255,15 +253,15 @@ def test_a_small_disk_is_rejected_before_the_copy(full: str, tmp_path: Path, mon
     assert list(tmp_path.iterdir()) == []
 
 
-def test_two_backups_to_one_file_do_not_mix(full: str, tmp_path: Path) -> None:
-    def another(stage: str, _share: float) -> None:
+def test_a_second_backup_to_the_same_file_is_refused(full: str, tmp_path: Path) -> None:
+    def start_second(stage: str, _share: float) -> None:
         if stage == "pack" and not refused:
             with pytest.raises(UsageError, match="Another backup is writing"):
                 back_up(full, tmp_path / "b.tar", force=True)
             refused.append(stage)
 
     refused: list[str] = []
-    backups.backup(full, tmp_path / "b.tar", program="1", now=NOW, force=False, progress=another)
+    backups.backup(full, tmp_path / "b.tar", program="1", now=NOW, force=False, progress=start_second)
     assert refused
     archive.unpack(tmp_path / "b.tar", tmp_path, lambda _: None)
 
@@ -288,7 +286,7 @@ def test_a_damaged_store_is_not_backed_up(tmp_path: Path) -> None:
     assert not (tmp_path / "b.tar").exists()
 
 
-def spoilt(kind: str, path: Path, source: Path) -> None:
+def damage(kind: str, path: Path, source: Path) -> None:
     whole = source.read_bytes()
     if kind == "cut off":
         path.write_bytes(whole[: len(whole) * 2 // 3])
@@ -309,7 +307,7 @@ def spoilt(kind: str, path: Path, source: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["cut off", "one bit", "a text", "empty", "another tar", "a folder", "missing"])
 @pytest.mark.parametrize("packed", [True, False])
-def test_a_spoilt_backup_is_refused_and_the_store_left_alone(
+def test_a_damaged_backup_is_refused_and_the_store_unchanged(
     kind: str, packed: bool, full: str, full_backup: Path, sqlite_url: str, tmp_path: Path
 ) -> None:
     source = full_backup
@@ -317,12 +315,12 @@ def test_a_spoilt_backup_is_refused_and_the_store_left_alone(
         source = tmp_path / "plain.tar"
         back_up(full, source)
     full_store.fill(sqlite_url, count=5)
-    before = full_store.stored(sqlite_url)
-    spoilt(kind, tmp_path / "b.tar", source)
+    before = full_store.all_rows(sqlite_url)
+    damage(kind, tmp_path / "b.tar", source)
     with pytest.raises(UsageError, match=r"b\.tar") as caught:
-        bring_back(sqlite_url, tmp_path / "b.tar", force=True)
+        restore_into(sqlite_url, tmp_path / "b.tar", force=True)
     assert caught.value.hint
-    assert full_store.stored(sqlite_url) == before
+    assert full_store.all_rows(sqlite_url) == before
 
 
 def with_revision(file: Path, name: str, revision: str, target: Path) -> None:
@@ -339,16 +337,16 @@ def with_revision(file: Path, name: str, revision: str, target: Path) -> None:
 def test_a_backup_of_a_newer_program_is_refused(full_backup: Path, store_url: str, tmp_path: Path) -> None:
     with_revision(full_backup, "state", "s9999", tmp_path / "newer.tar")
     with pytest.raises(SchemaTooNewError, match=r"newer\.tar was written by a newer outrider") as caught:
-        bring_back(store_url, tmp_path / "newer.tar")
+        restore_into(store_url, tmp_path / "newer.tar")
     assert "that version" in caught.value.hint
 
 
-def test_a_server_of_a_newer_program_is_left_alone(full_backup: Path, postgres_url: str) -> None:
+def test_a_server_of_a_newer_program_is_unchanged(full_backup: Path, postgres_url: str) -> None:
     migrate.upgrade(postgres_url)
     database = Database(postgres_url)
     with database.writing() as connection:
         connection.execute(sa.text("update state_revision set version_num = 's9999'"))
     database.close()
     with pytest.raises(SchemaTooNewError) as caught:
-        bring_back(postgres_url, full_backup, force=True)
+        restore_into(postgres_url, full_backup, force=True)
     assert "createdb" in caught.value.hint

@@ -13,14 +13,14 @@ T0 = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 GPU = EntityRef("prod", EntityKind.GPU, None, "GPU-1/mig-2")
 
 
-def test_instants_keep_their_microseconds_and_names_their_slashes() -> None:
+def test_timestamps_keep_microseconds_and_names_keep_slashes() -> None:
     span = TimeRange(T0, T0 + timedelta(seconds=1.5))
     finding = Finding("d", GPU, ("a", "b"), Priority.P1, 0.25, float("inf"), None, span, (), "f")
-    found = json_codec.loads(Finding, json_codec.dumps(finding))
-    assert found.window == span
-    assert found.entity == GPU
-    assert found.signals == ("a", "b")
-    assert found.observed is None  # a number that is not finite has no JSON
+    restored = json_codec.loads(Finding, json_codec.dumps(finding))
+    assert restored.window == span
+    assert restored.entity == GPU
+    assert restored.signals == ("a", "b")
+    assert restored.observed is None  # JSON has no infinity
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class New:
     until: dict[EntityRef, timedelta] | None = None
 
 
-def test_a_row_of_the_release_before_and_after_reads() -> None:
+def test_rows_of_older_and_newer_releases_are_readable() -> None:
     assert json_codec.loads(New, json_codec.dumps(Old("x"))) == New("x")
     assert json_codec.loads(Old, json_codec.dumps(New("x", 3, {GPU: timedelta(minutes=1)}))) == Old("x")
     assert json_codec.loads(New, json_codec.dumps(New("x", 3, {GPU: timedelta(minutes=1)}))).until == {

@@ -1,4 +1,4 @@
-"""The worked queries of docs/reference/tables.md and the statements of its how-to, run on real servers and files."""
+"""The queries of docs/reference/tables.md and the statements of its how-to, run on real servers and files."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ NODES = tuple(EntityRef("prod", EntityKind.NODE, None, f"node-{number}") for num
 REPLICA = EntityRef("prod", EntityKind.REPLICA, "llm", "chat-0")
 TEMPERATURE, POWER = SignalKey("hw_accel_temperature_celsius"), SignalKey("hw_accel_power_watts")
 
-Ask = Callable[..., list[tuple[Any, ...]]]
+QueryRunner = Callable[..., list[tuple[Any, ...]]]
 
 
 def statement(name: str) -> tuple[str, str]:
@@ -63,8 +63,8 @@ def statement(name: str) -> tuple[str, str]:
 
 
 @pytest.fixture
-def ask(store_url: str, request: pytest.FixtureRequest) -> Ask:
-    """Asks a filled store as people do: ``sqlite3`` with its parameters, or ``psql`` with its variables."""
+def query(store_url: str, request: pytest.FixtureRequest) -> QueryRunner:
+    """Queries a filled store through ``sqlite3`` with parameters, or ``psql`` with variables."""
     fill(store_url)
 
     def in_files(name: str, **parameters: int | str) -> list[tuple[Any, ...]]:
@@ -77,10 +77,12 @@ def ask(store_url: str, request: pytest.FixtureRequest) -> Ask:
             connection.close()
 
     def on_server(name: str, **parameters: int | str) -> list[tuple[Any, ...]]:
-        told = [f"{key}='{value}'" if isinstance(value, str) else f"{key}={value}" for key, value in parameters.items()]
+        variables = [
+            f"{key}='{value}'" if isinstance(value, str) else f"{key}={value}" for key, value in parameters.items()
+        ]
         command = [str(postgres.programs() / "psql"), store_url, "-X", "-At", "-F", "\t", "-v", "ON_ERROR_STOP=1"]
-        for one in told:
-            command += ["-v", one]
+        for variable in variables:
+            command += ["-v", variable]
         done = subprocess.run(command, input=statement(name)[1], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return [tuple(_value(cell) for cell in line.split("\t")) for line in done.stdout.splitlines()]
@@ -139,12 +141,12 @@ def graph(*nodes: int, gpu_type: str = "H100") -> Topology:
 
 def fill_decisions(store_url: str) -> None:
     state = open_state(urls_of(store_url)[0])
-    taken = Incident(
+    acknowledged = Incident(
         "inc-1", Layer.HARDWARE, Priority.P1, T0 + HOUR, (Hypothesis(NODES[0], "node-lost", 0.9),), (), (), (), T0,
         T0 + 2 * HOUR, T0 + HOUR + 90 * MINUTE / 60, "ann",
     )  # fmt: skip
-    alone = Incident("inc-2", Layer.ENGINE, Priority.P2, T0 + 3 * HOUR, (), (), (), (), T0)
-    older = replace(alone, id="inc-0", opened_at=T0 - 8 * DAY)
+    unacknowledged = Incident("inc-2", Layer.ENGINE, Priority.P2, T0 + 3 * HOUR, (), (), (), (), T0)
+    older = replace(unacknowledged, id="inc-0", opened_at=T0 - 8 * DAY)
     refused = Action(
         "a1", "s", ActionKind.CORDON, NODES[0], {}, "inc-1", True, Verdict.REFUSED, DecisionReason.COOLDOWN,
         ActionStatus.REFUSED, MONDAY,
@@ -156,90 +158,92 @@ def fill_decisions(store_url: str) -> None:
         replace(refused, id="a4", decided_at=MONDAY - MINUTE),
         replace(refused, id="a5", decision=Verdict.ALLOWED, reason=DecisionReason.WITHIN_LIMITS),
     )
-    said = Recommendation(
+    recommendation = Recommendation(
         CHAT, "H100", 4, 6, 24, 2, 10, "demand", T0 + HOUR, T0, HOUR, 12.5, "USD", {}, PlanReason.FORECAST_PEAK, T0
     )
-    before = Plan(recommendations=(said, replace(said, service=EMBED)))
+    before = Plan(recommendations=(recommendation, replace(recommendation, service=EMBED)))
     now = Plan(
         recommendations=(
-            replace(said, target_replicas=7, made_at=T0 + MINUTE),
+            replace(recommendation, target_replicas=7, made_at=T0 + MINUTE),
             NoRecommendation(EMBED, NoPlanReason.NO_VALUES, T0 + MINUTE),
         )
     )
-    state.commit(CycleCommit(cycle(T0), (), (taken, alone, older), before, actions, topology=graph(0, 1)))
+    state.commit(
+        CycleCommit(cycle(T0), (), (acknowledged, unacknowledged, older), before, actions, topology=graph(0, 1))
+    )
     state.commit(CycleCommit(cycle(T0 + MINUTE), plan=now, topology=graph(1, 2, gpu_type="H200")))
     state.close()
 
 
-def test_hottest_gpus_now(ask: Ask) -> None:
+def test_hottest_gpus_now(query: QueryRunner) -> None:
     at = "2026-11-18T08:01:00Z"
-    assert ask("hottest_gpus") == [("gpu-b", at, 88.5, 300.0), ("gpu-a", at, 61.0, 300.0)]
+    assert query("hottest_gpus") == [("gpu-b", at, 88.5, 300.0), ("gpu-a", at, 61.0, 300.0)]
 
 
-def test_load_by_hour(ask: Ask) -> None:
-    first, second = ask("load_by_hour", from_at="2026-11-18T05:00:00Z", to_at="2026-11-18T07:00:00Z")
+def test_load_by_hour(query: QueryRunner) -> None:
+    first, second = query("load_by_hour", from_at="2026-11-18T05:00:00Z", to_at="2026-11-18T07:00:00Z")
     assert first[:4] == ("prod", "llm", "chat", "2026-11-18T05:00:00Z")
     assert first[4:6] == (pytest.approx(15.0), 400.0)
     assert catalog.signal("svc_ttft_seconds").bounds[5] < first[6] <= catalog.signal("svc_ttft_seconds").bounds[6]
     assert second[3:6] == ("2026-11-18T06:00:00Z", pytest.approx(35.0), 400.0)
 
 
-def test_incidents_of_a_week(ask: Ask) -> None:
-    found = ask("incidents_of_a_week", from_us=micros(MONDAY), to_us=micros(MONDAY + 7 * DAY))
-    assert found == [
+def test_incidents_of_a_week(query: QueryRunner) -> None:
+    result = query("incidents_of_a_week", from_us=micros(MONDAY), to_us=micros(MONDAY + 7 * DAY))
+    assert result == [
         ("inc-1", "P1", "node-lost", "prod/node//node-0", "ann", 1.5, 60.0),
         ("inc-2", "P2", None, None, None, None, None),
     ]
 
 
-def test_actions_refused_by_week(ask: Ask) -> None:
+def test_actions_refused_by_week(query: QueryRunner) -> None:
     monday = micros(MONDAY)
-    assert ask("actions_refused") == [
+    assert query("actions_refused") == [
         (monday - micros(MONDAY + 7 * DAY) + monday, "cordon", "cooldown", 1),
         (monday, "cordon", "cooldown", 2),
         (monday, "drain", "paused", 1),
     ]
 
 
-def test_nodes_of_a_service_at_an_instant(ask: Ask) -> None:
+def test_nodes_of_a_service_at_an_instant(query: QueryRunner) -> None:
     def nodes(at: datetime) -> list[tuple[Any, ...]]:
-        return ask("nodes_of_a_service", service=CHAT.key, at_us=micros(at))
+        return query("nodes_of_a_service", service=CHAT.key, at_us=micros(at))
 
     assert nodes(T0 - MINUTE) == []
     assert nodes(T0 + MINUTE / 2) == [("prod/node//node-0", "H100"), ("prod/node//node-1", "H100")]
     assert nodes(T0 + DAY) == [("prod/node//node-1", "H200"), ("prod/node//node-2", "H200")]
 
 
-def test_changes_before_an_incident(ask: Ask) -> None:
-    assert [tuple(cell or "" for cell in row) for row in ask("changes_before_an_incident", incident="inc-1")] == [
+def test_changes_before_an_incident(query: QueryRunner) -> None:
+    assert [tuple(cell or "" for cell in row) for row in query("changes_before_an_incident", incident="inc-1")] == [
         (12.0, "image", "chat", "prod/service/llm/chat", "ada", "kubernetes"),
         (90.0, "driver", "", "prod/node//node-0", "", "gitlab"),
     ]
 
 
-def test_replicas_to_order(ask: Ask) -> None:
-    assert ask("replicas_to_order") == [
+def test_replicas_to_order(query: QueryRunner) -> None:
+    assert query("replicas_to_order") == [
         ("prod/service/llm/chat", "H100", 4, 7, "forecast_peak", micros(T0), 12.5, "USD")
     ]
 
 
-def test_every_query_of_the_page_is_tested_here() -> None:
+def test_every_documented_query_is_tested() -> None:
     names = {path.stem for path in (DOCS / "reference" / "queries").glob("*.sql")}
-    tested = set(re.findall(r'ask\("(\w+)"', Path(__file__).read_text()))
+    tested = set(re.findall(r'query\("(\w+)"', Path(__file__).read_text()))
     assert tested == names
     assert len(names) >= 5
-    page = (DOCS / "reference" / "tables.md").read_text()
-    assert all(statement(name)[1].strip() in page for name in names)
+    reference = (DOCS / "reference" / "tables.md").read_text()
+    assert all(statement(name)[1].strip() in reference for name in names)
 
 
-def test_the_role_of_the_how_to_reads_everything_and_writes_nothing(
+def test_the_documented_role_reads_every_table_and_writes_nothing(
     postgres_url: str, postgres_server: postgres.Server
 ) -> None:
-    """The statements of the page as they stand there, then a table that a later version makes."""
+    """Runs the documented statements, then creates a table, as a later version would."""
     fill(postgres_url)
     name = postgres_url.rsplit("/", 1)[-1]
     text = (DOCS / "howto" / "read-the-store-with-sql.md").read_text()
-    (statements,) = (each for each in re.findall(r"```sql\n(.*?)```", text, re.DOTALL) if "CREATE ROLE" in each)
+    (statements,) = (block for block in re.findall(r"```sql\n(.*?)```", text, re.DOTALL) if "CREATE ROLE" in block)
     reader = postgres_url.replace("outrider@", "outrider_reader@")
     engine = sa.create_engine(reader.replace("postgresql:", "postgresql+psycopg:"))
     try:

@@ -1,4 +1,4 @@
-"""The tables of decisions as SQL sees them: append-only, pruned, only what changed, upgraded with what they hold."""
+"""Decision tables in SQL: append-only logs, retention, query columns, and topology written only if changed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def rows(state: SqlStateStore, query: str) -> list[tuple[object, ...]]:
         return [tuple(row) for row in connection.execute(sa.text(query))]
 
 
-def run(state: SqlStateStore, statement: str) -> None:
+def execute(state: SqlStateStore, statement: str) -> None:
     with state._database.writing() as connection:
         connection.execute(sa.text(statement))
 
@@ -75,7 +75,7 @@ def incident(at: datetime = T0) -> Incident:
 
 
 @pytest.fixture
-def told(state: SqlStateStore, store_url: str) -> SqlStateStore:
+def append_only_store(state: SqlStateStore, store_url: str) -> SqlStateStore:
     """A row in each append-only table."""
     state.append_audit([AuditRecord(T0, AuditEvent.PAUSED, "x", "y")])
     ledger = open_change_log(urls_of(store_url)[0])
@@ -87,29 +87,31 @@ def told(state: SqlStateStore, store_url: str) -> SqlStateStore:
 
 @pytest.mark.parametrize("table", ["audit", "change", "change_end"])
 @pytest.mark.parametrize("statement", ["UPDATE {} SET body = 'forged'", "DELETE FROM {}", "TRUNCATE {}"])
-def test_the_record_is_only_ever_added_to(told: SqlStateStore, table: str, statement: str, store_url: str) -> None:
+def test_append_only_tables_reject_changes(
+    append_only_store: SqlStateStore, table: str, statement: str, store_url: str
+) -> None:
     if statement.startswith("TRUNCATE") and store_url.startswith("sqlite"):
         statement = "DELETE FROM {} WHERE 1 = 1"  # SQLite has no other way to empty a table
     with pytest.raises(StoreError, match=f"{table} is append-only"):
-        run(told, statement.format(table))
-    assert rows(told, f"SELECT count(*) FROM {table} WHERE body LIKE '{{%'") == [(1,)]
+        execute(append_only_store, statement.format(table))
+    assert rows(append_only_store, f"SELECT count(*) FROM {table} WHERE body LIKE '{{%'") == [(1,)]
 
 
-def test_retention_alone_deletes_from_the_record_and_only_what_is_old(told: SqlStateStore) -> None:
-    told.append_audit([AuditRecord(T0 + 2 * DAY, AuditEvent.RESUMED, "x", "y")])
-    assert told.prune(T0 + DAY) == {}
-    gone = told.prune(T0 + DEFAULT_STATE_RETENTION.decisions + DAY)
-    assert gone == {"audit": 1, "change": 1, "change_end": 1}
-    assert [record.event for record in told.audit()] == [AuditEvent.RESUMED]
-    assert rows(told, "SELECT count(*) FROM flag WHERE name = 'pruning'") == [(0,)]
+def test_only_retention_deletes_old_rows_of_append_only_tables(append_only_store: SqlStateStore) -> None:
+    append_only_store.append_audit([AuditRecord(T0 + 2 * DAY, AuditEvent.RESUMED, "x", "y")])
+    assert append_only_store.prune(T0 + DAY) == {}
+    deleted = append_only_store.prune(T0 + DEFAULT_STATE_RETENTION.decisions + DAY)
+    assert deleted == {"audit": 1, "change": 1, "change_end": 1}
+    assert [record.event for record in append_only_store.audit()] == [AuditEvent.RESUMED]
+    assert rows(append_only_store, "SELECT count(*) FROM flag WHERE name = 'pruning'") == [(0,)]
     with pytest.raises(StoreError, match="append-only"):
-        run(told, "DELETE FROM audit")
+        execute(append_only_store, "DELETE FROM audit")
 
 
 # --- retention ------------------------------------------------------------------------------------
 
 
-def test_what_still_goes_on_is_never_pruned(state: SqlStateStore) -> None:
+def test_ongoing_rows_are_never_pruned(state: SqlStateStore) -> None:
     firing = Alert("f", "r", Priority.P1, NODE, AlertState.FIRING, AlertReason.STILL_TRUE, T0, T0)
     over = replace(firing, fingerprint="g", state=AlertState.RESOLVED, ends_at=T0 + MINUTE)
     waiting = action(T0, ActionStatus.WAITING_APPROVAL, "waits")
@@ -118,24 +120,24 @@ def test_what_still_goes_on_is_never_pruned(state: SqlStateStore) -> None:
     state.commit(CycleCommit(cycle(), (firing, over), (incident(), open_), actions=(action(), waiting), topology=graph))
     state.commit(CycleCommit(cycle(T0 + MINUTE), topology=Topology.build([], [NODE])))
     assert state.prune(T0 + 399 * DAY) == {}
-    gone = state.prune(T0 + 402 * DAY)
+    deleted = state.prune(T0 + 402 * DAY)
     topology = {"topology_entity": 1, "topology_edge": 1, "topology_label": 1}
-    assert gone == {"alert": 1, "incident": 1, "action": 1, **topology}
+    assert deleted == {"alert": 1, "incident": 1, "action": 1, **topology}
     assert state.alerts() == (firing,)
-    assert [found.id for found in state.incidents()] == ["open"]
-    assert [found.id for found in state.actions()] == ["waits"]
+    assert [result.id for result in state.incidents()] == ["open"]
+    assert [result.id for result in state.actions()] == ["waits"]
     assert state.topology(T0 + 401 * DAY).entities == {NODE}
 
 
 def test_verdicts_are_kept_as_long_as_decisions(state: SqlStateStore) -> None:
-    said = Feedback("f", T0, "r", NODE, Priority.P1, Usefulness.USEFUL, "ann", T0 + DAY)
-    state.save_feedback([said])
+    verdict = Feedback("f", T0, "r", NODE, Priority.P1, Usefulness.USEFUL, "ann", T0 + DAY)
+    state.save_feedback([verdict])
     assert state.prune(T0 + 400 * DAY) == {}
     assert state.prune(T0 + 402 * DAY) == {"audit": 1, "feedback": 1}
     assert state.feedback() == ()
 
 
-def test_many_rows_go_in_short_transactions(state: SqlStateStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_rows_are_deleted_in_short_transactions(state: SqlStateStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("store.state.retention._AT_ONCE", 10)
     state.append_audit([AuditRecord(T0, AuditEvent.PAUSED, str(number), "y") for number in range(35)])
     ends = tuple(
@@ -146,13 +148,13 @@ def test_many_rows_go_in_short_transactions(state: SqlStateStore, monkeypatch: p
     assert state.prune(T0 + 500 * DAY) == {"alert": 25, "audit": 35}
 
 
-# --- columns to ask for ---------------------------------------------------------------------------
+# --- query columns ----------------------------------------------------------------------------------
 
 
-def test_what_people_ask_for_stands_in_columns(state: SqlStateStore, store_url: str) -> None:
+def test_frequent_query_fields_have_columns(state: SqlStateStore, store_url: str) -> None:
     state.commit(CycleCommit(cycle(), incidents=(incident(),), actions=(action(),)))
-    asked = "SELECT acknowledged_by, (acknowledged_at_us - opened_at_us) / 1000000, cause, cause_entity FROM incident"
-    assert rows(state, asked) == [("ann", 30, "node-lost", "prod/node//node-1")]
+    query = "SELECT acknowledged_by, (acknowledged_at_us - opened_at_us) / 1000000, cause, cause_entity FROM incident"
+    assert rows(state, query) == [("ann", 30, "node-lost", "prod/node//node-1")]
     assert rows(state, "SELECT decision, reason, dry_run, ended_at_us - decided_at_us FROM action") == [
         ("refused", "cooldown", True, 0)
     ]
@@ -164,13 +166,13 @@ def test_what_people_ask_for_stands_in_columns(state: SqlStateStore, store_url: 
     ]
 
 
-def test_a_recommendation_is_a_row_and_so_is_that_there_is_none(state: SqlStateStore) -> None:
-    said = Recommendation(
+def test_recommendations_and_their_absence_are_rows(state: SqlStateStore) -> None:
+    recommendation = Recommendation(
         SERVICE, "H100", 4, 6, 24, 2, 10, "demand", T0 + 2 * MINUTE, T0 + MINUTE, MINUTE, 12.5, "USD", {},
         PlanReason.FORECAST_PEAK, T0,
     )  # fmt: skip
     without = NoRecommendation(SERVICE, NoPlanReason.NO_CALIBRATION, T0)
-    state.commit(CycleCommit(cycle(), plan=Plan(recommendations=(said, without))))
+    state.commit(CycleCommit(cycle(), plan=Plan(recommendations=(recommendation, without))))
     names = "reason, gpu_type, current_replicas, target_replicas, gpus, needed_by_us - made_at_us, cost_per_hour"
     assert rows(state, f"SELECT {names} FROM recommendation ORDER BY id") == [
         ("forecast_peak", "H100", 4, 6, 24, 60_000_000, 12.5),
@@ -194,24 +196,26 @@ def counts(state: SqlStateStore) -> tuple[int, ...]:
     return tuple(int(str(rows(state, f"SELECT count(*) FROM {table}")[0][0])) for table in tables)
 
 
-def test_only_what_changed_is_written(state: SqlStateStore, store_url: str) -> None:
+def test_only_changes_of_the_topology_are_written(state: SqlStateStore, store_url: str) -> None:
     state.commit(CycleCommit(cycle(), topology=fleet()))
     assert counts(state) == (101, 100, 1)
     state.commit(CycleCommit(cycle(T0 + MINUTE), topology=fleet()))
     assert counts(state) == (101, 100, 1)
     state.commit(CycleCommit(cycle(T0 + 2 * MINUTE), topology=fleet(3)))
     assert counts(state) == (104, 106, 1)
-    other = open_state(urls_of(store_url)[0])  # an engine that has just started knows what stands in the rows
+    other = open_state(urls_of(store_url)[0])  # an engine after a restart reads the rows
     other.commit(CycleCommit(cycle(T0 + 3 * MINUTE), topology=fleet(3)))
     assert counts(state) == (104, 106, 1)
     other.commit(CycleCommit(cycle(T0 + 4 * MINUTE), topology=fleet(5)))
     other.close()
-    state.commit(CycleCommit(cycle(T0 + 5 * MINUTE), topology=fleet(5)))  # and one that comes back after another
+    state.commit(CycleCommit(cycle(T0 + 5 * MINUTE), topology=fleet(5)))  # an engine that takes over again
     assert counts(state) == (106, 110, 1)
     assert rows(state, "SELECT count(*) FROM topology_edge WHERE valid_to_us IS NULL") == [(100,)]
 
 
-def test_a_cycle_that_fails_leaves_the_past_as_it_was(state: SqlStateStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_cycle_leaves_the_topology_history_unchanged(
+    state: SqlStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     state.commit(CycleCommit(cycle(), topology=fleet()))
     monkeypatch.setattr("store.state.sql_state._trim", lambda *_: (_ for _ in ()).throw(StoreError("cut off")))
     with pytest.raises(StoreError, match="cut off"):
@@ -228,7 +232,7 @@ def test_a_cycle_that_fails_leaves_the_past_as_it_was(state: SqlStateStore, monk
 
 def test_postgresql_has_the_comments_of_tables_and_columns(postgres_url: str) -> None:
     state = open_state(urls_of(postgres_url)[0])
-    asked = "SELECT obj_description('audit'::regclass), col_description('audit'::regclass, 5)"
-    (found,) = rows(state, asked)
-    assert found == (metadata.audit.comment, metadata.audit.c.reason.comment)
+    query = "SELECT obj_description('audit'::regclass), col_description('audit'::regclass, 5)"
+    (result,) = rows(state, query)
+    assert result == (metadata.audit.comment, metadata.audit.c.reason.comment)
     state.close()

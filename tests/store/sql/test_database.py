@@ -1,4 +1,4 @@
-"""Opening, upgrading, refusing: each trouble gives one clear sentence and a hint."""
+"""Opening and upgrading: each error has one clear sentence and a hint."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_upgrade_creates_both_and_revision_creates_nothing(store_url: str) -> No
 
 
 @pytest.mark.parametrize("name", ["metrics", "state"])
-def test_the_migrations_make_the_tables_of_the_schema(name: metadata.Database, store_url: str) -> None:
+def test_the_migrations_create_the_tables_of_the_schema(name: metadata.Database, store_url: str) -> None:
     database = Database(store_url, name)
     try:
         runner.upgrade_database(database, name)
@@ -129,27 +129,27 @@ def test_a_database_of_a_newer_program_is_refused(store_url: str) -> None:
     assert "newer version" in caught.value.hint
 
 
-def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "x.db").write_text("hello, " * 1000)
     with pytest.raises(StoreError, match=r"x\.db is not a SQLite database") as caught:
         open_state(f"sqlite:///{tmp_path}/x.db")
     assert "store.url" in caught.value.hint
 
 
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="cannot be created") as caught:
         open_metrics(f"sqlite:///{tmp_path}/file/x.db")
     assert caught.value.hint
 
 
-def test_a_folder_in_place_of_the_file(tmp_path: Path) -> None:
+def test_a_folder_at_the_path_of_the_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "x.db").mkdir()
     with pytest.raises(StoreError, match="cannot be opened"):
         open_state(f"sqlite:///{tmp_path}/x.db")
 
 
-def limited(store: SqlStateStore, pragma: str) -> None:
+def limit_connections(store: SqlStateStore, pragma: str) -> None:
     def limit(connection: sqlite3.Connection, _record: object, _proxy: object) -> None:
         connection.execute(f"PRAGMA {pragma}")
 
@@ -165,7 +165,7 @@ def file_state(sqlite_url: str) -> Iterator[SqlStateStore]:
 
 def test_a_full_disk_rolls_back_with_a_clear_error(file_state: SqlStateStore) -> None:
     state = file_state
-    limited(state, "max_page_count=1")  # SQLite then answers as on a full disk
+    limit_connections(state, "max_page_count=1")  # SQLite then reports a full disk
     record = AuditRecord(T0, AuditEvent.PAUSED, "x" * 200_000, "y")
     with pytest.raises(StoreError, match=r"disk that holds .* is full") as caught:
         state.append_audit([RECORD, record])
@@ -173,30 +173,30 @@ def test_a_full_disk_rolls_back_with_a_clear_error(file_state: SqlStateStore) ->
     assert state.audit() == ()
 
 
-def test_a_file_that_may_not_be_written(file_state: SqlStateStore) -> None:
+def test_a_read_only_file_is_an_error(file_state: SqlStateStore) -> None:
     state = file_state
-    limited(state, "query_only=ON")
+    limit_connections(state, "query_only=ON")
     with pytest.raises(StoreError, match="cannot be written") as caught:
         state.append_audit([RECORD])
     assert "write access" in caught.value.hint
 
 
-def test_a_file_held_by_another(file_state: SqlStateStore, sqlite_url: str) -> None:
+def test_a_locked_file_is_an_error(file_state: SqlStateStore, sqlite_url: str) -> None:
     state = file_state
-    limited(state, "busy_timeout=20")
+    limit_connections(state, "busy_timeout=20")
     other = sqlite3.connect(path_of(urls_of(sqlite_url)[0]), isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     try:
         with pytest.raises(StoreError, match="Another program has locked"):
             state.append_audit([RECORD])
-        assert state.audit() == ()  # readers are not held up
+        assert state.audit() == ()  # readers do not wait
     finally:
         other.close()
     state.append_audit([RECORD])
     assert state.audit() == (RECORD,)
 
 
-def test_several_may_open_a_new_store_at_once(store_url: str) -> None:
+def test_a_new_store_may_be_opened_concurrently(store_url: str) -> None:
     failures: list[StoreError] = []
 
     def open_both() -> None:
@@ -229,8 +229,8 @@ store.close()
     url = urls_of(store_url)[0]
     writers = [subprocess.Popen([sys.executable, "-c", program, url, name]) for name in ("a", "b")]
     assert [writer.wait(60) for writer in writers] == [0, 0]
-    found = [(record.subject, record.reason) for record in state.audit()]
-    assert sorted(found) == sorted((name, str(index)) for name in ("a", "b") for index in range(8))
+    audit = [(record.subject, record.reason) for record in state.audit()]
+    assert sorted(audit) == sorted((name, str(index)) for name in ("a", "b") for index in range(8))
 
 
 def test_a_failure_in_the_middle_of_a_commit_leaves_nothing(

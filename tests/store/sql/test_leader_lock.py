@@ -21,7 +21,7 @@ def cycle(name: str) -> CycleCommit:
     return CycleCommit(CycleRecord(name, T0, 0.1, 1, 1, 1, 0, 0, 0))
 
 
-def test_the_second_process_learns_the_holder(postgres_url: str) -> None:
+def test_the_second_process_reads_the_holder(postgres_url: str) -> None:
     first, second = open_lease(postgres_url), open_lease(postgres_url)
     assert first.take()
     assert not second.take()
@@ -34,7 +34,7 @@ def test_the_second_process_learns_the_holder(postgres_url: str) -> None:
     second.release()
 
 
-def test_a_killed_process_loses_it(postgres_url: str) -> None:
+def test_a_killed_process_loses_the_lock(postgres_url: str) -> None:
     program = f"""
 import time
 from store.factory import open_lease
@@ -56,7 +56,7 @@ time.sleep(60)
     lease.release()
 
 
-def test_a_server_that_restarts_takes_it_away(postgres_url: str, postgres_server: postgres.Server) -> None:
+def test_a_restart_of_the_server_releases_the_lock(postgres_url: str, postgres_server: postgres.Server) -> None:
     lease = open_lease(postgres_url)
     assert lease.take()
     postgres_server.stop("immediate")
@@ -70,7 +70,7 @@ def test_a_server_that_restarts_takes_it_away(postgres_url: str, postgres_server
     lease.release()
 
 
-def test_a_late_cycle_of_an_engine_that_lost_the_store_is_refused(store_url: str) -> None:
+def test_a_late_commit_of_an_engine_that_lost_the_lock_is_rejected(store_url: str) -> None:
     first, second = open_state(store_url), open_state(store_url)
     first.take_over("one")
     first.commit(cycle("a"))
@@ -78,6 +78,6 @@ def test_a_late_cycle_of_an_engine_that_lost_the_store_is_refused(store_url: str
     second.commit(cycle("b"))
     with pytest.raises(TakenOverError, match="took over"):
         first.commit(cycle("c"))
-    assert {found.id for found in second.cycles()} == {"a", "b"}
+    assert {cycle_record.id for cycle_record in second.cycles()} == {"a", "b"}
     first.close()
     second.close()

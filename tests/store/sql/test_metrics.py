@@ -30,15 +30,15 @@ def rows(store_url: str, query: str) -> list[tuple[object, ...]]:
         database.close()
 
 
-def test_a_cycle_is_one_row_and_an_hour_one_row_a_signal(metrics: SqlMetricStore, store_url: str) -> None:
+def test_a_cycle_is_one_row_and_a_compacted_hour_one_row_per_signal(metrics: SqlMetricStore, store_url: str) -> None:
     for index in range(240):
         metrics.write(T0 + index * STEP, cycle(T0, float(index)))
     metrics.write(T0 + timedelta(hours=1), cycle(T0, 1.0))
     assert rows(store_url, "select count(*), sum(instants) from block") == [(241, 241)]
     assert metrics.compact(T0 + timedelta(hours=1, minutes=30)) == 1
     assert metrics.compact(T0 + timedelta(hours=1, minutes=30)) == 0
-    found = rows(store_url, "select instants, count(*) from block group by 1 order by 1")
-    assert found == [(1, 1), (240, 3)]  # power, ecc and the scrape offset
+    result = rows(store_url, "select instants, count(*) from block group by 1 order by 1")
+    assert result == [(1, 1), (240, 3)]  # power, ecc and the scrape offset
     window = metrics.read_windows(EntityKind.GPU, [POWER, ECC], T0, T0 + timedelta(hours=1), timedelta(minutes=10))
     assert window.values[2, :, 0].tolist() == [39.0, 79.0, 119.0, 159.0, 199.0, 239.0]
     assert window.values[2, :, 1].tolist() == [40.0] * 6
@@ -53,15 +53,15 @@ def test_a_cycle_written_into_a_compacted_hour_splits_it(metrics: SqlMetricStore
     window = metrics.read_windows(EntityKind.GPU, [POWER, ECC], late, late + STEP, STEP)
     assert window.entities == GPUS[:1]
     assert window.values.tolist() == [[[5000.0, 1.0]]]
-    around = metrics.read_windows(EntityKind.GPU, [ECC], T0, T0 + timedelta(hours=1), timedelta(hours=1))
-    assert around.values[:, 0, 0].tolist() == [240.0, 239.0, 239.0, 239.0]
+    hour_window = metrics.read_windows(EntityKind.GPU, [ECC], T0, T0 + timedelta(hours=1), timedelta(hours=1))
+    assert hour_window.values[:, 0, 0].tolist() == [240.0, 239.0, 239.0, 239.0]
     assert metrics.compact(T0 + timedelta(hours=2)) == 1
-    again = metrics.read_windows(EntityKind.GPU, [ECC], T0, T0 + timedelta(hours=1), timedelta(hours=1))
-    assert again.values.tolist() == around.values.tolist()
+    after_compaction = metrics.read_windows(EntityKind.GPU, [ECC], T0, T0 + timedelta(hours=1), timedelta(hours=1))
+    assert after_compaction.values.tolist() == hour_window.values.tolist()
     assert rows(store_url, "select count(*) from block") == [(3,)]
 
 
-def test_history_is_written_in_one_go_and_may_be_written_again(metrics: SqlMetricStore, store_url: str) -> None:
+def test_history_is_written_atomically_and_may_be_rewritten(metrics: SqlMetricStore, store_url: str) -> None:
     times = T0.timestamp() + 600.0 * np.arange(6 * 24 * 3)  # three days at 10 min
     values = np.stack([np.tile(np.arange(times.size) % 144, (4, 1)), np.ones((4, times.size))], axis=-1).astype(float)
     values[1, 10] = np.nan
@@ -75,7 +75,7 @@ def test_history_is_written_in_one_go_and_may_be_written_again(metrics: SqlMetri
     assert day.values[:, :, 0].tolist() == [[144.0] * 3, [143.0, 144.0, 144.0], [144.0] * 3, [144.0] * 3]
 
 
-def test_histories_of_other_entities_stand_side_by_side(metrics: SqlMetricStore) -> None:
+def test_histories_of_different_entities_coexist(metrics: SqlMetricStore) -> None:
     times = T0.timestamp() + 60.0 * np.arange(30)
     for index in (1, 0):
         values = np.full((2, 30, 1), float(index))
@@ -93,33 +93,31 @@ def test_the_latest_table_has_a_column_per_signal_and_null_without_a_value(
     status = np.array([[0, CellStatus.STALE]], dtype=np.uint8)
     metrics.write(T0 + STEP, [SampleBatch("x", T0, EntityKind.GPU, (POWER, ECC), GPUS[:1], values, status)])
     query = f"select name, at, {POWER}, {ECC}, hw_accel_temperature_celsius, target_up from latest_gpu order by name"
-    found = rows(store_url, query)
-    assert found[0] == ("gpu-0", "2026-03-01T12:00:15Z", 200.0, None, None, None)
-    assert found[1] == ("gpu-1", "2026-03-01T12:00:00Z", 100.0, 1.0, None, None)
-    assert len(found) == 4
+    result = rows(store_url, query)
+    assert result[0] == ("gpu-0", "2026-03-01T12:00:15Z", 200.0, None, None, None)
+    assert result[1] == ("gpu-1", "2026-03-01T12:00:00Z", 100.0, 1.0, None, None)
+    assert len(result) == 4
 
 
-def test_a_signal_that_a_cycle_does_not_bring_is_null_in_the_latest_table(
-    metrics: SqlMetricStore, store_url: str
-) -> None:
+def test_a_signal_missing_from_a_cycle_is_null_in_the_latest_table(metrics: SqlMetricStore, store_url: str) -> None:
     metrics.write(T0, cycle(T0, 100.0))
-    one, status = np.array([[7.0]]), np.zeros((1, 1), dtype=np.uint8)
-    metrics.write(T0 + STEP, [SampleBatch("x", T0, EntityKind.GPU, (POWER,), GPUS[:1], one, status)])
+    gpu, status = np.array([[7.0]]), np.zeros((1, 1), dtype=np.uint8)
+    metrics.write(T0 + STEP, [SampleBatch("x", T0, EntityKind.GPU, (POWER,), GPUS[:1], gpu, status)])
     assert rows(store_url, f"select {POWER}, {ECC} from latest_gpu where name = 'gpu-0'") == [(7.0, None)]
 
 
-def test_a_row_of_the_latest_table_that_went_comes_back_with_its_name(metrics: SqlMetricStore, store_url: str) -> None:
+def test_a_deleted_row_of_the_latest_table_returns_with_its_name(metrics: SqlMetricStore, store_url: str) -> None:
     batches = cycle(T0, 100.0)
     metrics.write(T0, batches)
     database = Database(urls_of(store_url)[1], "metrics")
-    with database.writing() as connection:  # as upkeep does after a long silence
+    with database.writing() as connection:  # as maintenance does after raw retention
         connection.execute(sa.text("delete from latest_gpu"))
     database.close()
-    metrics.write(T0 + STEP, batches)  # the very same entities and keys: what follows from them is kept
-    assert rows(store_url, "select name from latest_gpu order by 1") == [(one.name,) for one in GPUS]
+    metrics.write(T0 + STEP, batches)  # the same tuples of entities and keys: derived values are cached
+    assert rows(store_url, "select name from latest_gpu order by 1") == [(gpu.name,) for gpu in GPUS]
 
 
-def test_the_latest_tables_grow_with_the_catalogue(metrics: SqlMetricStore, store_url: str) -> None:
+def test_missing_columns_of_the_latest_tables_are_created(metrics: SqlMetricStore, store_url: str) -> None:
     metrics.close()
     database = Database(urls_of(store_url)[1], "metrics")
     with database.writing() as connection:
@@ -133,7 +131,7 @@ def test_the_latest_tables_grow_with_the_catalogue(metrics: SqlMetricStore, stor
     assert not columns & histograms
 
 
-def test_a_store_opened_again_goes_on_with_the_same_numbers(store_url: str) -> None:
+def test_a_reopened_store_uses_the_same_entity_numbers(store_url: str) -> None:
     url = urls_of(store_url)[1]
     for index in range(3):
         store = open_metrics(url)
@@ -154,13 +152,13 @@ def test_a_failed_write_leaves_nothing_and_the_next_one_works(metrics: SqlMetric
     except ValueError:
         pass
     else:
-        raise AssertionError("a batch of the wrong shape was taken")
+        raise AssertionError("a batch of the wrong shape was accepted")
     assert metrics.entities(EntityKind.GPU) == ()
     assert metrics.write(T0, cycle(T0, 2.0)) == 8
     assert metrics.latest(EntityKind.GPU, [POWER]).values[:, 0, 0].tolist() == [2.0] * 4
 
 
-def test_a_signal_of_the_user_needs_no_migration(metrics: SqlMetricStore) -> None:
+def test_a_custom_signal_needs_no_migration(metrics: SqlMetricStore) -> None:
     key = SignalKey("acme_queue_depth")
     batch = SampleBatch(
         "x",

@@ -1,4 +1,4 @@
-"""Real outages of a real PostgreSQL: what was acknowledged stays, what was cut off leaves nothing, and it goes on."""
+"""Outages of a real PostgreSQL: acknowledged writes stay, interrupted ones leave nothing, and writing resumes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def batch(number: int) -> SampleBatch:
     return SampleBatch("dcgm", T0, EntityKind.GPU, (POWER,), GPUS, values, np.zeros(values.shape, np.uint8))
 
 
-def test_a_crash_of_the_server_between_and_inside_batches(postgres_url: str, postgres_server: postgres.Server) -> None:
+def test_acknowledged_writes_survive_crashes_of_the_server(postgres_url: str, postgres_server: postgres.Server) -> None:
     store = open_metrics(postgres_url)
     acknowledged: list[int] = []
     failed: list[int] = []
@@ -56,7 +56,7 @@ def test_a_crash_of_the_server_between_and_inside_batches(postgres_url: str, pos
     finally:
         stop.set()
         writer.join()
-    assert failed, "the server was away for a while"
+    assert failed, "the server was unavailable for a while"
     window = store.read_windows(
         EntityKind.GPU, [POWER], T0, T0 + timedelta(seconds=len(acknowledged)), timedelta(seconds=1)
     )
@@ -64,21 +64,21 @@ def test_a_crash_of_the_server_between_and_inside_batches(postgres_url: str, pos
     np.testing.assert_array_equal(window.values[:, :, 0], np.tile(np.arange(len(acknowledged)), (len(GPUS), 1)))
 
 
-def test_a_transaction_that_the_server_cuts_off_leaves_nothing(
+def test_a_transaction_interrupted_by_the_server_leaves_nothing(
     postgres_url: str, postgres_server: postgres.Server
 ) -> None:
     state = open_state(postgres_url)
     database = Database(postgres_url)
-    ours = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'outrider'"
+    terminate = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'outrider'"
 
-    def cut_off() -> None:
+    def terminate_while_writing() -> None:
         with database.writing() as connection:
             connection.exec_driver_sql("INSERT INTO flag (name, value) VALUES ('a', 'b')")
-            postgres_server.sql(ours)
+            postgres_server.sql(terminate)
             connection.exec_driver_sql("INSERT INTO flag (name, value) VALUES ('c', 'd')")
 
     with pytest.raises(StoreUnavailableError, match="does not answer"):
-        cut_off()
+        terminate_while_writing()
     with database.reading() as connection:
         assert connection.exec_driver_sql("SELECT * FROM flag").all() == []
     state.append_audit([RECORD])
@@ -87,9 +87,7 @@ def test_a_transaction_that_the_server_cuts_off_leaves_nothing(
     state.close()
 
 
-def test_a_database_that_is_not_there_or_may_not_be_written(
-    postgres_url: str, postgres_server: postgres.Server
-) -> None:
+def test_a_missing_and_a_read_only_database_are_errors(postgres_url: str, postgres_server: postgres.Server) -> None:
     with pytest.raises(StoreError, match="refuses the connection") as caught:
         open_state(postgres_server.url("nowhere"))
     assert "createdb" in caught.value.hint
@@ -101,13 +99,13 @@ def test_a_database_that_is_not_there_or_may_not_be_written(
     database.close()
 
 
-def test_a_writer_that_holds_the_lock_too_long(postgres_url: str) -> None:
+def test_a_lock_held_too_long_is_an_error(postgres_url: str) -> None:
     state = open_state(f"{postgres_url}?options=-clock_timeout%3D200")
     other = Database(postgres_url)
     with other.writing():
         with pytest.raises(StoreError, match="Another program has locked"):
             state.append_audit([RECORD])
-        assert state.audit() == ()  # readers are not held up
+        assert state.audit() == ()  # readers do not wait
     state.append_audit([RECORD])
     assert state.audit() == (RECORD,)
     other.close()

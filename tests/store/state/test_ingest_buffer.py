@@ -70,10 +70,10 @@ def test_concurrent_senders_cannot_exceed_the_limit_together(ingest_buffer):
     threads = [
         threading.Thread(target=lambda: answers.append(ingest_buffer.put(block(1, size=60), 100))) for _ in range(8)
     ]
-    for block in threads:
-        block.start()
-    for block in threads:
-        block.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert sorted(answers) == [False] * 7 + [True]
 
 

@@ -1,4 +1,4 @@
-"""Upkeep beside writers and other keepers: no row, no number and no cycle is lost."""
+"""Maintenance concurrent with writers and other maintenance loses no row, no number and no cycle."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ from tests.store.aged_store import EVERY, GPUS, HOUR, MINUTE, NEXT_DAYS, POWER, 
 from tests.store.maintenance_cases import KEEPS, batch, rows, tiers
 
 
-def test_a_cycle_that_comes_in_between_is_not_lost(
+def test_a_cycle_written_during_compaction_is_not_lost(
     metrics: SqlMetricStore, truth: MemoryMetricStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(metrics)
-    came: list[int] = []
+    written: list[int] = []
     stage = atomic_replace.stage
 
     def interrupted(*arguments: object) -> list[int]:
-        found = stage(*arguments)  # type: ignore[arg-type]
-        if len(came) < 4:
-            at = START + len(came) * MINUTE / 4 + MINUTE
-            came.append(1)
+        ids = stage(*arguments)  # type: ignore[arg-type]
+        if len(written) < 4:
+            at = START + len(written) * MINUTE / 4 + MINUTE
+            written.append(1)
             for store in (metrics, truth):
-                store.write(at, batch(at, 9000.0 + len(came)))
-        return found
+                store.write(at, batch(at, 9000.0 + len(written)))
+        return ids
 
     monkeypatch.setattr(atomic_replace, "stage", interrupted)
-    found = metrics.maintain(NEXT_DAYS, KEEPS)
-    assert len(came) == 4
-    assert found.postponed == 1, "three attempts were written into; the next run does it"
+    report = metrics.maintain(NEXT_DAYS, KEEPS)
+    assert len(written) == 4
+    assert report.postponed == 1, "three attempts were interrupted by writes; the next run succeeds"
     assert_same_reads(metrics, truth, (10 * MINUTE, HOUR))
     metrics.maintain(NEXT_DAYS, KEEPS)
     assert_same_reads(metrics, truth, (10 * MINUTE, HOUR))
 
 
-def test_two_keepers_do_not_take_each_others_rows_away(
+def test_two_maintenance_runs_do_not_delete_each_others_rows(
     metrics: SqlMetricStore, store_url: str, truth: MemoryMetricStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(metrics)
@@ -54,14 +54,14 @@ def test_two_keepers_do_not_take_each_others_rows_away(
     stage, swap = atomic_replace.stage, atomic_replace.swap
     begun: list[int] = []
 
-    def with_another(*arguments: object) -> bool:
+    def swap_with_other(*arguments: object) -> bool:
         if not begun:
             begun.append(1)
             monkeypatch.setattr(atomic_replace, "swap", swap)
-            other.maintain(NEXT_DAYS, KEEPS)  # deletes what it finds hidden, and does all the work
+            other.maintain(NEXT_DAYS, KEEPS)  # deletes hidden rows, and does all the work
         return swap(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(atomic_replace, "swap", with_another)
+    monkeypatch.setattr(atomic_replace, "swap", swap_with_other)
     metrics.maintain(NEXT_DAYS, KEEPS)
     assert atomic_replace.stage is stage
     other.close()
@@ -69,39 +69,39 @@ def test_two_keepers_do_not_take_each_others_rows_away(
     assert tiers(store_url) == {"raw": 36, "10m": 14, "1h": 14}
 
 
-def test_rows_that_another_keeper_shows_meanwhile_are_not_deleted(
+def test_rows_that_another_run_shows_meanwhile_are_not_deleted(
     metrics: SqlMetricStore, store_url: str, truth: MemoryMetricStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(metrics)
     other = open_metrics(urls_of(store_url)[1])
     swap, batches = atomic_replace.swap, atomic_replace.batches
-    shown: list[bool] = []
+    swapped: list[bool] = []
 
-    def with_another(access: atomic_replace.Access, new: list[int], *arguments: object) -> bool:
-        if not new or shown:
+    def swap_with_other(access: atomic_replace.Access, new: list[int], *arguments: object) -> bool:
+        if not new or swapped:
             return swap(access, new, *arguments)  # type: ignore[arg-type]
 
         def between(sized: object) -> Iterator[list[int]]:
             listed = list(sized)  # type: ignore[call-overload]
-            if not shown:
-                shown.append(swap(access, new, *arguments))  # type: ignore[arg-type]
+            if not swapped:
+                swapped.append(swap(access, new, *arguments))  # type: ignore[arg-type]
             yield from batches(listed)
 
         monkeypatch.setattr(atomic_replace, "batches", between)
         freed.append(atomic_replace.purge(other._upkeep._access))
         monkeypatch.setattr(atomic_replace, "batches", batches)
-        return shown[0]
+        return swapped[0]
 
     freed: list[int] = []
-    monkeypatch.setattr(atomic_replace, "swap", with_another)
+    monkeypatch.setattr(atomic_replace, "swap", swap_with_other)
     metrics.maintain(NEXT_DAYS, KEEPS)
     other.close()
-    assert (shown, freed) == ([True], [0]), "what was listed as hidden was shown before it was deleted"
+    assert (swapped, freed) == ([True], [0]), "the row was hidden when listed, and visible at the delete"
     assert_same_reads(metrics, truth)
     assert tiers(store_url) == {"raw": 36, "10m": 14, "1h": 14}
 
 
-def test_no_number_is_given_twice_whoever_deletes(metrics: SqlMetricStore, store_url: str) -> None:
+def test_no_row_id_is_reused_after_a_delete(metrics: SqlMetricStore, store_url: str) -> None:
     fill(metrics, end=START + HOUR)
     access = metrics._upkeep._access
     copied = rows(store_url, "SELECT count(*) FROM block")[0][0]
@@ -115,7 +115,7 @@ def test_no_number_is_given_twice_whoever_deletes(metrics: SqlMetricStore, store
 
 
 def stage_again(access: atomic_replace.Access) -> int:
-    """The oldest block once more, hidden; its number."""
+    """Copies the oldest block as a hidden row; returns its id."""
     with access.reading() as connection:
         row = connection.execute(sa.select(metadata.block).order_by(metadata.block.c.id).limit(1)).one()
     with access.writing() as connection:
@@ -136,12 +136,14 @@ def test_rewritten_history_leaves_hidden_rows_to_maintenance(metrics: SqlMetricS
     np.testing.assert_array_equal(window.values[:, :, 0], values[:, :, 0])
 
 
-def test_lists_of_entities_that_nothing_names_go_and_come_again(metrics: SqlMetricStore, store_url: str) -> None:
+def test_unused_cohorts_are_deleted_and_recreated(metrics: SqlMetricStore, store_url: str) -> None:
     for minute in range(4):
         at = START + minute * MINUTE
         metrics.write(at, batch(at, 1.0, (minute,)))
     metrics.maintain(START + timedelta(hours=1, minutes=3), KEEPS)
-    assert rows(store_url, "SELECT count(*) FROM cohort") == [(1,)], "of the hour; those of its cycles are gone"
+    assert rows(store_url, "SELECT count(*) FROM cohort") == [(1,)], (
+        "the cohort of the hour; those of its cycles are deleted"
+    )
     at = START + HOUR
     assert metrics.write(at, batch(at, 5.0, (0,))) == 1
     assert metrics.latest(EntityKind.GPU, [POWER]).entities == (GPUS[0],)
@@ -168,7 +170,7 @@ def test_maintenance_continues_after_another_process_deleted_entities(metrics: S
     metrics.write(later + MINUTE, batch(later + MINUTE, 2.0, (2,)))
     assert other.prune(later + 2 * MINUTE, KEEPS).deletions.rows["entity", DeletionReason.UNUSED] == 1
     other.close()
-    found = metrics.maintain(later + 2 * HOUR, KEEPS)
-    assert found.done[Work.COMPACT] == 1
-    seen = metrics.read_windows(EntityKind.GPU, [POWER], later, later + 2 * MINUTE, MINUTE)
-    np.testing.assert_array_equal(seen.values[:, :, 0], [[2.0, np.nan], [np.nan, 2.0]])
+    report = metrics.maintain(later + 2 * HOUR, KEEPS)
+    assert report.done[Work.COMPACT] == 1
+    window = metrics.read_windows(EntityKind.GPU, [POWER], later, later + 2 * MINUTE, MINUTE)
+    np.testing.assert_array_equal(window.values[:, :, 0], [[2.0, np.nan], [np.nan, 2.0]])

@@ -14,26 +14,26 @@ PAGES = st.builds(lambda whole, power: float(np.float32(whole / 10**power)), st.
 COUNTS = st.integers(0, 300).map(float)
 
 
-def back(values: np.ndarray) -> np.ndarray:
+def round_trip(values: np.ndarray) -> np.ndarray:
     return decimal_codec.unpack(decimal_codec.pack(values), values.shape)
 
 
-def same_bits(found: np.ndarray, expected: np.ndarray) -> None:
-    np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
+def same_bits(values: np.ndarray, expected: np.ndarray) -> None:
+    np.testing.assert_array_equal(values.view(np.uint32), expected.view(np.uint32))
 
 
 @settings(max_examples=200)
 @given(st.sampled_from([ANY, PAGES, COUNTS]).flatmap(lambda cells: hnp.arrays(np.float32, SHAPES, elements=cells)))
-def test_every_number_comes_back_bit_by_bit(values: np.ndarray) -> None:
-    same_bits(back(values), values)
+def test_every_number_is_restored_exactly(values: np.ndarray) -> None:
+    same_bits(round_trip(values), values)
 
 
 @settings(max_examples=50)
 @given(hnp.arrays(np.float32, (3, 4, 5), elements=ANY), hnp.arrays(np.float32, (3, 4, 5), elements=COUNTS))
-def test_columns_packed_in_different_ways_find_their_places(some: np.ndarray, others: np.ndarray) -> None:
+def test_columns_with_different_encodings_keep_their_order(decimals: np.ndarray, others: np.ndarray) -> None:
     mixed = np.empty((6, 4, 5), dtype=np.float32)
-    mixed[::2], mixed[1::2] = some, others
-    same_bits(back(mixed), mixed)
+    mixed[::2], mixed[1::2] = decimals, others
+    same_bits(round_trip(mixed), mixed)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_columns_packed_in_different_ways_find_their_places(some: np.ndarray, ot
         (np.arange(240) % 7 * 100 + 5, 2),
         (0.01 * (np.arange(240) % 90), 1),  # percent as a ratio
         (np.full(240, -1.0), 1),
-        (300 + 0.001 * (np.arange(240) % 100), 3),  # milliwatts: the first of the hour stands in full
+        (300 + 0.001 * (np.arange(240) % 100), 3),  # milliwatts: the first of the hour is stored in full
         (np.linspace(0.1, 0.9, 240) ** 3, 4),  # no decimals
         (np.full(240, 2.0**24), 4),  # from here on float32 skips integers
     ],
@@ -55,12 +55,12 @@ def test_a_column_takes_as_many_planes_as_its_numbers_need(cells: np.ndarray, pl
     assert len(packed) == 1 + planes * values.size
 
 
-@pytest.mark.parametrize("odd", [-0.0, np.inf, -np.inf, 1e-45, 3.4e38, 2.0**24, 2.0**31])
-def test_a_single_odd_number_among_counts_is_kept(odd: float) -> None:
+@pytest.mark.parametrize("value", [-0.0, np.inf, -np.inf, 1e-45, 3.4e38, 2.0**24, 2.0**31])
+def test_a_single_special_number_among_counts_is_restored(value: float) -> None:
     values = np.ones((1, 100, 240), dtype=np.float32)
-    values[0, 41, 7] = odd
-    same_bits(back(values), values)
+    values[0, 41, 7] = value
+    same_bits(round_trip(values), values)
 
 
-def test_no_entities_are_no_bytes_but_the_columns() -> None:
-    assert back(np.empty((2, 0, 5), dtype=np.float32)).shape == (2, 0, 5)
+def test_columns_without_entities_are_restored() -> None:
+    assert round_trip(np.empty((2, 0, 5), dtype=np.float32)).shape == (2, 0, 5)

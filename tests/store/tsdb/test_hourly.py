@@ -1,4 +1,4 @@
-"""``hourly_<kind>``: what an hour of an entity says in plain SQL."""
+"""``hourly_<kind>``: hourly values of entities in plain SQL."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ def rows(store_url: str, query: str) -> list[sa.Row[tuple[object, ...]]]:
         database.close()
 
 
-def close_to(found: list[object], expected: np.ndarray) -> None:
-    shown = np.array([np.nan if value is None else value for value in found], dtype=float)
-    np.testing.assert_allclose(shown, expected, rtol=1e-6)
+def assert_close(values: list[object], expected: np.ndarray) -> None:
+    numbers = np.array([np.nan if value is None else value for value in values], dtype=float)
+    np.testing.assert_allclose(numbers, expected, rtol=1e-6)
 
 
 def test_an_hourly_row_equals_a_read_of_the_hour(metrics: SqlMetricStore, store_url: str) -> None:
     truth = MemoryMetricStore()
     fill(metrics, truth)
     metrics.maintain(NEXT_DAYS, KEEPS)
-    known = {
+    expected_windows = {
         (kind, statistic): truth.read_windows(kind, keys, START, aged_store.END, HOUR, entities, statistic=statistic)
         for kind, (entities, keys) in aged_store.REQUESTS.items()
         for statistic in Statistic
     }
-    for place in range(aged_store.HOURS):
-        at = rfc3339(START + place * HOUR)
-        found = {row.name: row for row in rows(store_url, f"SELECT * FROM hourly_gpu WHERE at = '{at}'")}
-        members = [row for row, gpu in enumerate(GPUS) if gpu.name in found]
+    for hour in range(aged_store.HOURS):
+        at = rfc3339(START + hour * HOUR)
+        rows_by_name = {row.name: row for row in rows(store_url, f"SELECT * FROM hourly_gpu WHERE at = '{at}'")}
+        members = [row for row, gpu in enumerate(GPUS) if gpu.name in rows_by_name]
         for column, statistic, key in (
             ("hw_accel_power_watts", Statistic.MEAN, 0),
             ("hw_accel_power_watts_max", Statistic.MAX, 0),
@@ -56,9 +56,9 @@ def test_an_hourly_row_equals_a_read_of_the_hour(metrics: SqlMetricStore, store_
             ("hw_accel_fault_code", Statistic.LAST, 2),
             ("hw_accel_fault_code_max", Statistic.MAX, 2),
         ):
-            window = known[EntityKind.GPU, statistic]
-            expected = np.where(window.status[members, place, key] > 2, np.nan, window.values[members, place, key])
-            close_to([getattr(found[GPUS[row].name], column) for row in members], expected)
+            window = expected_windows[EntityKind.GPU, statistic]
+            expected = np.where(window.status[members, hour, key] > 2, np.nan, window.values[members, hour, key])
+            assert_close([getattr(rows_by_name[GPUS[row].name], column) for row in members], expected)
     median = truth.read_windows(
         EntityKind.REPLICA, [SignalKey(TTFT.name, quantile=0.5), *TTFT.bucket_keys[:-1]], START, START + HOUR, HOUR,
         REPLICAS,
@@ -66,13 +66,15 @@ def test_an_hourly_row_equals_a_read_of_the_hour(metrics: SqlMetricStore, store_
     query = (
         f"SELECT name, {TTFT.name}_p50 p50, {TTFT.name}_count many FROM hourly_replica WHERE at = '{rfc3339(START)}'"
     )
-    found = {row.name: row for row in rows(store_url, query)}
-    members = [row for row, replica in enumerate(REPLICAS) if replica.name in found]
-    close_to([found[REPLICAS[row].name].p50 for row in members], median.values[members, 0, 0])
-    close_to([found[REPLICAS[row].name].many for row in members], np.nansum(median.values[members, 0, 1:], axis=1))
+    rows_by_name = {row.name: row for row in rows(store_url, query)}
+    members = [row for row, replica in enumerate(REPLICAS) if replica.name in rows_by_name]
+    assert_close([rows_by_name[REPLICAS[row].name].p50 for row in members], median.values[members, 0, 0])
+    assert_close(
+        [rows_by_name[REPLICAS[row].name].many for row in members], np.nansum(median.values[members, 0, 1:], axis=1)
+    )
 
 
-def test_an_hour_written_late_is_written_anew(metrics: SqlMetricStore, store_url: str) -> None:
+def test_an_hour_with_late_values_is_rewritten(metrics: SqlMetricStore, store_url: str) -> None:
     fill(metrics, end=START + HOUR)
     metrics.maintain(NEXT_DAYS, KEEPS)
     at = START + timedelta(minutes=1)
@@ -81,13 +83,13 @@ def test_an_hour_written_late_is_written_anew(metrics: SqlMetricStore, store_url
     metrics.write(at, [late])
     metrics.maintain(NEXT_DAYS, KEEPS)
     highest = rows(store_url, "SELECT max(hw_accel_power_watts_max), count(*) FROM hourly_gpu")
-    ((most, many),) = highest
+    ((highest_power, row_count),) = highest
     ((names,),) = rows(store_url, "SELECT count(DISTINCT name) FROM hourly_gpu")
-    assert most == 5000.0
-    assert many == names, "a row an entity"
+    assert highest_power == 5000.0
+    assert row_count == names, "one row per entity"
 
 
-def test_hours_go_when_they_are_older_than_they_are_kept(metrics: SqlMetricStore, store_url: str) -> None:
+def test_hours_beyond_retention_are_deleted(metrics: SqlMetricStore, store_url: str) -> None:
     fill(metrics)
     keeps = Retention(raw=timedelta(days=3), hourly_tables=NEXT_DAYS - START - 2 * HOUR)
     metrics.maintain(NEXT_DAYS, keeps)
@@ -96,7 +98,7 @@ def test_hours_go_when_they_are_older_than_they_are_kept(metrics: SqlMetricStore
     assert rows(store_url, "SELECT min(at) FROM hourly_replica")[0][0] == rfc3339(START + 3 * HOUR)
 
 
-def test_the_tables_grow_with_the_catalogue(metrics: SqlMetricStore, store_url: str) -> None:
+def test_missing_tables_and_columns_are_created(metrics: SqlMetricStore, store_url: str) -> None:
     metrics.close()
     database = Database(urls_of(store_url)[1], "metrics")
     with database.writing() as connection:
@@ -111,10 +113,10 @@ def test_the_tables_grow_with_the_catalogue(metrics: SqlMetricStore, store_url: 
 
 
 @pytest.mark.parametrize("kind", EntityKind)
-def test_columns_say_what_their_signal_is_for(kind: EntityKind) -> None:
+def test_columns_follow_the_direction_of_their_signal(kind: EntityKind) -> None:
     cells = {cell.name: cell for cell in hourly.cells(kind)}
     assert len(cells) == len(hourly.cells(kind))
-    assert all(len(name) < 64 for name in cells), "PostgreSQL cuts longer names"
+    assert all(len(name) < 64 for name in cells), "PostgreSQL truncates longer names"
     for name, cell in cells.items():
         assert name in (cell.signal.name, f"{cell.signal.name}_{cell.statistic}")
         assert (cell.statistic == "max") <= (cell.signal.good in ("lower", "range"))

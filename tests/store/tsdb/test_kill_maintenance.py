@@ -1,4 +1,4 @@
-"""A store that is killed while it compacts, rolls up and forgets opens clean and has lost nothing."""
+"""A store killed during compaction, roll-up and retention opens without damage and without loss."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.store.maintenance_writer import KEEPS
 
 ROOT = Path(__file__).resolve().parents[3]
 WRITER = "tests.store.maintenance_writer"
-ENOUGH = 150  # cycles: hours were compacted, rolled up and forgotten by then
+ENOUGH = 150  # cycles: by then hours were compacted, rolled up and deleted
 
 
 @pytest.mark.slow
@@ -32,11 +32,11 @@ def test_acknowledged_writes_survive_kill_9_during_maintenance(store_url: str, s
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment) as writer:
         assert writer.stdout is not None
-        said = [writer.stdout.readline() for _ in range(ENOUGH)]
+        lines = [writer.stdout.readline() for _ in range(ENOUGH)]
         time.sleep(random.Random(seed).uniform(0.0, 1.0))
         writer.send_signal(signal.SIGKILL)
-        said += writer.stdout.readlines()
-    acknowledged = max(int(line) for line in said if line.endswith("\n"))
+        lines += writer.stdout.readlines()
+    acknowledged = max(int(line) for line in lines if line.endswith("\n"))
     store = open_metrics(urls_of(store_url)[1])
     try:
         with store._database.reading() as connection:
@@ -45,7 +45,7 @@ def test_acknowledged_writes_survive_kill_9_during_maintenance(store_url: str, s
                 assert connection.exec_driver_sql("PRAGMA integrity_check").scalar() == "ok"
         written = acknowledged
         if newest == (START + acknowledged * EVERY).isoformat().replace("+00:00", "Z"):
-            written += 1  # and not yet said
+            written += 1  # written, but not printed yet
         truth = MemoryMetricStore()
         end = START + written * EVERY
         fill(truth, end=end)
@@ -54,7 +54,7 @@ def test_acknowledged_writes_survive_kill_9_during_maintenance(store_url: str, s
                 store.maintain(now, KEEPS)
             assert_same_reads(store, truth, (10 * MINUTE, HOUR), START, end, (Statistic.LAST, Statistic.MAX))
         with store._database.reading() as connection:
-            left = connection.execute(sa.text("SELECT (SELECT count(*) FROM hidden), (SELECT count(*) FROM due)"))
-            assert tuple(left.one()) == (0, 0)
+            remaining = connection.execute(sa.text("SELECT (SELECT count(*) FROM hidden), (SELECT count(*) FROM due)"))
+            assert tuple(remaining.one()) == (0, 0)
     finally:
         store.close()

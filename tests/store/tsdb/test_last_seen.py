@@ -1,4 +1,4 @@
-"""When entities were first and last seen, and how often that is written."""
+"""First and last time of entities, and the number of updates."""
 
 from __future__ import annotations
 
@@ -27,46 +27,47 @@ def cycle(gpus: tuple[EntityRef, ...] = GPUS) -> list[SampleBatch]:
 
 
 def spans(store: SqlMetricStore) -> dict[str, tuple[float, float]]:
-    """Minutes after T0 at which each was first and last seen."""
+    """First and last time of each entity, in minutes after T0."""
     with store._database.reading() as connection:
-        found = connection.execute(sa.text("SELECT key, first_seen_us, last_seen_us FROM entity")).all()
+        spans_of_entities = connection.execute(sa.text("SELECT key, first_seen_us, last_seen_us FROM entity")).all()
     return {
-        key.rsplit("/", 1)[-1]: ((first - micros(T0)) / 6e7, (last - micros(T0)) / 6e7) for key, first, last in found
+        key.rsplit("/", 1)[-1]: ((first - micros(T0)) / 6e7, (last - micros(T0)) / 6e7)
+        for key, first, last in spans_of_entities
     }
 
 
 @contextmanager
 def updates(store: SqlMetricStore) -> Iterator[list[str]]:
-    seen: list[str] = []
+    statements: list[str] = []
 
     def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
         if statement.startswith("UPDATE entity"):
-            seen.append(statement)
+            statements.append(statement)
 
     sa.event.listen(store._database._opened.pool, "before_cursor_execute", note)
-    yield seen
+    yield statements
     sa.event.remove(store._database._opened.pool, "before_cursor_execute", note)
 
 
-def test_a_new_entity_bears_its_instant_at_once(metrics: SqlMetricStore) -> None:
+def test_a_new_entity_has_its_time_at_once(metrics: SqlMetricStore) -> None:
     metrics.write(T0, cycle(GPUS[:2]))
     metrics.write(T0 + MINUTE, cycle())
     assert spans(metrics) == {"gpu-0": (0, 0), "gpu-1": (0, 0), "gpu-2": (1, 1)}
 
 
-def test_the_last_instant_is_written_every_ten_minutes_and_is_exact_for_what_is_gone(metrics: SqlMetricStore) -> None:
-    together, fewer = cycle(), cycle(GPUS[:2])
+def test_the_last_time_is_updated_every_ten_minutes_and_exact_for_entities_that_left(metrics: SqlMetricStore) -> None:
+    all_gpus, two_gpus = cycle(), cycle(GPUS[:2])
     with updates(metrics) as written:
         for index in range(60 * 4):
-            metrics.write(T0 + index * STEP, together if index < 50 else fewer)
-    found = spans(metrics)
-    assert found["gpu-2"] == (0, 49 * 0.25)
-    assert found["gpu-0"] == found["gpu-1"]
-    assert found["gpu-0"][1] >= 60 - 0.25 - 10
-    assert len(written) <= 2 * 6, "one or two updates in ten minutes, however many cycles"
+            metrics.write(T0 + index * STEP, all_gpus if index < 50 else two_gpus)
+    spans_of_entities = spans(metrics)
+    assert spans_of_entities["gpu-2"] == (0, 49 * 0.25)
+    assert spans_of_entities["gpu-0"] == spans_of_entities["gpu-1"]
+    assert spans_of_entities["gpu-0"][1] >= 60 - 0.25 - 10
+    assert len(written) <= 2 * 6, "one or two updates in ten minutes, whatever the number of cycles"
 
 
-def test_a_late_cycle_is_the_first_of_an_entity(metrics: SqlMetricStore) -> None:
+def test_a_late_cycle_moves_the_first_time_of_an_entity(metrics: SqlMetricStore) -> None:
     metrics.write(T0, cycle())
     metrics.write(T0 - 30 * MINUTE, cycle())
     for index in range(1, 50):
@@ -74,17 +75,17 @@ def test_a_late_cycle_is_the_first_of_an_entity(metrics: SqlMetricStore) -> None
     assert spans(metrics)["gpu-0"] == (-30, pytest.approx(11, abs=1.5))
 
 
-def test_history_widens_the_span(metrics: SqlMetricStore) -> None:
+def test_history_extends_the_span_of_an_entity(metrics: SqlMetricStore) -> None:
     metrics.write(T0, cycle())
     times = np.array([(T0 + number * 60 * MINUTE).timestamp() for number in (-48, -47, -46)])
     metrics.write_block(EntityKind.GPU, times, [POWER], GPUS[:1], np.ones((1, 3, 1)))
-    found = spans(metrics)
-    assert found["gpu-0"] == (-48 * 60, 0)
-    assert found["gpu-1"] == (0, 0)
+    spans_of_entities = spans(metrics)
+    assert spans_of_entities["gpu-0"] == (-48 * 60, 0)
+    assert spans_of_entities["gpu-1"] == (0, 0)
 
 
 def test_a_failed_write_updates_no_other_entity(metrics: SqlMetricStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Numbers that were rolled back are given to others: what was noted under them must go with them."""
+    """Rolled-back numbers are assigned again: pending updates under them must be dropped."""
     with monkeypatch.context() as patched:
         patched.setattr("store.tsdb.blocks.write_tail", lambda *_: (_ for _ in ()).throw(StoreError("cut off")))
         with pytest.raises(StoreError, match="cut off"):

@@ -1,4 +1,4 @@
-"""Upkeep changes what is stored and no answer, wherever it is cut off."""
+"""Maintenance changes the storage format but no read, wherever it is interrupted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.store.maintenance_cases import KEEPS, batch, rows, tiers
 
 
 @pytest.mark.slow
-def test_every_tier_gives_the_same_answers(metrics: SqlMetricStore, store_url: str, truth: MemoryMetricStore) -> None:
+def test_every_tier_gives_the_same_reads(metrics: SqlMetricStore, store_url: str, truth: MemoryMetricStore) -> None:
     fill(metrics)
     assert_same_reads(metrics, truth)
     during = metrics.maintain(START + 3 * HOUR + 5 * MINUTE, KEEPS)  # the first day is over
@@ -35,9 +35,9 @@ def test_every_tier_gives_the_same_answers(metrics: SqlMetricStore, store_url: s
     assert done.done == {**hours, Work.MERGE_TEN_MINUTES: 2, Work.MERGE_HOURS: 2}
     assert_same_reads(metrics, truth)
     assert rows(store_url, "SELECT count(*) FROM hidden") == rows(store_url, "SELECT count(*) FROM due") == [(0,)]
-    # a day has one row for what is rolled up alike: five signals of GPUs; buckets and quantiles of replicas
+    # a day has one row per signal and fold: five GPU signals; buckets and quantiles of replicas
     assert tiers(store_url) == {"raw": 4 * (6 + 3), "10m": 2 * (5 + 2), "1h": 2 * (5 + 2)}
-    assert not metrics.maintain(NEXT_DAYS, KEEPS), "nothing is left to do"
+    assert not metrics.maintain(NEXT_DAYS, KEEPS), "no work is left"
 
 
 @pytest.mark.slow
@@ -50,18 +50,16 @@ def test_a_span_that_ends_inside_an_hour_equals_raw_values(metrics: SqlMetricSto
 
 
 @pytest.mark.slow
-def test_old_raw_values_go_and_roll_ups_answer(
-    metrics: SqlMetricStore, store_url: str, truth: MemoryMetricStore
-) -> None:
+def test_roll_ups_replace_deleted_raw_values(metrics: SqlMetricStore, store_url: str, truth: MemoryMetricStore) -> None:
     fill(metrics)
-    found = metrics.maintain(NEXT_DAYS, Retention(raw=NEXT_DAYS - START - 3 * HOUR))
-    assert found.deletions.rows.pop(("cohort", DeletionReason.UNUSED)) > 0
-    assert found.deletions.rows == {("raw", DeletionReason.AGE): 3 * 9, ("latest", DeletionReason.AGE): 2}
+    report = metrics.maintain(NEXT_DAYS, Retention(raw=NEXT_DAYS - START - 3 * HOUR))
+    assert report.deletions.rows.pop(("cohort", DeletionReason.UNUSED)) > 0
+    assert report.deletions.rows == {("raw", DeletionReason.AGE): 3 * 9, ("latest", DeletionReason.AGE): 2}
     assert_same_reads(metrics, truth, (10 * MINUTE, 30 * MINUTE, HOUR))
     ecc = metrics.read_windows(EntityKind.GPU, [GPU_KEYS[1]], START, START + HOUR, 5 * MINUTE, GPUS)
     assert np.flatnonzero((ecc.status[:, :, 0] != CellStatus.ABSENT).any(axis=0)).tolist() == [0, 2, 4, 6, 8, 10]
-    known = truth.read_windows(EntityKind.GPU, [GPU_KEYS[1]], START, START + HOUR, HOUR, GPUS)
-    np.testing.assert_array_equal(np.nansum(ecc.values, axis=1), np.nan_to_num(known.values[:, 0]))
+    expected = truth.read_windows(EntityKind.GPU, [GPU_KEYS[1]], START, START + HOUR, HOUR, GPUS)
+    np.testing.assert_array_equal(np.nansum(ecc.values, axis=1), np.nan_to_num(expected.values[:, 0]))
     assert_same_reads(metrics, truth, (EVERY,), START + 3 * HOUR)
     metrics.maintain(NEXT_DAYS, Retention(raw=HOUR, ten_minutes=HOUR))
     assert set(tiers(store_url)) == {"1h"}
@@ -71,28 +69,28 @@ def test_old_raw_values_go_and_roll_ups_answer(
 
 
 @contextmanager
-def cut_off(store: SqlMetricStore, after: int) -> Iterator[list[int]]:
-    """Every write transaction after so many fails before it begins, as after a kill."""
-    begun = [0]
+def interrupt_after(store: SqlMetricStore, after: int) -> Iterator[list[int]]:
+    """Lets every write transaction fail after the first ``after`` ones, as after a kill."""
+    transactions = [0]
     writing = store._database.writing
 
     @contextmanager
-    def counted() -> Iterator[sa.Connection]:
-        begun[0] += 1
-        if begun[0] > after:
+    def writing_or_fail() -> Iterator[sa.Connection]:
+        transactions[0] += 1
+        if transactions[0] > after:
             raise InterruptedError
         with writing() as connection:
             yield connection
 
-    store._database.writing = counted  # type: ignore[method-assign]
+    store._database.writing = writing_or_fail  # type: ignore[method-assign]
     try:
-        yield begun
+        yield transactions
     finally:
         store._database.writing = writing  # type: ignore[method-assign]
 
 
 @pytest.mark.slow
-def test_cut_off_after_any_transaction_it_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_maintenance_resumes_after_an_interruption_at_any_transaction(tmp_path: Path) -> None:
     start = START + HOUR  # an hour of each day
     retention = Retention(raw=NEXT_DAYS - start - HOUR, hourly_tables=timedelta(days=9))
     first, truth = tmp_path / "first.db", MemoryMetricStore()
@@ -109,7 +107,7 @@ def test_cut_off_after_any_transaction_it_goes_on_where_it_was(tmp_path: Path) -
         shutil.copy(first, copy)
         store = open_metrics(f"sqlite:///{copy}")
         finished = False
-        with cut_off(store, after):
+        with interrupt_after(store, after):
             try:
                 store.maintain(NEXT_DAYS, retention)
                 finished = True
@@ -121,15 +119,15 @@ def test_cut_off_after_any_transaction_it_goes_on_where_it_was(tmp_path: Path) -
         store.maintain(NEXT_DAYS, retention)
         unchanged()
         with store._database.reading() as connection:
-            left = connection.execute(sa.text("SELECT (SELECT count(*) FROM hidden), (SELECT count(*) FROM due)"))
-            assert tuple(left.one()) == (0, 0)
+            remaining = connection.execute(sa.text("SELECT (SELECT count(*) FROM hidden), (SELECT count(*) FROM due)"))
+            assert tuple(remaining.one()) == (0, 0)
             stored = connection.execute(sa.text("SELECT tier, count(*) FROM block GROUP BY tier"))
             assert {row.tier: row[1] for row in stored} == {"raw": 9, "10m": 14, "1h": 14}
         store.close()
         copy.unlink()
         if finished:
             break
-        after += 1 + after // 6  # the later ones, which are alike, in wider steps
+        after += 1 + after // 6  # later transactions are alike: larger steps
     assert after > 20
 
 
@@ -141,9 +139,9 @@ def test_late_cycles_are_rolled_up_again(metrics: SqlMetricStore, store_url: str
     for number, at in enumerate(late):
         for store in (metrics, truth):
             store.write(at, batch(at, 5000.0 + number))
-    again = START + HOUR + 3 * MINUTE  # and a second write of an instant that is there
+    rewritten = START + HOUR + 3 * MINUTE  # a second write of a stored timestamp
     for store in (metrics, truth):
-        store.write(again, batch(again, 7000.0))
+        store.write(rewritten, batch(rewritten, 7000.0))
     assert_same_reads(metrics, truth)
     done = metrics.maintain(NEXT_DAYS, KEEPS)
     assert done.done[Work.TEN_MINUTES] == done.done[Work.ONE_HOUR] == 3
@@ -152,7 +150,7 @@ def test_late_cycles_are_rolled_up_again(metrics: SqlMetricStore, store_url: str
     assert tiers(store_url) == {"raw": 4 * 9, "10m": 2 * 7, "1h": 2 * 7}
 
 
-def test_what_comes_after_raw_values_are_gone_fills_gaps_and_the_rest_is_counted(
+def test_late_values_after_the_raw_cut_fill_gaps_and_others_are_rejected(
     metrics: SqlMetricStore, store_url: str
 ) -> None:
     fill(metrics)
@@ -160,58 +158,58 @@ def test_what_comes_after_raw_values_are_gone_fills_gaps_and_the_rest_is_counted
     metrics.maintain(NEXT_DAYS, retention)
     before = metrics.read_windows(EntityKind.GPU, [POWER], START, START + HOUR, 10 * MINUTE, GPUS)
     newcomer = START + 15 * MINUTE
-    gone = [place for place in range(len(GPUS)) if np.isnan(before.values[place, 1, 0])]
-    there = [place for place in range(len(GPUS)) if not np.isnan(before.values[place, 1, 0])]
-    assert gone
-    assert there
-    assert metrics.write(newcomer, batch(newcomer, 77.0, (*gone, *there))) == len(GPUS)
+    missing = [index for index in range(len(GPUS)) if np.isnan(before.values[index, 1, 0])]
+    present = [index for index in range(len(GPUS)) if not np.isnan(before.values[index, 1, 0])]
+    assert missing
+    assert present
+    assert metrics.write(newcomer, batch(newcomer, 77.0, (*missing, *present))) == len(GPUS)
     assert metrics.maintain(NEXT_DAYS, retention).refused == 0, "the first run lets late values settle"
-    found = metrics.maintain(NEXT_DAYS, retention)
-    assert found.refused == len(there)
-    assert metrics.condition().refused == {"rolled_up_already": len(there)}
-    for step, place in ((10 * MINUTE, 1), (HOUR, 0)):
+    report = metrics.maintain(NEXT_DAYS, retention)
+    assert report.refused == len(present)
+    assert metrics.condition().refused == {"rolled_up_already": len(present)}
+    for step, index in ((10 * MINUTE, 1), (HOUR, 0)):
         after = metrics.read_windows(EntityKind.GPU, [POWER], START, START + HOUR, step, GPUS)
-        assert after.values[gone, place, 0].tolist() == [77.0] * len(gone)
+        assert after.values[missing, index, 0].tolist() == [77.0] * len(missing)
     after = metrics.read_windows(EntityKind.GPU, [POWER], START, START + HOUR, 10 * MINUTE, GPUS)
-    np.testing.assert_array_equal(after.values[there], before.values[there])
+    np.testing.assert_array_equal(after.values[present], before.values[present])
     others = [0, 2, 3, 4, 5]
     np.testing.assert_array_equal(after.values[:, others], before.values[:, others])
     assert "raw" not in tiers(store_url)
-    metrics.write(newcomer, batch(newcomer, 78.0, (*gone, *there)))
-    assert metrics.prune(NEXT_DAYS, retention).refused == len(GPUS), "what was filled in is not counted twice"
+    metrics.write(newcomer, batch(newcomer, 78.0, (*missing, *present)))
+    assert metrics.prune(NEXT_DAYS, retention).refused == len(GPUS), "filled spans are not filled twice"
 
 
-def test_values_older_than_all_that_is_kept_are_refused_at_once(metrics: SqlMetricStore) -> None:
+def test_values_older_than_all_retention_are_rejected_on_write(metrics: SqlMetricStore) -> None:
     fill(metrics)
-    nothing = Retention(raw=HOUR, ten_minutes=HOUR, hours=HOUR)
-    metrics.maintain(NEXT_DAYS + timedelta(days=2), nothing)
+    retention = Retention(raw=HOUR, ten_minutes=HOUR, hours=HOUR)
+    metrics.maintain(NEXT_DAYS + timedelta(days=2), retention)
     assert metrics.write(START, batch(START, 1.0)) == 0
     assert metrics.condition().refused == {"older_than_kept": 2}
     assert metrics.write(NEXT_DAYS + timedelta(days=2), batch(START, 1.0)) == 2
 
 
-def test_a_first_history_of_a_kind_lands_whatever_its_age(metrics: SqlMetricStore, store_url: str) -> None:
+def test_the_first_history_of_a_kind_is_accepted_at_any_age(metrics: SqlMetricStore, store_url: str) -> None:
     times = START.timestamp() + 300.0 * np.arange(12 * 24 * 5)
     values = np.tile(np.arange(times.size, dtype=float)[None, :, None] % 97, (2, 1, 1))
     metrics.write_block(EntityKind.GPU, times, [POWER], GPUS[:2], values)
     end = START + timedelta(days=5)
-    found = metrics.maintain(end + timedelta(minutes=1), Retention())
-    assert found.done[Work.TEN_MINUTES] == found.done[Work.ONE_HOUR] == 120 - 1, "the newest hour is to settle"
-    assert found.done[Work.MERGE_TEN_MINUTES] == 5
+    report = metrics.maintain(end + timedelta(minutes=1), Retention())
+    assert report.done[Work.TEN_MINUTES] == report.done[Work.ONE_HOUR] == 120 - 1, "the newest hour is not settled"
+    assert report.done[Work.MERGE_TEN_MINUTES] == 5
     window = metrics.read_windows(EntityKind.GPU, [POWER], START, end, 10 * MINUTE)
     np.testing.assert_array_equal(window.values[:, :, 0], values[:, 1::2, 0])
     assert rows(store_url, "SELECT min(start_us) >= 1772571600000000 - 86400000000 FROM block WHERE tier = 'raw'")[0][0]
 
 
-def test_it_stops_on_request(metrics: SqlMetricStore) -> None:
+def test_maintenance_stops_on_request(metrics: SqlMetricStore) -> None:
     fill(metrics, end=START + 2 * HOUR)
     answers = iter([False, True])
-    found = metrics.maintain(NEXT_DAYS, KEEPS, stop=lambda: next(answers))
-    assert (found.complete, found.done) == (False, {Work.COMPACT: 1})
+    report = metrics.maintain(NEXT_DAYS, KEEPS, stop=lambda: next(answers))
+    assert (report.complete, report.done) == (False, {Work.COMPACT: 1})
     assert metrics.maintain(NEXT_DAYS, KEEPS).complete
 
 
-def test_a_history_from_before_the_cut_is_seen_before_it_is_rolled_up(metrics: SqlMetricStore) -> None:
+def test_history_before_the_cut_is_readable_before_its_roll_up(metrics: SqlMetricStore) -> None:
     fill(metrics)
     metrics.maintain(NEXT_DAYS, Retention(raw=HOUR))
     long_ago = START - timedelta(days=2)
@@ -230,5 +228,5 @@ def test_the_longest_transaction_is_reported(metrics: SqlMetricStore) -> None:
     assert metrics.longest_maintenance_seconds > 0.0
 
 
-def test_the_helper_covers_both_days() -> None:
+def test_the_test_data_spans_two_days() -> None:
     assert aged_store.START.day != aged_store.END.day

@@ -1,4 +1,4 @@
-"""A roll-up says what a plain loop over the cells says, in one step or in two, and back from its bytes."""
+"""A roll-up equals a plain loop over the cells, in one step or two, packed or not."""
 
 from __future__ import annotations
 
@@ -26,62 +26,62 @@ instants = st.lists(st.integers(0, 479), min_size=1, max_size=40, unique=True).m
 
 @st.composite
 def cells(draw: st.DrawFn) -> tuple[np.ndarray, Section]:
-    """Two columns of three entities. A cell without a value has no number, but for some that keep the last."""
+    """Two columns of three entities. Most cells without a value have no number; some keep the last one."""
     times = np.array([START + 15_000_000 * at for at in draw(instants)], dtype=np.int64)
     values, status = np.empty((2, 3, times.size), np.float32), np.empty((2, 3, times.size), np.uint8)
-    for where in np.ndindex(values.shape):
+    for index in np.ndindex(values.shape):
         value, mark, keeps = draw(cell)
-        status[where] = mark
-        values[where] = value if mark in (PRESENT, BELOW) or (keeps and mark != ABSENT) else np.nan
+        status[index] = mark
+        values[index] = value if mark in (PRESENT, BELOW) or (keeps and mark != ABSENT) else np.nan
     return times, Section(values, None if not status.any() else status)
 
 
-def spoken(section: Section) -> np.ndarray:
+def status_of(section: Section) -> np.ndarray:
     return np.zeros(section.values.shape, np.uint8) if section.status is None else section.status
 
 
-def naive(fold: Fold, times: np.ndarray, section: Section, spacing: int) -> dict[int, np.ndarray]:
-    """Of each span the statistics and the status of every cell, by a plain loop."""
-    status = spoken(section)
-    found = {}
+def roll_by_loop(fold: Fold, times: np.ndarray, section: Section, spacing: int) -> dict[int, np.ndarray]:
+    """Statistics and status of every cell per span, computed by a plain loop."""
+    status = status_of(section)
+    result = {}
     for start in sorted({int(at) // spacing * spacing for at in times}):
-        inside = [place for place, at in enumerate(times) if start <= at < start + spacing]
-        said = np.full((len(fold.value) + 1, 2, 3), np.nan)
+        inside = [index for index, at in enumerate(times) if start <= at < start + spacing]
+        expected_cell = np.full((len(fold.value) + 1, 2, 3), np.nan)
         for column, entity in np.ndindex(2, 3):
             pairs = [(float(section.values[column, entity, at]), int(status[column, entity, at])) for at in inside]
-            said[:, column, entity] = gauge(pairs) if fold is Fold.GAUGE else increase(pairs, len(fold.value))
-        found[start] = said
-    return found
+            expected_cell[:, column, entity] = gauge(pairs) if fold is Fold.GAUGE else increase(pairs, len(fold.value))
+        result[start] = expected_cell
+    return result
 
 
-def telling(pairs: list[tuple[float, int]], has: tuple[int, ...]) -> tuple[float, int]:
-    """The last cell that counts, else the last that says more than ABSENT."""
+def last_cell(pairs: list[tuple[float, int]], has: tuple[int, ...]) -> tuple[float, int]:
+    """The last cell with a valid value, else the last one that is not ABSENT."""
     last = next((pair for pair in reversed(pairs) if pair[1] in has), None)
     return last or next((pair for pair in reversed(pairs) if pair[1] != ABSENT), (math.nan, ABSENT))
 
 
 def gauge(pairs: list[tuple[float, int]]) -> list[float]:
     has = [value for value, status in pairs if status in (PRESENT, BELOW) and not math.isnan(value)]
-    last, status = telling(pairs, (PRESENT, BELOW))
-    some = [math.fsum(has), min(has), max(has)] if has else [math.nan] * 3
-    return [last, *some, float(len(has)), status]
+    last, status = last_cell(pairs, (PRESENT, BELOW))
+    statistics_of_values = [math.fsum(has), min(has), max(has)] if has else [math.nan] * 3
+    return [last, *statistics_of_values, float(len(has)), status]
 
 
 def increase(pairs: list[tuple[float, int]], statistics: int) -> list[float]:
     has = [value for value, status in pairs if status == PRESENT]
     total = math.fsum(has) if has else math.nan
-    return [*[total, float(len(has))][:statistics], telling(pairs, (PRESENT,))[1]]
+    return [*[total, float(len(has))][:statistics], last_cell(pairs, (PRESENT,))[1]]
 
 
 def same(rolled: RollupCells, expected: dict[int, np.ndarray], tolerance: float) -> None:
     assert rolled.times.tolist() == list(expected)
-    for place, said in enumerate(expected.values()):
-        np.testing.assert_array_equal(rolled.status[..., place], said[-1])
-        found = rolled.statistics[..., place]
-        np.testing.assert_allclose(found, said[:-1], rtol=tolerance, atol=tolerance * 1e6)
-        np.testing.assert_array_equal(found[0], said[0], "the last value, or the sum, is exact")
+    for index, expected_cell in enumerate(expected.values()):
+        np.testing.assert_array_equal(rolled.status[..., index], expected_cell[-1])
+        result = rolled.statistics[..., index]
+        np.testing.assert_allclose(result, expected_cell[:-1], rtol=tolerance, atol=tolerance * 1e6)
+        np.testing.assert_array_equal(result[0], expected_cell[0], "the last value, or the sum, is exact")
         if rolled.fold is Fold.GAUGE:
-            np.testing.assert_array_equal(found[2:], said[2:-1], "and so are minimum, maximum and count")
+            np.testing.assert_array_equal(result[2:], expected_cell[2:-1], "and so are minimum, maximum and count")
 
 
 def stored(rolled: RollupCells) -> RollupCells:
@@ -94,26 +94,26 @@ def test_a_roll_up_equals_a_plain_loop(fold: Fold, drawn: tuple[np.ndarray, Sect
     times, section = drawn
     raw = rollup.of_cells(fold, times, section)
     ten = rollup.roll(raw, TEN)
-    same(ten, naive(fold, times, section, TEN), 1e-12)
-    same(stored(ten), naive(fold, times, section, TEN), 1e-6)
-    hours = naive(fold, times, section, HOUR)
+    same(ten, roll_by_loop(fold, times, section, TEN), 1e-12)
+    same(stored(ten), roll_by_loop(fold, times, section, TEN), 1e-6)
+    hours = roll_by_loop(fold, times, section, HOUR)
     same(rollup.roll(ten, HOUR), hours, 1e-9)
     same(rollup.roll(stored(ten), HOUR), hours, 1e-6)
     same(stored(rollup.roll(stored(ten), HOUR)), hours, 1e-6)
 
 
-def test_sums_beyond_seven_digits_and_infinite_values_come_back() -> None:
+def test_sums_beyond_seven_digits_and_infinite_values_are_restored() -> None:
     values = np.array([[[2.0**24, 1.0, 0.25], [np.inf, 1.0, 2.0], [1e300, 1.0, 1.0]]])
     with np.errstate(over="ignore"):
         section = Section(values.astype(np.float32))
     times = np.array([START, START + 1, START + 2])
-    back = stored(rollup.roll(rollup.of_cells(Fold.INCREASE, times, section), TEN))
-    assert back.statistics[0, 0, :, 0].tolist() == [2.0**24 + 1.25, np.inf, np.inf]
+    restored = stored(rollup.roll(rollup.of_cells(Fold.INCREASE, times, section), TEN))
+    assert restored.statistics[0, 0, :, 0].tolist() == [2.0**24 + 1.25, np.inf, np.inf]
     gauges = stored(rollup.roll(rollup.of_cells(Fold.GAUGE, times, section), TEN))
     assert gauges.statistics[:, 0, 1, 0].tolist() == [2.0, np.inf, 1.0, np.inf, 3.0]
 
 
-def test_how_a_column_is_rolled_up_follows_the_catalogue() -> None:
+def test_the_fold_of_a_column_follows_the_catalog() -> None:
     assert rollup.fold_of(SignalKey("hw_accel_power_watts")) is Fold.GAUGE
     assert rollup.fold_of(SignalKey("hw_accel_fault_code")) is Fold.GAUGE
     assert rollup.fold_of(SignalKey("hw_accel_energy_joules_total")) is Fold.INCREASE
@@ -122,7 +122,7 @@ def test_how_a_column_is_rolled_up_follows_the_catalogue() -> None:
     assert rollup.fold_of(SignalKey("acme_queue_depth")) is Fold.GAUGE
 
 
-def test_late_values_fill_what_has_none_and_the_others_are_counted() -> None:
+def test_late_values_fill_empty_spans_and_others_are_counted() -> None:
     times = np.array([START])
     kept = rollup.of_cells(Fold.GAUGE, times, Section(np.array([[[1.0], [np.nan], [np.nan]]], np.float32),
                                                      np.array([[[0], [4], [3]]], np.uint8)))  # fmt: skip

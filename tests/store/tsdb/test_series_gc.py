@@ -1,4 +1,4 @@
-"""What came and went leaves nothing for ever: neither a row of ``latest_<kind>`` nor a name."""
+"""Entities that left are deleted from ``latest_<kind>`` and from the dictionary."""
 
 from __future__ import annotations
 
@@ -42,34 +42,34 @@ def latest(store: SqlMetricStore) -> set[str]:
 
 
 def values(store: SqlMetricStore, at: datetime, pods: tuple[EntityRef, ...]) -> list[float]:
-    found: list[float] = store.read_windows(EntityKind.POD, [READY], at, at + STEP, STEP, pods).values.ravel().tolist()
-    return found
+    result: list[float] = store.read_windows(EntityKind.POD, [READY], at, at + STEP, STEP, pods).values.ravel().tolist()
+    return result
 
 
 def names(pods: tuple[EntityRef, ...]) -> set[str]:
     return {pod.name for pod in pods}
 
 
-def test_rows_of_latest_go_when_raw_values_of_their_age_go(metrics: SqlMetricStore) -> None:
+def test_rows_of_latest_are_deleted_after_raw_retention(metrics: SqlMetricStore) -> None:
     put(metrics, T0, OLD)
     put(metrics, T0 + timedelta(hours=1), LIVE)
     assert latest(metrics) == names((*OLD, *LIVE))
-    found = metrics.maintain(T0 + timedelta(hours=2, minutes=1), KEEPS)
-    assert found.deletions.rows["latest", DeletionReason.AGE] == len(OLD)
+    report = metrics.maintain(T0 + timedelta(hours=2, minutes=1), KEEPS)
+    assert report.deletions.rows["latest", DeletionReason.AGE] == len(OLD)
     assert latest(metrics) == names(LIVE)
-    assert set(metrics.entities(EntityKind.POD)) == {*OLD, *LIVE}, "roll-ups speak of them still"
+    assert set(metrics.entities(EntityKind.POD)) == {*OLD, *LIVE}, "roll-ups still refer to them"
 
 
-def test_entities_go_when_no_kept_tier_can_speak_of_them(metrics: SqlMetricStore, other: SqlMetricStore) -> None:
+def test_entities_are_deleted_when_no_tier_refers_to_them(metrics: SqlMetricStore, other: SqlMetricStore) -> None:
     put(metrics, T0, OLD)
     put(metrics, T0 + STEP, LIVE)
     assert set(other.entities(EntityKind.POD)) == {*OLD, *LIVE}
     now = T0 + 4 * DAY
     metrics.maintain(now, KEEPS)
-    put(metrics, now - STEP, LIVE[:2], 2.0)  # a new list: the newest is kept, with all that it names
+    put(metrics, now - STEP, LIVE[:2], 2.0)  # a new list: the newest one is kept, with its entities
     put(metrics, now - STEP, LIVE, 2.0)
-    found = metrics.maintain(now, KEEPS)
-    assert found.deletions.rows["entity", DeletionReason.UNUSED] == len(OLD)
+    report = metrics.maintain(now, KEEPS)
+    assert report.deletions.rows["entity", DeletionReason.UNUSED] == len(OLD)
     for store in (metrics, other):
         assert store.entities(EntityKind.POD) == LIVE
         assert values(store, now - STEP, LIVE) == [2.0] * 3
@@ -78,10 +78,10 @@ def test_entities_go_when_no_kept_tier_can_speak_of_them(metrics: SqlMetricStore
 
 @pytest.mark.slow
 @pytest.mark.parametrize("in_another_process", [False, True])
-def test_what_comes_back_is_known_again(
+def test_a_returning_entity_gets_a_new_number(
     metrics: SqlMetricStore, other: SqlMetricStore, store_url: str, in_another_process: bool
 ) -> None:
-    """The writer and the reader remember numbers that are gone: no value may land under them."""
+    """The writer and the reader cache deleted numbers: no value may be written under them."""
     put(metrics, T0, OLD)
     assert len(other.entities(EntityKind.POD)) == len(OLD)
     now = T0 + 4 * DAY
@@ -101,7 +101,7 @@ def test_what_comes_back_is_known_again(
 
 
 def test_history_keeps_its_entities_while_it_is_written(metrics: SqlMetricStore, other: SqlMetricStore) -> None:
-    """History of long ago: its entities were last seen before every tier, and a row names them."""
+    """Old history: its entities were last seen before all retained tiers, but a row refers to them."""
     put(metrics, T0 + 30 * DAY, LIVE)
     times = T0.timestamp() + 60.0 * np.arange(3)
     metrics.write_block(EntityKind.POD, times, [READY], OLD[:4], np.ones((4, 3, 1)))

@@ -1,4 +1,4 @@
-"""What is packed is packed while nobody waits: history in bulk, and a late cycle inside a compacted hour."""
+"""History and the split of a compacted hour are packed outside write transactions."""
 
 from __future__ import annotations
 
@@ -30,36 +30,36 @@ VALUES = np.arange(4 * 240 * 2, dtype=float).reshape(4, 240, 2)
 
 @pytest.fixture
 def packed_under_lock(metrics: SqlMetricStore, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """For each long row that was packed: whether a write transaction was open then."""
-    real, found, depth = metrics._database.writing, [], 0
+    """For each packed long row: True if a write transaction was open."""
+    writing_of_store, under_lock, depth = metrics._database.writing, [], 0
 
     @contextmanager
     def writing(**options: Any) -> Iterator[sa.Connection]:
         nonlocal depth
-        with real(**options) as connection:
+        with writing_of_store(**options) as connection:
             depth += 1
             try:
                 yield connection
             finally:
                 depth -= 1
 
-    def noting(*arguments: Any, level: int) -> bytes:
+    def encode_and_note(*arguments: Any, level: int) -> bytes:
         if level == BULK_LEVEL:
-            found.append(depth > 0)
+            under_lock.append(depth > 0)
         return encode(*arguments, level=level)
 
     monkeypatch.setattr(metrics._database, "writing", writing)
     for module in (blocks, late_writes):
-        monkeypatch.setattr(module, "encode", noting)
-    return found
+        monkeypatch.setattr(module, "encode", encode_and_note)
+    return under_lock
 
 
 def put_hour(metrics: SqlMetricStore, values: np.ndarray = VALUES) -> None:
     metrics.write_block(EntityKind.GPU, TIMES, KEYS, GPUS, values)
 
 
-def late(metrics: SqlMetricStore, value: float) -> None:
-    """A cycle whose instant lies between two of the hour."""
+def write_late(metrics: SqlMetricStore, value: float) -> None:
+    """Writes a cycle with a timestamp between two of the hour."""
     at = T0 + 100 * STEP + timedelta(seconds=7)
     cells = np.full((len(GPUS), len(KEYS)), value)
     metrics.write(at, [SampleBatch("x", at, EntityKind.GPU, KEYS, GPUS, cells, np.zeros(cells.shape, np.uint8))])
@@ -71,38 +71,38 @@ def read(metrics: SqlMetricStore, step: timedelta = STEP) -> np.ndarray:
     return window.values
 
 
-def left(metrics: SqlMetricStore) -> tuple[int, int]:
+def count_blocks(metrics: SqlMetricStore) -> tuple[int, int]:
     with metrics._database.reading() as connection:
-        every, hidden = (sa.select(sa.func.count()).select_from(table) for table in (metadata.block, metadata.hidden))
-        return connection.execute(every).scalar_one(), connection.execute(hidden).scalar_one()
+        all_blocks, hidden = (
+            sa.select(sa.func.count()).select_from(table) for table in (metadata.block, metadata.hidden)
+        )
+        return connection.execute(all_blocks).scalar_one(), connection.execute(hidden).scalar_one()
 
 
-def test_history_is_packed_outside_of_write_transactions(
-    metrics: SqlMetricStore, packed_under_lock: list[bool]
-) -> None:
+def test_history_is_packed_outside_write_transactions(metrics: SqlMetricStore, packed_under_lock: list[bool]) -> None:
     put_hour(metrics)
     put_hour(metrics, VALUES + 1)
     assert packed_under_lock == [False] * 4
     np.testing.assert_array_equal(read(metrics), VALUES + 1)
-    assert left(metrics) == (2, 0)
+    assert count_blocks(metrics) == (2, 0)
 
 
-def test_a_late_cycle_is_made_room_for_outside_of_its_transaction(
+def test_rows_are_split_for_a_late_cycle_outside_its_transaction(
     metrics: SqlMetricStore, packed_under_lock: list[bool]
 ) -> None:
     put_hour(metrics)
     packed_under_lock.clear()
-    late(metrics, 5.0)
-    late(metrics, 7.0)
+    write_late(metrics, 5.0)
+    write_late(metrics, 7.0)
     assert packed_under_lock == [False] * 4
     expected = VALUES.copy()
     expected[:, 100, 0] = 7.0
     expected[:, 100, 1] += 7.0
     np.testing.assert_array_equal(read(metrics), expected)
-    assert left(metrics) == (5, 0)
+    assert count_blocks(metrics) == (5, 0)
 
 
-def test_rows_that_changed_meanwhile_are_split_as_they_are_now(
+def test_rows_that_changed_since_preparation_are_split_again(
     metrics: SqlMetricStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_hour(metrics)
@@ -112,7 +112,7 @@ def test_rows_that_changed_meanwhile_are_split_as_they_are_now(
         return {number: Split(b"as it was", ()) for number in prepare(*arguments)}
 
     monkeypatch.setattr(late_writes, "prepare", outdated)
-    late(metrics, 7.0)
+    write_late(metrics, 7.0)
     np.testing.assert_array_equal(read(metrics)[:, :100], VALUES[:, :100])
     np.testing.assert_array_equal(read(metrics)[:, 101:], VALUES[:, 101:])
 
@@ -122,7 +122,7 @@ def test_history_is_written_again_after_maintenance_deleted_it(
 ) -> None:
     stage, times = atomic_replace.stage, 0
 
-    def cleared(access: Access, drafts: Sequence[blocks.Draft]) -> list[int]:
+    def stage_and_purge(access: Access, drafts: Sequence[blocks.Draft]) -> list[int]:
         nonlocal times
         times += 1
         ids = stage(access, drafts)
@@ -130,10 +130,10 @@ def test_history_is_written_again_after_maintenance_deleted_it(
             atomic_replace.purge(access)
         return ids
 
-    monkeypatch.setattr(atomic_replace, "stage", cleared)
+    monkeypatch.setattr(atomic_replace, "stage", stage_and_purge)
     put_hour(metrics)
     np.testing.assert_array_equal(read(metrics), VALUES)
-    assert (times, left(metrics)) == (3, (2, 0))
+    assert (times, count_blocks(metrics)) == (3, (2, 0))
     times = -9
     with pytest.raises(StoreError, match="interfered in every attempt"):
         put_hour(metrics, VALUES + 1)

@@ -49,7 +49,7 @@ def test_from_an_empty_folder_to_a_restored_store(folder: Path) -> None:
     assert (checked["revision"], checked["sound"], checked["deep"]) == (REVISION, True, False)
     assert {"name": "latest_gpu", "rows": 0} in checked["databases"][1]["tables"]
     full_store.fill(url_of(folder), count=62)
-    before = full_store.stored(url_of(folder))
+    before = full_store.all_rows(url_of(folder))
     made = answer("db", "backup", "b.tar.zst", cwd=folder)
     assert (made["revision"], made["file"]) == (REVISION, "b.tar.zst")
     assert made["engine"] == url_of(folder).partition(":")[0]
@@ -59,7 +59,7 @@ def test_from_an_empty_folder_to_a_restored_store(folder: Path) -> None:
     done = answer("db", "restore", "b.tar.zst", "--force", cwd=folder)
     assert (done["revision"], done["taken_from"], done["made_at"]) == (REVISION, made["engine"], made["made_at"])
     assert all((folder / path).exists() for path in done["moved_aside"])
-    assert full_store.stored(url_of(folder)) == before
+    assert full_store.all_rows(url_of(folder)) == before
     assert answer("db", "check", "--deep", cwd=folder)["sound"]
 
 
@@ -79,9 +79,9 @@ def test_prune_says_what_it_did_and_how_large_the_files_are(folder: Path) -> Non
     assert (again["done"], again["removed"]) == ({}, {})
     assert answer("db", "check", "--deep", cwd=folder)["sound"]
     answer("db", "backup", "b.tar", cwd=folder)
-    before = full_store.stored(url_of(folder))
+    before = full_store.all_rows(url_of(folder))
     answer("db", "restore", "b.tar", "--force", cwd=folder)
-    assert full_store.stored(url_of(folder)) == before
+    assert full_store.all_rows(url_of(folder)) == before
     assert before["hourly_gpu"]
 
 
