@@ -44,7 +44,7 @@ class Client:
         pairs: list[tuple[str, str]] = [("lang", self.language)]
         for name, value in query.items():
             values = value if isinstance(value, list | tuple) else [value]
-            pairs += [(name, str(each)) for each in values if each is not None]
+            pairs += [(name, str(item)) for item in values if item is not None]
         return _cached_get(self.base_url, path, tuple(pairs), self.token)
 
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:

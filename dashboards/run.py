@@ -21,7 +21,7 @@ def command(
 ) -> list[str]:
     """Returns the Streamlit command: headless, without usage statistics, on loopback unless ``host`` is given.
 
-    With ``token_file`` everybody who can open the dashboard may acknowledge and approve. Without it each viewer enters
+    With ``token_file`` anyone who can open the dashboard may acknowledge and approve. Without it each viewer enters
     the admin token once a session. ``language`` None follows the browser.
     """
     script = str(resources.files("dashboards").joinpath("app.py"))

@@ -113,13 +113,13 @@ def refreshed(viewer: Viewer, body: Callable[[Viewer], None]) -> None:
 
 def _language() -> Language:
     chosen = st.session_state.get("language") or st.query_params.get("lang") or options().language
-    wanted = chosen or (st.context.locale or "en")
-    return "zh" if wanted.lower().startswith("zh") else "en"
+    locale = chosen or (st.context.locale or "en")
+    return "zh" if locale.lower().startswith("zh") else "en"
 
 
 def _accepted(token: str) -> bool:
     """True if the API accepts the token; each typed token is checked once."""
-    if st.session_state.get("token_asked") != token:
+    if st.session_state.get("token_checked") != token:
         try:
             Client(options().api_url, _language(), token).post("/session")
         except ApiUnreachableError:
@@ -128,7 +128,7 @@ def _accepted(token: str) -> bool:
             st.session_state["token_taken"] = False
         else:
             st.session_state["token_taken"] = True
-        st.session_state["token_asked"] = token
+        st.session_state["token_checked"] = token
     return bool(st.session_state["token_taken"])
 
 

@@ -93,25 +93,27 @@ def _planned_change(service: str, record: AuditRecord, hours: float) -> _Planned
 
 def _needs(week: Week, language: Language) -> Section:
     rows = []
-    for each in week.plan.recommendations:
-        head = Cell(words.name(each.service), each.service.key)
-        reason = Cell(word("plan_reason", each.reason, language), each.reason.value)
-        if not isinstance(each, Recommendation):
+    for recommendation in week.plan.recommendations:
+        head = Cell(words.name(recommendation.service), recommendation.service.key)
+        reason = Cell(word("plan_reason", recommendation.reason, language), recommendation.reason.value)
+        if not isinstance(recommendation, Recommendation):
             rows.append((head, *[words.unknown(language)] * 8, reason))
             continue
-        lead, cost = each.lead_time.total_seconds(), each.cost_per_hour
-        source = str((each.derivation.get("lead") or {}).get("source", ""))
+        lead, cost = recommendation.lead_time.total_seconds(), recommendation.cost_per_hour
+        source = str((recommendation.derivation.get("lead") or {}).get("source", ""))
         rows.append(
             (
                 head,
-                words.number(each.current_replicas, language),
-                words.number(each.target_replicas, language),
-                words.number(each.gpus, language),
-                Cell(each.gpu_type, each.gpu_type),
-                words.instant(each.needed_by, language),
-                words.instant(each.need_at, language),
+                words.number(recommendation.current_replicas, language),
+                words.number(recommendation.target_replicas, language),
+                words.number(recommendation.gpus, language),
+                Cell(recommendation.gpu_type, recommendation.gpu_type),
+                words.instant(recommendation.needed_by, language),
+                words.instant(recommendation.need_at, language),
                 Cell(f"{words.seconds(lead, language).text} ({word('lead_source', source, language)})", lead),
-                words.unknown(language) if cost is None else Cell(f"{cost:.2f} {each.currency}".strip(), cost),
+                words.unknown(language)
+                if cost is None
+                else Cell(f"{cost:.2f} {recommendation.currency}".strip(), cost),
                 reason,
             )
         )
@@ -121,7 +123,7 @@ def _needs(week: Week, language: Language) -> Section:
 
 def _coming(week: Week, language: Language) -> Section:
     """Forecast of each service, its accuracy on unseen history, and the load of the week."""
-    forecasts = {each.entity: each for each in week.plan.forecasts}
+    forecasts = {forecast.entity: forecast for forecast in week.plan.forecasts}
     rows = []
     for entity, forecast in forecasts.items():
         peak = forecast.quantiles.get(0.95)
@@ -135,8 +137,12 @@ def _coming(week: Week, language: Language) -> Section:
                 Cell(because(forecast.why, language), because(forecast.why)),
             )
         )
-    charted = [each for each in sorted(week.services, key=lambda s: -s.requests) if np.isfinite(each.traffic).any()]
-    charts = tuple(traffic_chart(each, forecasts.get(each.service), week, language) for each in charted[:_MOST_CHARTS])
+    charted = [
+        service for service in sorted(week.services, key=lambda s: -s.requests) if np.isfinite(service.traffic).any()
+    ]
+    charts = tuple(
+        traffic_chart(service, forecasts.get(service.service), week, language) for service in charted[:_MOST_CHARTS]
+    )
     columns = "service model error# coverage# peak# chosen_because"
     return section("coming", language, tables=(table("coming", language, columns, rows),), charts=charts)
 

@@ -15,22 +15,22 @@ from reports.inputs.figures import ServiceFigures
 from reports.inputs.week import Week
 
 
-def availability_chart(each: ServiceFigures, week: Week, language: Language) -> BarChart:
+def availability_chart(service: ServiceFigures, week: Week, language: Language) -> BarChart:
     """One bar per day of the week, with the target as a line; a day without data has no bar."""
     days = words.text("weekdays", language).split()
-    values = [day.ratio for day in each.daily]
+    values = [day.ratio for day in service.daily]
     values += [None] * (len(days) - len(values))
     known = [value for value in values if value is not None]
     target = MEASURES["availability"].target or 0.999
-    title = words.text("chart_availability", language, service=words.name(each.service))
+    title = words.text("chart_availability", language, service=words.name(service.service))
     low, high = (words.percent(bound(known)) if known else words.text("none", language) for bound in (min, max))
     return BarChart(
-        id=f"availability-{week.services.index(each)}",
+        id=f"availability-{week.services.index(service)}",
         title=title,
         text=words.text(
             "chart_availability_text",
             language,
-            service=words.name(each.service),
+            service=words.name(service.service),
             low=low,
             high=high,
             target=f"{target * 100:g} %",
@@ -42,9 +42,9 @@ def availability_chart(each: ServiceFigures, week: Week, language: Language) -> 
     )
 
 
-def traffic_chart(each: ServiceFigures, forecast: Forecast | None, week: Week, language: Language) -> LineChart:
+def traffic_chart(service: ServiceFigures, forecast: Forecast | None, week: Week, language: Language) -> LineChart:
     """Hourly requests per second, then the newest forecast with its 95th percentile."""
-    lines = [Line(words.text("legend_traffic", language), "measured", _floats(each.hours), _points(each.traffic))]
+    lines = [Line(words.text("legend_traffic", language), "measured", _floats(service.hours), _points(service.traffic))]
     if forecast is not None:
         for name, style, quantile in (("legend_forecast", "forecast", 0.5), ("legend_p95", "p95", 0.95)):
             values = forecast.quantiles.get(quantile)
@@ -56,13 +56,13 @@ def traffic_chart(each: ServiceFigures, forecast: Forecast | None, week: Week, l
     days = words.text("weekdays", language).split()
     start = week.start.timestamp()
     return LineChart(
-        id=f"traffic-{week.services.index(each)}",
-        title=words.text("chart_traffic", language, service=words.name(each.service)),
+        id=f"traffic-{week.services.index(service)}",
+        title=words.text("chart_traffic", language, service=words.name(service.service)),
         text=words.text(
             "chart_traffic_only_text" if forecast is None else "chart_traffic_text",
             language,
-            service=words.name(each.service),
-            peak=f"{float(np.nanmax(each.traffic)):,.1f}",
+            service=words.name(service.service),
+            peak=f"{float(np.nanmax(service.traffic)):,.1f}",
         ),
         unit=words.text("unit_rps", language),
         lines=tuple(lines),

@@ -42,13 +42,13 @@ def cost_cell(week: Week, language: Language) -> Cell:
     """Cost per 1k tokens of the whole fleet, or a note that no price is configured."""
     if week.price_per_gpu_hour is None:
         return Cell(words.text("none", language), note=words.text("no_price", language))
-    tokens = sum(each.tokens for each in week.services)
+    tokens = sum(service.tokens for service in week.services)
     cost = indicators.cost_per_1k_tokens(week.price_per_gpu_hour, week.fleet.held_hours, tokens)
     return words.unknown(language) if cost is None else Cell(f"{cost:.4g} {week.currency}".strip(), cost)
 
 
 def _slo(week: Week, language: Language) -> Section:
-    busiest = sorted(week.services, key=lambda each: -each.requests)[:_MOST_CHARTS]
+    busiest = sorted(week.services, key=lambda service: -service.requests)[:_MOST_CHARTS]
     return section(
         "promise",
         language,
@@ -57,65 +57,67 @@ def _slo(week: Week, language: Language) -> Section:
                 "promise",
                 language,
                 "service requests# availability# unknown# success# sla#",
-                [_slo_row(each, language) for each in week.services],
+                [_slo_row(service, language) for service in week.services],
             ),
             table("latency", language, "service signal p50# p95# p99#", _latency_rows(week.services, language)),
-            table("budget", language, "service burn# left#", [_budget_row(each, language) for each in week.services]),
+            table(
+                "budget", language, "service burn# left#", [_budget_row(service, language) for service in week.services]
+            ),
         ),
-        charts=tuple(availability_chart(each, week, language) for each in busiest),
+        charts=tuple(availability_chart(service, week, language) for service in busiest),
     )
 
 
-def _slo_row(each: ServiceFigures, language: Language) -> tuple[Cell, ...]:
-    up, unknown = each.availability.ratio, each.availability.unknown
-    slots = each.availability.up + each.availability.down + unknown
+def _slo_row(service: ServiceFigures, language: Language) -> tuple[Cell, ...]:
+    up, unknown = service.availability.ratio, service.availability.unknown
+    slots = service.availability.up + service.availability.down + unknown
     return (
-        _service(each),
-        words.number(each.requests, language),
+        _service(service),
+        words.number(service.requests, language),
         words.ratio(up, language, kept=MEASURES["availability"].kept(up)),
         words.ratio(unknown / slots if slots else None, language, digits=1),
-        words.ratio(each.success, language, kept=MEASURES["success"].kept(each.success)),
-        words.attainment(each.attainment, language),
+        words.ratio(service.success, language, kept=MEASURES["success"].kept(service.success)),
+        words.attainment(service.attainment, language),
     )
 
 
 def _latency_rows(services: Sequence[ServiceFigures], language: Language) -> list[tuple[Cell, ...]]:
     return [
         (
-            _service(each),
+            _service(service),
             Cell(words.text(f"signal_{label}", language), label),
-            *(words.latency(each.latencies[name][quantile], language) for quantile in QUANTILES),
+            *(words.latency(service.latencies[name][quantile], language) for quantile in QUANTILES),
         )
-        for each in services
+        for service in services
         for name, label in _SIGNALS
     ]
 
 
-def _budget_row(each: ServiceFigures, language: Language) -> tuple[Cell, ...]:
+def _budget_row(service: ServiceFigures, language: Language) -> tuple[Cell, ...]:
     target = MEASURES["availability"].target or 0.999
-    spent = indicators.burn_rate(each.availability.ratio, target)
-    left = indicators.error_budget_left(each.availability.ratio, target)
+    spent = indicators.burn_rate(service.availability.ratio, target)
+    left = indicators.error_budget_left(service.availability.ratio, target)
     kept = None if spent is None else spent <= 1.0
-    return (_service(each), words.ratio(spent, language, digits=0, kept=kept), words.ratio(left, language, digits=0))
+    return (_service(service), words.ratio(spent, language, digits=0, kept=kept), words.ratio(left, language, digits=0))
 
 
 def _incidents(week: Week, language: Language) -> Section:
-    rows = [_incident_row(each, language) for each in week.history.incidents]
+    rows = [_incident_row(figures, language) for figures in week.history.incidents]
     columns = "opened priority cause where mttd# mtta# mttr# alerts# pages#"
     return section("incidents", language, tables=(table("incidents", language, columns, rows),))
 
 
-def _incident_row(each: IncidentFigures, language: Language) -> tuple[Cell, ...]:
-    incident, cause = each.incident, each.incident.suspected_cause
+def _incident_row(figures: IncidentFigures, language: Language) -> tuple[Cell, ...]:
+    incident, cause = figures.incident, figures.incident.suspected_cause
     known = cause is not None
-    recovered = words.seconds(each.recover_seconds, language)
+    recovered = words.seconds(figures.recover_seconds, language)
     return (
         words.instant(incident.opened_at, language),
         Cell(incident.priority.value, incident.priority.value),
         Cell(fault_name(cause.fault, language), cause.fault) if cause else Cell(words.text("unknown_cause", language)),
         Cell(entity_name(cause.entity, language), cause.entity.key) if known and cause else words.unknown(language),
-        words.seconds(each.detect_seconds, language),
-        words.seconds(each.acknowledge_seconds, language),
+        words.seconds(figures.detect_seconds, language),
+        words.seconds(figures.acknowledge_seconds, language),
         recovered if incident.resolved_at else Cell(words.text("open", language)),
         words.number(len(incident.alerts), language),
         words.number(incident.pages, language),
@@ -123,7 +125,7 @@ def _incident_row(each: IncidentFigures, language: Language) -> tuple[Cell, ...]
 
 
 def _actions(week: Week, language: Language) -> Section:
-    rows = [_action_row(each, language) for each in week.history.actions]
+    rows = [_action_row(action, language) for action in week.history.actions]
     return section(
         "actions",
         language,
@@ -131,64 +133,68 @@ def _actions(week: Week, language: Language) -> Section:
     )
 
 
-def _action_row(each: Action, language: Language) -> tuple[Cell, ...]:
+def _action_row(action: Action, language: Language) -> tuple[Cell, ...]:
     return (
-        words.instant(each.decided_at, language),
-        Cell(word("action_kind", each.kind, language), each.kind.value),
-        Cell(entity_name(each.target, language), each.target.key),
-        Cell(word("verdict", each.decision, language), each.decision.value),
-        Cell(word("decision_reason", each.reason, language), each.reason.value),
-        Cell(word("action_status", each.status, language), each.status.value),
+        words.instant(action.decided_at, language),
+        Cell(word("action_kind", action.kind, language), action.kind.value),
+        Cell(entity_name(action.target, language), action.target.key),
+        Cell(word("verdict", action.decision, language), action.decision.value),
+        Cell(word("decision_reason", action.reason, language), action.reason.value),
+        Cell(word("action_status", action.status, language), action.status.value),
     )
 
 
 def _capacity(week: Week, language: Language) -> Section:
-    forecasts = {each.entity: each for each in week.plan.forecasts}
+    forecasts = {forecast.entity: forecast for forecast in week.plan.forecasts}
     rows = []
-    for each in week.plan.recommendations:
-        forecast = forecasts.get(each.service)
-        head = Cell(words.name(each.service), each.service.key)
-        if isinstance(each, Recommendation):
-            rows.append((head, *_recommended(each, forecast, week, language)))
+    for recommendation in week.plan.recommendations:
+        forecast = forecasts.get(recommendation.service)
+        head = Cell(words.name(recommendation.service), recommendation.service.key)
+        if isinstance(recommendation, Recommendation):
+            rows.append((head, *_recommended(recommendation, forecast, week, language)))
         else:
-            reason = Cell(word("plan_reason", each.reason, language), each.reason.value)
+            reason = Cell(word("plan_reason", recommendation.reason, language), recommendation.reason.value)
             blank = words.unknown(language)
             rows.append((head, *[blank] * 8, reason))
     columns = "service now# need# gpus# peak# growth# next_week# need_at error# reason"
-    charted = [each for each in sorted(week.services, key=lambda s: -s.requests) if np.isfinite(each.traffic).any()]
+    charted = [
+        service for service in sorted(week.services, key=lambda s: -s.requests) if np.isfinite(service.traffic).any()
+    ]
     return section(
         "capacity",
         language,
         tables=(table("capacity", language, columns, rows),),
         charts=tuple(
-            traffic_chart(each, forecasts.get(each.service), week, language) for each in charted[:_MOST_CHARTS]
+            traffic_chart(service, forecasts.get(service.service), week, language) for service in charted[:_MOST_CHARTS]
         ),
     )
 
 
-def _recommended(each: Recommendation, forecast: Forecast | None, week: Week, language: Language) -> tuple[Cell, ...]:
-    growth = each.derivation.get("weekly_growth_ratio")
+def _recommended(
+    recommendation: Recommendation, forecast: Forecast | None, week: Week, language: Language
+) -> tuple[Cell, ...]:
+    growth = recommendation.derivation.get("weekly_growth_ratio")
     peak = float(forecast.quantiles[0.95].max()) if forecast is not None and 0.95 in forecast.quantiles else None
-    this_week = next((s.traffic for s in week.services if s.service == each.service), np.empty(0))
+    this_week = next((s.traffic for s in week.services if s.service == recommendation.service), np.empty(0))
     highest = float(np.nanmax(this_week)) if np.isfinite(this_week).any() else None
     coming = highest * (1.0 + growth) if growth is not None and highest is not None else None
     error = forecast.score.wape if forecast is not None else None
     return (
-        words.number(each.current_replicas, language),
-        words.number(each.target_replicas, language),
-        words.number(each.gpus, language),
+        words.number(recommendation.current_replicas, language),
+        words.number(recommendation.target_replicas, language),
+        words.number(recommendation.gpus, language),
         words.number(peak, language, digits=1),
         words.unknown(language) if growth is None else Cell(f"{growth * 100:+.0f} %", growth),
         words.number(coming, language, digits=1),
-        words.instant(each.need_at, language),
+        words.instant(recommendation.need_at, language),
         words.ratio(error, language, digits=1),
-        Cell(word("plan_reason", each.reason, language), each.reason.value),
+        Cell(word("plan_reason", recommendation.reason, language), recommendation.reason.value),
     )
 
 
 def _cost(week: Week, language: Language) -> Section:
     fleet = week.fleet
-    tokens = sum(each.tokens for each in week.services)
+    tokens = sum(service.tokens for service in week.services)
     per_watt_hour = indicators.tokens_per_watt_hour(tokens, fleet.joules)
     used = words.ratio(fleet.utilisation, language, 0, MEASURES["gpu_utilisation"].kept(fleet.utilisation))
     prefix = words.ratio(fleet.prefix_hit, language, 0, MEASURES["prefix_hit"].kept(fleet.prefix_hit))
@@ -245,27 +251,27 @@ def _alerts(week: Week, language: Language) -> Section:
                 "precision",
                 language,
                 "rule judged# useful# wrong_cause# not_useful# precision# interval",
-                [_precision_row(each, language) for each in history.precisions],
+                [_precision_row(rule, language) for rule in history.precisions],
             ),
         ),
     )
 
 
-def _precision_row(each: RulePrecision, language: Language) -> tuple[Cell, ...]:
-    low, high = each.interval
+def _precision_row(precision: RulePrecision, language: Language) -> tuple[Cell, ...]:
+    low, high = precision.interval
     return (
-        Cell(rule_name(each.rule, language), each.rule),
-        words.number(each.judged, language),
-        words.number(each.useful, language),
-        words.number(each.wrong_cause, language),
-        words.number(each.not_useful, language),
-        words.ratio(each.precision, language, 0),
+        Cell(rule_name(precision.rule, language), precision.rule),
+        words.number(precision.judged, language),
+        words.number(precision.useful, language),
+        words.number(precision.wrong_cause, language),
+        words.number(precision.not_useful, language),
+        words.ratio(precision.precision, language, 0),
         Cell(f"{words.percent(low, 0)} – {words.percent(high, 0)}"),
     )
 
 
-def _service(each: ServiceFigures) -> Cell:
-    return Cell(words.name(each.service), each.service.key)
+def _service(service: ServiceFigures) -> Cell:
+    return Cell(words.name(service.service), service.service.key)
 
 
 def _hours(value: float | None, language: Language) -> Cell:

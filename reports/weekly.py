@@ -56,7 +56,7 @@ def _headlines(week: Week, language: Language) -> tuple[Headline, ...]:
     requests = sum(s.requests for s in week.services)
     failed = sum(s.requests * (1.0 - s.success) for s in week.services if s.success is not None)
     history, fleet = week.history, week.fleet
-    opened = [each.incident for each in history.incidents]
+    opened = [figures.incident for figures in history.incidents]
     note = words.text(
         "head_incidents_note",
         language,
@@ -82,8 +82,8 @@ def _headlines(week: Week, language: Language) -> tuple[Headline, ...]:
 
 def _total_attainment(services: Sequence[ServiceFigures]) -> indicators.Attainment | None:
     """Attainment of all services, weighted by their requests."""
-    known = [each.attainment for each in services if each.attainment is not None]
-    total = sum(each.requests for each in known)
+    known = [service.attainment for service in services if service.attainment is not None]
+    total = sum(attainment.requests for attainment in known)
     if total <= 0:
         return None
     lower, upper = (np.sum([getattr(e, side) * e.requests for e in known]) / total for side in ("lower", "upper"))

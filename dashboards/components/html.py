@@ -153,9 +153,9 @@ def actions_table(actions: Sequence[dict[str, Any]], as_of: str, language: Langu
     for action in actions:
         action_text = f"{word('action_kind', action['kind'], language)} · {fmt.entity(action['target'], language)}"
         at = action["ended_at"] or action["started_at"] or action["decided_at"]
-        why = word("decision_reason", action["reason"], language)
+        reason = word("decision_reason", action["reason"], language)
         dry = fmt.localize("actions.dry_run", language) if action["dry_run"] and action["status"] != "dry_run" else ""
-        about = " · ".join(filter(None, (why, dry, action["detail"])))
+        about = " · ".join(filter(None, (reason, dry, action["detail"])))
         rows.append(
             (
                 escape(fmt.clock(at, as_of)),

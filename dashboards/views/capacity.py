@@ -31,7 +31,7 @@ def _body(viewer: Viewer) -> None:
         st.html(html.head(viewer.localize("capacity.none"), viewer.localize("capacity.none_hint")))
         return
     title, picker = st.columns([5, 2], vertical_alignment="center")
-    names = {each["entity"]["name"]: each for each in recommendations}
+    names = {entry["entity"]["name"]: entry for entry in recommendations}
     chosen = picker.selectbox(
         viewer.localize("capacity.service"), list(names), key="capacity_service", label_visibility="collapsed"
     )
@@ -85,7 +85,7 @@ def _below(viewer: Viewer, recommendation: dict[str, Any], as_of: str) -> str:
 
 def _forecast_of(viewer: Viewer, recommendation: dict[str, Any]) -> dict[str, Any] | None:
     forecasts = viewer.client.get("/forecasts", history_hours=_HISTORY_HOURS)["forecasts"]
-    return next((each for each in forecasts if each["entity"] == recommendation["entity"]), None)
+    return next((forecast for forecast in forecasts if forecast["entity"] == recommendation["entity"]), None)
 
 
 def _chart(viewer: Viewer, forecast: dict[str, Any] | None, recommendation: dict[str, Any], as_of: str) -> None:
@@ -224,11 +224,11 @@ def accuracy_table(viewer: Viewer, horizons: list[dict[str, Any]]) -> str:
     """Observed peaks of the last day against their forecasts, by horizon; empty without any."""
     rows = [
         (
-            escape(fmt.seconds_span(each["horizon_seconds"], viewer.language)),
-            *(escape(fmt.percent(each[name], 0)) for name in ("peak_error", "peak_exceeds_p95", "over_provision")),
+            escape(fmt.seconds_span(horizon["horizon_seconds"], viewer.language)),
+            *(escape(fmt.percent(horizon[name], 0)) for name in ("peak_error", "peak_exceeds_p95", "over_provision")),
         )
-        for each in horizons
-        if each["peak_exceeds_p95"] is not None
+        for horizon in horizons
+        if horizon["peak_exceeds_p95"] is not None
     ]
     if not rows:
         return ""
@@ -257,5 +257,5 @@ def model(viewer: Viewer, forecast: dict[str, Any] | None) -> str:
         f'<tr><td class="o-muted">{escape(name)}</td><td class="o-number">{escape(value)}</td></tr>'
         for name, value in rows
     )
-    why = html.label(forecast["why_model"]) if forecast["why_model"] else ""
-    return f'<table class="o-table"><tbody>{body}</tbody></table>{why}'
+    reason = html.label(forecast["why_model"]) if forecast["why_model"] else ""
+    return f'<table class="o-table"><tbody>{body}</tbody></table>{reason}'

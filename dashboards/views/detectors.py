@@ -36,7 +36,7 @@ def _body(viewer: Viewer) -> None:
     learning = [detector for detector in rows if detector["needed_seconds"] is not None]
     st.html(html.section(viewer.localize("detectors.statistics")))
     st.html(html.card(statistics(viewer, learning, status["as_of"])))
-    findings = [(detector, each) for detector in learning for each in detector["shadowed"]]
+    findings = [(detector, finding) for detector in learning for finding in detector["shadowed"]]
     if findings:
         st.html(html.section(viewer.localize("detectors.shadow")))
         st.html(html.card(shadowed(viewer, findings, status["as_of"])))
@@ -55,14 +55,14 @@ def statistics(viewer: Viewer, rows: list[dict[str, Any]], as_of: str) -> str:
         )
         rate_text = fmt.DASH if rate["realised"] is None else f"{rate['realised']:.2g}"
         alarm_rate = viewer.localize("detectors.rate_of", realised=rate_text, budget=f"{rate['budget']:.2g}")
-        why = escape(detector["reason_text"])
+        reason = escape(detector["reason_text"])
         since = escape(fmt.when(detector["since"], as_of, viewer.language))
         cells.append(
             (
                 _name(detector),
                 _stage(viewer, detector),
                 since,
-                why,
+                reason,
                 escape(history_text),
                 escape(alarm_rate),
                 *_now(viewer, detector),
@@ -84,11 +84,11 @@ def shadowed(viewer: Viewer, findings: list[tuple[dict[str, Any], dict[str, Any]
     cells = [
         (
             _name(detector),
-            escape(fmt.entity(each["entity"], viewer.language)),
-            escape(", ".join(signal_name(name, viewer.language) for name in each["signals"])),
-            escape(fmt.when(each["since"], as_of, viewer.language)),
+            escape(fmt.entity(finding["entity"], viewer.language)),
+            escape(", ".join(signal_name(name, viewer.language) for name in finding["signals"])),
+            escape(fmt.when(finding["since"], as_of, viewer.language)),
         )
-        for detector, each in findings
+        for detector, finding in findings
     ]
     return _table(viewer, ("detector", "entity", "signals", "since"), cells)
 

@@ -33,7 +33,7 @@ def page(viewer: Viewer) -> None:
 
 
 def _drill_form(viewer: Viewer, known: list[dict[str, Any]]) -> None:
-    names = {each["id"]: f"{fault_name(each['id'], viewer.language)} · {each['id']}" for each in known}
+    names = {fault["id"]: f"{fault_name(fault['id'], viewer.language)} · {fault['id']}" for fault in known}
     with st.container(border=True, key="o-box-drill-order"):
         fault, entity, minutes, seed, button = st.columns([4, 3, 2, 1, 2], vertical_alignment="bottom")
         chosen = fault.selectbox(
@@ -92,18 +92,18 @@ def _button(viewer: Viewer, text: str, key: str, act: Callable[[], Any], *, main
 def _list(viewer: Viewer) -> None:
     drills = viewer.client.get("/drills")["drills"]
     as_of = viewer.client.get("/overview")["as_of"]
-    running = [each for each in drills if _is_running(each, as_of)]
-    past = [each for each in drills if each not in running]
+    running = [drill for drill in drills if _is_running(drill, as_of)]
+    past = [drill for drill in drills if drill not in running]
     st.html(html.section(viewer.localize("drills.running")))
     if not running:
         st.html(html.empty(viewer.localize("drills.none_running")))
-    for each in running:
-        with st.container(border=True, key=f"o-box-drill-{each['id']}"):
+    for drill in running:
+        with st.container(border=True, key=f"o-box-drill-{drill['id']}"):
             text, button = st.columns([8, 2], vertical_alignment="center")
-            text.html(comparison(viewer, each, as_of))
-            stop = partial(viewer.client.post, f"/drills/{each['id']}/stop")
+            text.html(comparison(viewer, drill, as_of))
+            stop = partial(viewer.client.post, f"/drills/{drill['id']}/stop")
             with button:
-                refusal = _button(viewer, viewer.localize("drills.stop"), f"stop-{each['id']}", stop)
+                refusal = _button(viewer, viewer.localize("drills.stop"), f"stop-{drill['id']}", stop)
             _show_refusal(refusal)
     st.html(html.section(viewer.localize("drills.past")))
     st.html(history(viewer, past, as_of) if past else html.empty(viewer.localize("drills.none_past")))
@@ -145,14 +145,14 @@ def history(viewer: Viewer, drills: list[dict[str, Any]], as_of: str) -> str:
     cells = [(viewer.localize(f"drills.{name}"), "o-tight" if name == "when" else "") for name in heads]
     rows = [
         (
-            escape(fmt.clock(each["starts_at"], as_of)),
-            _what(viewer, each) + _label(viewer.localize("drills.stopped") if each["stopped"] else ""),
-            escape(fmt.entity(each["entity"], viewer.language)),
-            _detection(viewer, each),
-            _named_fault(viewer, each),
-            _repaired(viewer, each),
+            escape(fmt.clock(drill["starts_at"], as_of)),
+            _what(viewer, drill) + _label(viewer.localize("drills.stopped") if drill["stopped"] else ""),
+            escape(fmt.entity(drill["entity"], viewer.language)),
+            _detection(viewer, drill),
+            _named_fault(viewer, drill),
+            _repaired(viewer, drill),
         )
-        for each in drills
+        for drill in drills
     ]
     return html.table(cells, rows)
 

@@ -29,7 +29,7 @@ def pop_refusal() -> tuple[str, str] | None:
 def feedback_form(viewer: Viewer, incident: dict[str, Any]) -> None:
     """Draws the form and the given verdicts."""
     number = incident["id"]
-    alerts = {each["fingerprint"]: each["summary"] for each in incident["folded"] if each["state"] != "pending"}
+    alerts = {alert["fingerprint"]: alert["summary"] for alert in incident["folded"] if alert["state"] != "pending"}
     about, cause = st.columns(2, gap="medium")
     about.selectbox(
         viewer.localize("feedback.about"),
@@ -65,9 +65,9 @@ def feedback_form(viewer: Viewer, incident: dict[str, Any]) -> None:
 def verdict_list(viewer: Viewer, incident: dict[str, Any]) -> str:
     """The verdicts of an incident; equal ones of one person on several alerts share a line."""
     groups: dict[tuple[str, str, str, str, str], list[str]] = {}
-    for each in incident["feedback"]:
-        key = (each["by"], each["verdict"], each["cause"] or "", each["comment"], each["at"])
-        groups.setdefault(key, []).append(each["rule"])
+    for entry in incident["feedback"]:
+        key = (entry["by"], entry["verdict"], entry["cause"] or "", entry["comment"], entry["at"])
+        groups.setdefault(key, []).append(entry["rule"])
     if not groups:
         return html.label(viewer.localize("feedback.none"))
     lines = []

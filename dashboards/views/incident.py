@@ -44,17 +44,19 @@ def _list(viewer: Viewer) -> None:
     listing = viewer.client.get("/incidents", limit=_PAGE, cursor=cursor)
     overview = viewer.client.get("/overview")
     as_of, is_monitored = overview["as_of"], overview["monitoring"]["cycle"] is not None
-    open_count = sum(each["resolved_at"] is None for each in listing["incidents"])
+    open_count = sum(incident["resolved_at"] is None for incident in listing["incidents"])
     key = "incidents.title_open" if open_count else "incidents.title_none" if is_monitored else "overview.no_cycle"
     title = viewer.localize(key, n=open_count)
     st.html(html.head(title, viewer.localize("incidents.below")))
     if not listing["incidents"]:
         st.html(html.card(html.empty(viewer.localize("incidents.never"))))
         return
-    for each in listing["incidents"]:
-        row = st.container(border=True, key=f"o-box-row-{each['id']}", horizontal=True, vertical_alignment="center")
-        row.html(html.incident_line(each, as_of, viewer.language), width="stretch")
-        row.button(viewer.localize("incidents.open"), key=f"open-{each['id']}", on_click=_choose, args=(each["id"],))
+    for incident in listing["incidents"]:
+        row = st.container(border=True, key=f"o-box-row-{incident['id']}", horizontal=True, vertical_alignment="center")
+        row.html(html.incident_line(incident, as_of, viewer.language), width="stretch")
+        row.button(
+            viewer.localize("incidents.open"), key=f"open-{incident['id']}", on_click=_choose, args=(incident["id"],)
+        )
     _turn_pages(viewer, "incidents_cursor", cursor, listing["next_cursor"])
 
 
@@ -183,7 +185,7 @@ def cause(viewer: Viewer, incident: dict[str, Any]) -> str:
         html.confidence_bar(first["confidence"]),
         html.label(_full_name(viewer, first["entity"])),
     ]
-    lines = [fmt.observation(each, viewer.language) for each in first.get("evidence", [])]
+    lines = [fmt.observation(evidence, viewer.language) for evidence in first.get("evidence", [])]
     if lines:
         parts += [html.label(viewer.localize("incident.speaks_for")), html.bullets(escape(line) for line in lines)]
     return f'<div class="o-list">{"".join(parts)}{_explanation(incident)}</div>'
@@ -207,9 +209,9 @@ def _narrative(viewer: Viewer, incident_id: str) -> None:
 
 def _explanation(incident: dict[str, Any]) -> str:
     """The sections of the explanation that this card does not show in another form."""
-    sections = [each for each in incident["explanation"]["sections"] if each["name"] not in ("what", "for")]
+    sections = [section for section in incident["explanation"]["sections"] if section["name"] not in ("what", "for")]
     return "".join(
-        html.label(each["heading"]) + html.bullets(escape(line) for line in each["lines"]) for each in sections
+        html.label(section["heading"]) + html.bullets(escape(line) for line in section["lines"]) for section in sections
     )
 
 
@@ -224,26 +226,26 @@ def _actions(viewer: Viewer, incident: dict[str, Any]) -> None:
         st.html(html.empty(viewer.localize("incident.no_actions")))
     else:
         st.html(html.actions_table(incident["actions"], incident["as_of"], viewer.language))
-    for each in incident["actions"]:
-        if each["status"] == "waiting_approval":
-            what = (
-                f"{word('action_kind', each['kind'], viewer.language)} · {fmt.entity(each['target'], viewer.language)}"
-            )
+    for action in incident["actions"]:
+        if action["status"] == "waiting_approval":
+            kind, target = word("action_kind", action["kind"], viewer.language), action["target"]
             with st.container(horizontal=True, vertical_alignment="center"):
-                st.html(html.label(what))
+                st.html(html.label(f"{kind} · {fmt.entity(target, viewer.language)}"))
                 _change_button(
                     viewer,
                     viewer.localize("actions.approve"),
-                    f"yes-{each['id']}",
-                    f"/actions/{each['id']}/approve",
+                    f"yes-{action['id']}",
+                    f"/actions/{action['id']}/approve",
                     main=True,
                 )
                 _change_button(
-                    viewer, viewer.localize("actions.reject"), f"no-{each['id']}", f"/actions/{each['id']}/reject"
+                    viewer, viewer.localize("actions.reject"), f"no-{action['id']}", f"/actions/{action['id']}/reject"
                 )
-    messages = [each for each in incident["messages"] if each["reason"] in ("opened", "priority_raised", "resolved")]
+    messages = [
+        message for message in incident["messages"] if message["reason"] in ("opened", "priority_raised", "resolved")
+    ]
     if messages:
-        channels = ", ".join(dict.fromkeys(each["channel"] for each in messages))
+        channels = ", ".join(dict.fromkeys(message["channel"] for message in messages))
         st.html(html.label(viewer.localize("incident.told", channels=channels, n=len(messages))))
 
 
@@ -280,7 +282,7 @@ def timeline(viewer: Viewer, incident: dict[str, Any]) -> str:
     cells = [(viewer.localize("timeline.at"), "o-tight"), (viewer.localize("timeline.what"), "")]
     return html.table(
         cells,
-        [(escape(_second(each["at"], incident["as_of"])), escape(each["text"])) for each in incident["timeline"]],
+        [(escape(_second(entry["at"], incident["as_of"])), escape(entry["text"])) for entry in incident["timeline"]],
     )
 
 
@@ -302,12 +304,12 @@ def _folded(viewer: Viewer, incident: dict[str, Any]) -> None:
     cells = [(viewer.localize(f"alerts.{name}"), "" if name == "alert" else "o-tight") for name in names]
     rows = [
         (
-            html.priority_pill(each["priority"]),
-            escape(each["summary"]),
-            escape(word("alert_state", each["state"], viewer.language)),
-            escape(fmt.clock(each["starts_at"], incident["as_of"])),
+            html.priority_pill(alert["priority"]),
+            escape(alert["summary"]),
+            escape(word("alert_state", alert["state"], viewer.language)),
+            escape(fmt.clock(alert["starts_at"], incident["as_of"])),
         )
-        for each in response["alerts"]
+        for alert in response["alerts"]
     ]
     st.html(html.table(cells, rows))
     _turn_pages(viewer, key, cursor, response["next_cursor"])

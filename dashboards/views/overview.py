@@ -75,7 +75,9 @@ def headline(viewer: Viewer, overview: dict[str, Any]) -> str:
         return viewer.localize("overview.no_cycle")
     if not services:
         return viewer.localize("overview.no_service")
-    counted = {status: sum(each["status"] == status for each in services) for status in ("broken", "at_risk", "ok")}
+    counted = {
+        status: sum(service["status"] == status for service in services) for status in ("broken", "at_risk", "ok")
+    }
     if counted["broken"]:
         return viewer.localize("overview.some_broken", n=counted["broken"], total=len(services))
     if counted["at_risk"]:
@@ -116,7 +118,7 @@ def _services(viewer: Viewer, overview: dict[str, Any]) -> None:
     if not services:
         st.html(html.card(html.empty(viewer.localize("overview.no_service_hint"))))
         return
-    cards = "".join(service_card(viewer, each, overview["as_of"]) for each in services[:_CARDS])
+    cards = "".join(service_card(viewer, service, overview["as_of"]) for service in services[:_CARDS])
     st.html(f'<div class="o-grid">{cards}</div>')
     if len(services) > _CARDS:
         st.html(html.card(_more_services(viewer, services[_CARDS:])))
@@ -225,15 +227,17 @@ def _more_services(viewer: Viewer, services: list[dict[str, Any]]) -> str:
         cells,
         [
             (
-                escape(each["service"]["name"]),
-                html.status_pill(each["status"], viewer.language),
-                fmt.percent(each["availability"]["day"]),
-                fmt.percent(each["success_ratio"]["now"]),
+                escape(service["service"]["name"]),
+                html.status_pill(service["status"], viewer.language),
+                fmt.percent(service["availability"]["day"]),
+                fmt.percent(service["success_ratio"]["now"]),
                 escape(
-                    fmt.seconds(each["ttft_p99_seconds"]["value"], below=each["ttft_p99_seconds"]["below_first_bucket"])
+                    fmt.seconds(
+                        service["ttft_p99_seconds"]["value"], below=service["ttft_p99_seconds"]["below_first_bucket"]
+                    )
                 ),
             )
-            for each in services
+            for service in services
         ],
     )
 
@@ -243,10 +247,10 @@ def _incidents(viewer: Viewer, overview: dict[str, Any], incident_page: Streamli
     if not shown:
         is_monitored = overview["monitoring"]["cycle"] is not None
         st.html(html.empty(viewer.localize("incidents.none" if is_monitored else "incidents.not_known")))
-    for each in shown:
-        incident_row(viewer, each, overview["as_of"], incident_page)
-        if len(shown) <= _FEW and each["evidence"]:
-            lines = [escape(fmt.observation(evidence, viewer.language)) for evidence in each["evidence"][:3]]
+    for incident in shown:
+        incident_row(viewer, incident, overview["as_of"], incident_page)
+        if len(shown) <= _FEW and incident["evidence"]:
+            lines = [escape(fmt.observation(evidence, viewer.language)) for evidence in incident["evidence"][:3]]
             st.html(html.label(viewer.localize("incident.speaks_for")) + html.bullets(lines))
     hidden = overview["incidents_open"] - len(shown)
     firing = overview["alerts_firing"]
@@ -260,15 +264,15 @@ def _incidents(viewer: Viewer, overview: dict[str, Any], incident_page: Streamli
     past = overview["incidents_resolved"][: _INCIDENTS - len(shown)]
     if past:
         st.html(html.label(viewer.localize("incidents.past")))
-    for each in past:
-        incident_row(viewer, each, overview["as_of"], incident_page)
+    for incident in past:
+        incident_row(viewer, incident, overview["as_of"], incident_page)
 
 
-def incident_row(viewer: Viewer, each: dict[str, Any], as_of: str, incident_page: StreamlitPage) -> None:
+def incident_row(viewer: Viewer, incident: dict[str, Any], as_of: str, incident_page: StreamlitPage) -> None:
     """One incident with a link to its page."""
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.html(html.incident_line(each, as_of, viewer.language), width="stretch")
-        st.page_link(incident_page, label=viewer.localize("incidents.open"), query_params={"incident": each["id"]})
+        st.html(html.incident_line(incident, as_of, viewer.language), width="stretch")
+        st.page_link(incident_page, label=viewer.localize("incidents.open"), query_params={"incident": incident["id"]})
 
 
 def _actions(viewer: Viewer, overview: dict[str, Any]) -> None:
@@ -285,21 +289,21 @@ def _plan(viewer: Viewer, overview: dict[str, Any]) -> str:
     numbers = ("replicas", "gpus", "cost")
     names = ("service", "gpu_type", "replicas", "gpus", "needed_by", "need_at", "cost", "reason")
     cells = [(viewer.localize(f"plan.{name}"), "o-number" if name in numbers else "") for name in names]
-    return html.table(cells, [_plan_row(viewer, each, overview["as_of"]) for each in plan])
+    return html.table(cells, [_plan_row(viewer, recommendation, overview["as_of"]) for recommendation in plan])
 
 
-def _plan_row(viewer: Viewer, each: dict[str, Any], as_of: str) -> tuple[str, ...]:
-    reason = escape(word("plan_reason", each["reason"], viewer.language))
-    name = f"<b>{escape(each['service'])}</b>"
-    if each["target_replicas"] is None:
+def _plan_row(viewer: Viewer, recommendation: dict[str, Any], as_of: str) -> tuple[str, ...]:
+    reason = escape(word("plan_reason", recommendation["reason"], viewer.language))
+    name = f"<b>{escape(recommendation['service'])}</b>"
+    if recommendation["target_replicas"] is None:
         return (name, *(fmt.DASH,) * 6, reason)
     return (
         name,
-        escape(each["gpu_type"]),
-        f"{each['current_replicas']} → <b>{each['target_replicas']}</b>",
-        str(each["gpus"]),
-        escape(fmt.when(each["needed_by"], as_of, viewer.language)),
-        escape(fmt.when(each["need_at"], as_of, viewer.language)),
-        escape(fmt.money(each["cost_per_hour"], each["currency"])),
+        escape(recommendation["gpu_type"]),
+        f"{recommendation['current_replicas']} → <b>{recommendation['target_replicas']}</b>",
+        str(recommendation["gpus"]),
+        escape(fmt.when(recommendation["needed_by"], as_of, viewer.language)),
+        escape(fmt.when(recommendation["need_at"], as_of, viewer.language)),
+        escape(fmt.money(recommendation["cost_per_hour"], recommendation["currency"])),
         reason,
     )

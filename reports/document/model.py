@@ -55,7 +55,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class BarChart:
-    """One bar per label; None is no value. Heights are ratios from 0 to 1."""
+    """One bar per label; None means no value. Heights are ratios from 0 to 1."""
 
     id: str
     title: str

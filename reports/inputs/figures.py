@@ -102,7 +102,7 @@ def _slots(
         row = window.entities.index(service)
         reported = window.times[(window.status[row] != CellStatus.ABSENT).any(axis=1)]
         apart = _typical_gap(reported)
-        slot = next((each for each in _SLOTS if each.total_seconds() >= apart), HOUR)
+        slot = next((candidate for candidate in _SLOTS if candidate.total_seconds() >= apart), HOUR)
     if slot not in fine:
         fine[slot] = metrics.read_windows(EntityKind.SERVICE, _CALLS, start, end, slot)
     window = fine[slot]

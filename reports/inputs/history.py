@@ -62,30 +62,32 @@ class HistoryFigures:
     def mean(self, name: str) -> float | None:
         """``mttd``, ``mtta`` or ``mttr`` over the incidents."""
         ends = {"mttd": ("start", "detected"), "mtta": ("paged", "acknowledged"), "mttr": ("start", "recovered")}
-        first, last = (np.array([getattr(each, field) for each in self.incidents]) for field in ends[name])
+        first, last = (np.array([getattr(incident, field) for incident in self.incidents]) for field in ends[name])
         return indicators.mean_duration(first, last)
 
 
 def read_history(state: StateReader, metrics: MetricStore, start: datetime, end: datetime) -> HistoryFigures:
     """Reads incidents opened, actions decided and alerts fired in [start, end)."""
-    incidents = [each for each in state.incidents(since=start, limit=_EVERY) if start <= each.opened_at < end]
+    incidents = [
+        incident for incident in state.incidents(since=start, limit=_EVERY) if start <= incident.opened_at < end
+    ]
     alerts = {alert.fingerprint: alert for alert in state.alerts(since=start, limit=_EVERY)}
     fired = [alert for alert in alerts.values() if _fired(alert) and start <= alert.starts_at < end]
-    actions = tuple(each for each in state.actions(since=start, limit=_EVERY) if start <= each.decided_at < end)
-    done = [each for each in actions if each.status is ActionStatus.DONE]
+    actions = tuple(action for action in state.actions(since=start, limit=_EVERY) if start <= action.decided_at < end)
+    done = [action for action in actions if action.status is ActionStatus.DONE]
     events = [change_of(event) for event in metrics.events(start, end) if event.kind is EventKind.CHANGE]
     changes = [change for change in events if change is not None and change.code not in NOT_IN_SERVICE]
     by_systems = sum(change.actor_kind is ActorKind.SYSTEM for change in changes)
     verdicts = [change for change in state.feedback(since=start, limit=_EVERY) if start <= change.starts_at < end]
-    useful, judged = page_counts(verdicts, (each.id for each in incidents if each.pages))
+    useful, judged = page_counts(verdicts, (incident.id for incident in incidents if incident.pages))
     return HistoryFigures(
-        incidents=tuple(_incident(each, alerts, state) for each in incidents),
+        incidents=tuple(_incident(incident, alerts, state) for incident in incidents),
         actions=actions,
         alerts_fired=len(fired),
         rules=tuple(Counter(alert.rule for alert in fired).most_common()),
-        pages=sum(each.pages for each in incidents),
+        pages=sum(incident.pages for incident in incidents),
         changes=len(done) + len(changes),
-        changes_automatic=sum(each.approved_by is None for each in done) + by_systems,
+        changes_automatic=sum(action.approved_by is None for action in done) + by_systems,
         precisions=by_rule(verdicts),
         pages_useful=useful,
         pages_judged=judged,

@@ -32,7 +32,7 @@ async def record(
 ) -> dict[str, Any]:
     """Reads every target and event source each interval for ``duration``. Returns the JSON of ``outrider record``.
 
-    A round that takes longer than the interval delays the next. An interrupted recording is kept. Raises UsageError
+    A cycle that takes longer than the interval delays the next. An interrupted recording is kept. Raises UsageError
     if there is nothing to read or the folder cannot be used, UnavailableError if Prometheus does not respond at first.
     """
     prometheus = settings.collect.prometheus
@@ -41,7 +41,7 @@ async def record(
         watched = (await discovery.discover_once(settings, factory.targets(settings), clock.now())).targets
     pushed = receiving.watching(settings, clock)
     if not watched and prometheus is None and pushed is None:
-        raise _nothing()
+        raise _nothing_to_record()
     recorder = FlightRecorder(out, settings.cluster, watched)
     source = None
     if prometheus is not None:  # raw samples, even if the platform uses pushdown
@@ -61,19 +61,19 @@ async def record(
         recorder.close()
         await reading.close()
     if not recorder.targets and not recorder.events:
-        raise _nothing()
-    found_events = {"events": recorder.events} if settings.events else {}
+        raise _nothing_to_record()
+    event_count = {"events": recorder.events} if settings.events else {}
     left_out = [*_left_out(settings), *reading.left_out]
     return {
         "dir": str(out),
         "targets": recorder.targets,
         "scrapes": recorder.scrapes,
-        **found_events,
+        **event_count,
         **({"left_out": left_out} if left_out else {}),
     }
 
 
-def _nothing() -> UsageError:
+def _nothing_to_record() -> UsageError:
     hint = "name them under collect.targets, collect.discover or collect.prometheus"
     return UsageError("no targets are configured to record, and no samples were pushed", hint=hint)
 
@@ -103,12 +103,12 @@ class _Reading:
 
     async def round(self, at: datetime, *, first: bool) -> None:
         """Reads every source once. Raises UnavailableError if ``first`` and Prometheus does not respond."""
-        scrapes, found, _ = await asyncio.gather(
+        scrapes, events, _ = await asyncio.gather(
             self._scraper.scrape(self._watched, at=at), self._events.collect(at), self._read_source(at, first=first)
         )
         self._recorder.add(scrapes)
-        self._recorder.add_events(found)
-        await self._take(at)
+        self._recorder.add_events(events)
+        await self._add_pushed(at)
 
     async def rest(self, clock: Clock, duration: timedelta) -> None:
         """Waits for the next round. Pushed samples are also read halfway, before an engine releases them."""
@@ -116,7 +116,7 @@ class _Reading:
             await clock.sleep(duration)
             return
         await clock.sleep(duration / 2)
-        await self._take(clock.now())
+        await self._add_pushed(clock.now())
         await clock.sleep(duration / 2)
 
     async def _read_source(self, at: datetime, *, first: bool) -> None:
@@ -128,7 +128,7 @@ class _Reading:
             raise UnavailableError(health.error or "Prometheus cannot be read", hint="check collect.prometheus")
         self._events.know(collected.topology)
 
-    async def _take(self, at: datetime) -> None:
+    async def _add_pushed(self, at: datetime) -> None:
         if self._pushed is not None:
             batch = await asyncio.to_thread(self._pushed.take, at)
             self._recorder.add(pushed_scrapes.scrapes(batch))
@@ -147,11 +147,11 @@ class _Reading:
 def _left_out(settings: Settings) -> list[str]:
     """Returns messages about configured sources that a recording cannot hold."""
     messages = [
-        f"probe {given.name or given.url or given.host}: probe results are not recorded" for given in settings.probes
+        f"probe {probe.name or probe.url or probe.host}: probe results are not recorded" for probe in settings.probes
     ]
-    for given in settings.events:
-        if given.type == "kubernetes":
-            name = given.name or given.type
+    for source in settings.events:
+        if source.type == "kubernetes":
+            name = source.name or source.type
             messages.append(f"{name}: events are recorded; signals and topology of the Kubernetes API are not")
     return messages
 

@@ -46,8 +46,8 @@ class Kpis:
         main = values.pop(MAIN, None)
         own = [key.name.removeprefix(catalog.KPI_PREFIX) for key in values]
         if main is None or len(own) > 1:
-            why = "a recording holds only the main KPI of a service, see receive.main_kpi"
-            self._named[f"KPIs {', '.join(sorted(own))} of {service.name}: {why}"] = None
+            reason = "a recording holds only the main KPI of a service, see receive.main_kpi"
+            self._named[f"KPIs {', '.join(sorted(own))} of {service.name}: {reason}"] = None
         if main is not None:
             name = f"kpi-{service.namespace or 'default'}-{service.name}"
             target = Target(name, "sdk", "", service, {"service": service.name})

@@ -49,7 +49,7 @@ PLAN = {
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_evidence_uses_our_colors_and_separates_the_cause_from_its_peers(theme):
+def test_evidence_uses_the_palette_and_separates_the_cause_from_its_peers(theme):
     colours = palette(theme)
     figure = charts.evidence(chart([50.0] * 10, peers=63), AROUND, colours, "en")
     cause, peers = figure.data
@@ -61,7 +61,7 @@ def test_evidence_uses_our_colors_and_separates_the_cause_from_its_peers(theme):
     assert figure.layout.annotations[0].text == "opened"
 
 
-def test_names_become_no_markup_in_hovers():
+def test_names_are_escaped_in_hovers():
     figure = charts.evidence(chart([1.0, 2.0]), AROUND, palette("light"), "en")
     assert "<b>" not in figure.data[0].hovertemplate.replace("<extra>", "")
 
@@ -72,7 +72,7 @@ def test_states_are_steps_between_no_and_yes():
     assert list(figure.layout.yaxis.ticktext) == ["否", "是"]
 
 
-def test_a_ratio_near_one_is_shown_near_one():
+def test_the_axis_of_a_ratio_near_one_is_zoomed():
     near = charts.evidence(chart([1.0, 0.979], unit="ratio", good="higher"), AROUND, palette("light"), "en")
     assert near.layout.yaxis.range[0] > 0.95
     far = charts.evidence(chart([1.0, 0.2], unit="ratio", good="higher"), AROUND, palette("light"), "en")
@@ -95,7 +95,7 @@ def test_forecast_has_band_history_level_lines_and_marks():
     assert len({mark.yshift for mark in figure.layout.annotations}) == 3
 
 
-def test_forecast_without_plan_history_or_interval_still_draws():
+def test_forecast_without_plan_history_or_interval_is_drawn():
     bare = {**FORECAST, "quantiles": {"0.5": [2.0, 3.0]}, "history": {"times": [], "values": []}}
     figure = charts.forecast(bare, None, "2026-05-04T13:07:30Z", palette("light"), "en")
     assert [trace.name for trace in figure.data] == ["measured", "forecast"]

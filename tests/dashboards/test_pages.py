@@ -168,7 +168,7 @@ def test_overview_in_chinese(incident, opened):
     assert "GPU 掉卡" in page
 
 
-def test_the_language_selector_outlives_the_address(incident, opened):
+def test_the_language_selection_overrides_the_address(incident, opened):
     app = opened(incident.url, lang="en")
     app.get("button_group")[0].set_value("zh")
     assert "违反 SLO：2 个服务中的 1 个" in text(checked(app.run()))
@@ -181,7 +181,7 @@ def test_a_link_with_the_incident_opens_its_page(incident, opened):
     assert "根因" in text(opened(incident.url, incident=INCIDENT, lang="zh"))
 
 
-def test_incident_page_shows_cause_evidence_and_what_was_ruled_out(incident, opened):
+def test_incident_page_shows_cause_evidence_and_alternatives_ruled_out(incident, opened):
     app = opened(incident.url, "incident", incident=INCIDENT)
     page = text(app)
     for wanted in (
@@ -207,7 +207,7 @@ def test_with_the_token_a_person_acknowledges_and_approves(fresh, opened):
     assert "Approve" not in [result.label for result in checked(app.run()).button]
 
 
-def test_a_wrong_token_is_reported_in_one_sentence(fresh, opened):
+def test_a_wrong_token_is_reported(fresh, opened):
     whole = opened(fresh.url, token="wrong")
     assert "Wrong admin token." in [shown.value for shown in whole.error]
     app = opened(fresh.url, "incident", incident=INCIDENT, token="wrong")
@@ -215,7 +215,7 @@ def test_a_wrong_token_is_reported_in_one_sentence(fresh, opened):
     assert fresh.state.incident(INCIDENT).acknowledged_at is None
 
 
-def test_list_of_incidents_leads_to_one(incident, opened):
+def test_an_incident_opens_from_the_list(incident, opened):
     app = opened(incident.url, "incident")
     assert "Open incidents: 1" in text(app)
     checked(button(app, "Open").click().run())
@@ -240,12 +240,12 @@ def test_capacity_page_shows_forecast_plan_and_arithmetic(incident, opened):
 
 
 @pytest.mark.parametrize(
-    ("page", "said"),
+    ("page", "message"),
     [("", "Waiting for the first data"), ("incident", "No incidents yet."), ("capacity", "No capacity plan yet")],
 )
-def test_an_empty_store_is_reported(empty, opened, page, said):
+def test_an_empty_store_is_reported(empty, opened, page, message):
     result = text(opened(empty.url, page))
-    assert said in result
+    assert message in result
     assert "No open incidents" not in result
 
 
@@ -281,8 +281,8 @@ def test_the_detectors_page_shows_stages_and_missing_verdicts(fresh, opened):
     newest = fresh.state.cycles(limit=1)[0]
     fresh.state.commit(CycleCommit(replace(newest, id="detectors"), standings=(tried, ready)))
     page = text(opened(fresh.url, "detectors"))
-    for said in ("1 of 2 detectors alerting; 1 in shadow mode", "0.5 of 2 d", "0.5, budget 0.25", "no baseline yet 2"):
-        assert said in page
+    for part in ("1 of 2 detectors alerting; 1 in shadow mode", "0.5 of 2 d", "0.5, budget 0.25", "no baseline yet 2"):
+        assert part in page
     assert "all: no data" in page
     assert "GPU-odd&lt;b&gt;" in page
     assert "影子运行" in text(opened(fresh.url, "detectors", lang="zh"))
@@ -295,7 +295,7 @@ def test_the_drill_page_explains_why_drills_are_unavailable(empty, opened):
     assert "尚无演练记录" in text(opened(empty.url, "drills", lang="zh"))
 
 
-def test_the_drill_page_shows_the_truth_beside_the_findings(fresh, opened):
+def test_the_drill_page_compares_ground_truth_and_findings(fresh, opened):
     (result,) = fresh.state.incidents()
     cause = result.suspected_cause
     right = Drill(
@@ -318,7 +318,7 @@ def test_the_drill_page_shows_the_truth_beside_the_findings(fresh, opened):
     assert app.button[0].disabled
 
 
-def test_a_state_rightly_left_alone_is_not_a_failure(fresh, opened):
+def test_a_negative_state_without_an_incident_is_not_a_failure(fresh, opened):
     def state(name, entity, start, end):
         return Drill(name, "engine-idle", entity, 7, start, end, "schedule", game_day="tuesday", negative=True)
 
@@ -350,7 +350,7 @@ def test_audit_findings_are_on_the_overview_in_the_viewers_language(fresh, opene
     assert "&lt;probe&gt;" in shown
 
 
-def test_an_incident_is_judged_on_its_page(fresh, opened):
+def test_feedback_is_sent_from_the_incident_page(fresh, opened):
     app = opened(fresh.url, "incident", token=TOKEN, incident=INCIDENT)
     assert "No feedback yet" in text(app)
     app.selectbox(key=f"judge-cause-{INCIDENT}").select("gpu-lost")

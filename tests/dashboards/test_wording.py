@@ -27,7 +27,7 @@ def test_percent_never_rounds_up(value, text):
 
 
 @given(st.floats(0, 0.999999))
-def test_only_everything_is_100_percent(value):
+def test_only_one_is_displayed_as_100_percent(value):
     assert fmt.percent(value) != "100.00 %"
 
 
@@ -47,7 +47,7 @@ def test_times_are_relative_to_the_newest_cycle(at, text):
     assert fmt.relative(at, "2026-05-04T13:07:30Z", "en") == text
 
 
-def test_another_day_has_its_date():
+def test_times_of_another_day_have_a_date():
     as_of = "2026-05-04T13:07:30Z"
     assert fmt.clock("2026-05-04T09:00:00Z", as_of) == "09:00 UTC"
     assert fmt.clock("2026-05-03T23:59:00Z", as_of) == "2026-05-03 23:59 UTC"
@@ -66,7 +66,7 @@ def test_evidence_without_a_text_shows_observed_and_expected():
     assert fmt.observation(seen, "en") == "GPUs visible on the node: 7, expected 8"
     assert fmt.observation({**seen, "expected": {"low": 0.5, "high": 1.25}}, "en").endswith("expected 0.500 to 1.250")
     assert fmt.observation({**seen, "expected": None}, "zh") == "节点可见 GPU 数：7"
-    assert fmt.observation({**seen, "text": "said"}, "en") == "said"
+    assert fmt.observation({**seen, "text": "GPU lost"}, "en") == "GPU lost"
 
 
 def test_names_from_the_fleet_never_become_markup():
@@ -102,12 +102,12 @@ def test_both_languages_have_the_same_texts():
         assert [k for k in english if set(holes.findall(english[k])) != set(holes.findall(chinese[k]))] == []
 
 
-def test_every_requested_text_exists():
+def test_every_text_of_the_dashboard_exists():
     folder = Path(dashboards.__file__).parent
     source = "".join(path.read_text() for path in folder.rglob("*.py"))
-    asked = set(re.findall(r"""(?:fmt\.|viewer\.)?\blocalize\(\s*"([a-z0-9_.]+)\"""", source))
-    assert len(asked) > 60
-    assert sorted(key for key in asked if f"dashboard.{key}" not in texts("en")) == []
+    keys = set(re.findall(r"""(?:fmt\.|viewer\.)?\blocalize\(\s*"([a-z0-9_.]+)\"""", source))
+    assert len(keys) > 60
+    assert sorted(key for key in keys if f"dashboard.{key}" not in texts("en")) == []
 
 
 def test_every_status_has_a_word_and_a_sign():
@@ -137,7 +137,7 @@ def luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def test_the_command_listens_on_loopback_and_sends_no_figures():
+def test_the_command_listens_on_loopback_and_sends_no_usage_statistics():
     line = command("http://127.0.0.1:8600", 9000, token_file=Path("/run/token"))
     assert "--server.address=127.0.0.1" in line
     assert "--server.port=9000" in line
@@ -155,6 +155,6 @@ def test_every_flag_is_known_to_streamlit():
     assert set(flags) <= known
 
 
-def test_no_file_hides_a_stage_package():
+def test_no_file_shadows_a_stage_package():
     folder = Path(dashboards.__file__).parent
     assert not {path.stem for path in folder.iterdir()} & STAGES

@@ -1,4 +1,4 @@
-"""Makes what tests of several folders share importable."""
+"""Adds ``tests/support`` to the import path."""
 
 import sys
 from pathlib import Path

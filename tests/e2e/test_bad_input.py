@@ -1,4 +1,4 @@
-"""Whatever comes in: one clear sentence, nobody delayed, nothing lost, and the cycle never raises."""
+"""Bad input: one clear error per target, no delay for others, no lost values, and the cycle never raises."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 STEP = timedelta(seconds=15)
 GOOD = "good-engine"
-# what each of them does, and what its sentence must say beside its name
+# behavior of each server: text of its error
 BAD = {
     "refused": "refuses connections",
     "hang": "gave no complete page within 400ms",
@@ -46,7 +46,7 @@ KV = SignalKey("engine_kv_cache_usage_ratio")
 
 
 class Engine:
-    """An engine of our own: what it says next is set by the test."""
+    """An engine whose metrics are set by the test."""
 
     def __init__(self) -> None:
         self.tokens, self.running, self.kv = 1000.0, "3.0", "0.25"
@@ -80,12 +80,12 @@ class World:
     def __init__(self, base, names) -> None:
         with socket.socket() as closed:
             closed.bind(("127.0.0.1", 0))
-            nobody = f"http://127.0.0.1:{closed.getsockname()[1]}/metrics"
+            unused = f"http://127.0.0.1:{closed.getsockname()[1]}/metrics"
         documents = [
             {
                 "name": name,
                 "adapter": "vllm",
-                "url": nobody if name == "refused" else f"{base}/{name}",
+                "url": unused if name == "refused" else f"{base}/{name}",
                 "labels": {"service": "s"},
                 "timeout": 20 if name == GOOD else 3 if name == "endless" else 0.4,
                 "limit_bytes": 200_000,
@@ -104,7 +104,7 @@ class World:
         return {health.target: health.error for health in self.collector.health}
 
     def cell(self, key):
-        """What the last round said of the good engine: a value, else the status that says why there is none."""
+        """Returns the last value of the good engine, otherwise its cell status."""
         now = self.clock.now()
         good = self.collector.targets[0].entity
         window = self.cycle.parts.metrics.read_windows(EntityKind.REPLICA, [key], now, now + STEP, STEP, [good])
@@ -115,109 +115,109 @@ class World:
 @asynccontextmanager
 async def world(*others):
     engine = Engine()
-    more = {GOOD: engine.page, "cut": cut, "failing": failing, "garbage": garbage}
-    async with serving(more) as base:
-        made = World(base, (GOOD, *others))
+    pages = {GOOD: engine.page, "cut": cut, "failing": failing, "garbage": garbage}
+    async with serving(pages) as base:
+        loop = World(base, (GOOD, *others))
         try:
-            yield made, engine
+            yield loop, engine
         finally:
-            await made.cycle.parts.source.close()
+            await loop.cycle.parts.source.close()
 
 
 def play(scene, *others):
     async def whole():
-        async with world(*others) as (made, engine):
-            await scene(made, engine)
+        async with world(*others) as (loop, engine):
+            await scene(loop, engine)
 
     asyncio.run(whole())
 
 
-def test_each_bad_target_costs_one_sentence_and_the_good_one_nothing():
-    async def scene(made, engine):
+def test_each_bad_target_has_an_error_and_does_not_affect_the_good_one():
+    async def scene(loop, engine):
         for number in range(3):
             engine.tokens += 500.0
-            record = await made.step()
+            record = await loop.step()
             assert (record.targets, record.targets_up) == (1 + len(BAD), 1)
-            assert made.cell(RUNNING) == 3.0
-            assert made.cell(KV) == 0.25
-            assert made.cell(TOKENS) == (500.0 if number else CellStatus.ABSENT)
-        errors = made.errors()
+            assert loop.cell(RUNNING) == 3.0
+            assert loop.cell(KV) == 0.25
+            assert loop.cell(TOKENS) == (500.0 if number else CellStatus.ABSENT)
+        errors = loop.errors()
         assert errors[GOOD] is None
-        for name, said in BAD.items():
+        for name, message in BAD.items():
             assert errors[name].startswith(f"{name}: "), errors[name]
-            assert said in errors[name], errors[name]
+            assert message in errors[name], errors[name]
             assert "\n" not in errors[name]
             assert len(errors[name]) < 250
 
     play(scene, *BAD)
 
 
-def test_a_value_that_is_no_number_is_never_a_value():
-    async def scene(made, engine):
-        await made.step()
+def test_nan_is_never_a_value():
+    async def scene(loop, engine):
+        await loop.step()
         engine.running, engine.kv, engine.tokens = "NaN", "NaN", 1500.0
-        await made.step()
-        assert made.errors() == {GOOD: None}
-        assert made.cell(RUNNING) not in (0.0, 3.0)
-        assert isinstance(made.cell(RUNNING), CellStatus)
-        assert isinstance(made.cell(KV), CellStatus)
-        assert made.cell(TOKENS) == 500.0
+        await loop.step()
+        assert loop.errors() == {GOOD: None}
+        assert loop.cell(RUNNING) not in (0.0, 3.0)
+        assert isinstance(loop.cell(RUNNING), CellStatus)
+        assert isinstance(loop.cell(KV), CellStatus)
+        assert loop.cell(TOKENS) == 500.0
         engine.running, engine.kv = "4.0", "0.5"
-        await made.step()
-        assert (made.cell(RUNNING), made.cell(KV)) == (4.0, 0.5)
+        await loop.step()
+        assert (loop.cell(RUNNING), loop.cell(KV)) == (4.0, 0.5)
 
     play(scene)
 
 
-def test_a_counter_that_starts_again_gives_no_negative_and_no_leap():
-    async def scene(made, engine):
+def test_a_counter_reset_gives_no_negative_and_no_excessive_increase():
+    async def scene(loop, engine):
         for tokens in (1000.0, 1500.0):
             engine.tokens = tokens
-            await made.step()
+            await loop.step()
         engine.tokens = 40.0
-        await made.step()
-        assert made.cell(TOKENS) is CellStatus.RESET
+        await loop.step()
+        assert loop.cell(TOKENS) is CellStatus.RESET
         engine.tokens = 240.0
-        await made.step()
-        assert made.cell(TOKENS) == 200.0
-        window = made.cycle.parts.metrics.read_windows(EntityKind.REPLICA, [TOKENS], START, START + 9 * STEP, STEP)
+        await loop.step()
+        assert loop.cell(TOKENS) == 200.0
+        window = loop.cycle.parts.metrics.read_windows(EntityKind.REPLICA, [TOKENS], START, START + 9 * STEP, STEP)
         values = window.values[~np.isnan(window.values)]
         assert sorted(values) == [200.0, 500.0]
 
     play(scene)
 
 
-def test_a_clock_that_jumps_back_decides_nothing_and_goes_on():
-    async def scene(made, engine):
+def test_a_clock_that_steps_back_suspends_decisions_and_the_cycle_continues():
+    async def scene(loop, engine):
         for _ in range(3):
             engine.tokens += 500.0
-            await made.step()
-        made.clock.set(START - timedelta(hours=1))
+            await loop.step()
+        loop.clock.set(START - timedelta(hours=1))
         engine.tokens += 500.0
-        held = await made.step()
-        assert (held.targets_up, held.findings, held.incidents_open) == (1, 0, 0)
-        assert held.signals_written > 0
-        assert "clock_stepped_back" in [entry.event for entry in made.cycle.parts.state.audit()]
+        suspended = await loop.step()
+        assert (suspended.targets_up, suspended.findings, suspended.incidents_open) == (1, 0, 0)
+        assert suspended.signals_written > 0
+        assert "clock_stepped_back" in [entry.event for entry in loop.cycle.parts.state.audit()]
         for _ in range(3):
             engine.tokens += 500.0
-            record = await made.step()
+            record = await loop.step()
         assert (record.targets_up, record.incidents_open) == (1, 0)
-        kept = made.cycle.parts.metrics.read_windows(EntityKind.REPLICA, [RUNNING], START, START + 9 * STEP, STEP)
-        assert np.count_nonzero(kept.values == 3.0) == 3, "what was known before the jump is still there"
+        window = loop.cycle.parts.metrics.read_windows(EntityKind.REPLICA, [RUNNING], START, START + 9 * STEP, STEP)
+        assert np.count_nonzero(window.values == 3.0) == 3, "values before the step remain"
 
     play(scene)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("collect:\n  interval: [15s\n", "outrider.yaml:"),
         ("collect:\n  intervall: 15s\n", "intervall"),
         ("collect:\n  interval: soon\n", "soon"),
     ],
 )
-def test_a_broken_configuration_is_one_sentence_with_its_line(tmp_path, text, said):
+def test_a_broken_configuration_is_an_error_with_its_line(tmp_path, text, message):
     (tmp_path / "outrider.yaml").write_text(text)
     command = [sys.executable, "-m", "service.cli", "run-engine", "-o", "json"]
     done = subprocess.run(
@@ -226,7 +226,7 @@ def test_a_broken_configuration_is_one_sentence_with_its_line(tmp_path, text, sa
     )  # fmt: skip
     assert done.returncode == 2
     error = json.loads(done.stdout)["error"]
-    assert said in error["message"]
+    assert message in error["message"]
     assert "outrider.yaml" in error["message"]
     assert "Traceback" not in done.stderr
     assert not (tmp_path / ".outrider").exists()

@@ -1,4 +1,4 @@
-"""The demo's whole loop on real pages over HTTP: what is named, what is done, what is left alone."""
+"""The demo over HTTP: causes, actions, approvals and refusals."""
 
 import asyncio
 import contextlib
@@ -24,21 +24,19 @@ def silent(stage, share):
     assert 0 <= share <= 1
 
 
-# --- the first chapter, as `outrider demo --headless` tells it --------------------------------------
+# --- the first fault, with `outrider demo --headless` ------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory):
-    noon = mock.patch.object(
-        demo, "SystemClock", return_value=ManualClock(START)
-    )  # the same load at every hour of ours
+def result(tmp_path_factory):
+    noon = mock.patch.object(demo, "SystemClock", return_value=ManualClock(START))  # the same load at any real time
     with contextlib.chdir(tmp_path_factory.mktemp("demo")), noon:
         return asyncio.run(demo.headless(minutes=7.5, seed=SEED, language="en", progress=silent))
 
 
 @pytest.fixture(scope="module")
 def truth():
-    """The device that the story takes away, the replica that runs on it, and its node."""
+    """Returns the lost GPU of the story, its replica and its node."""
     fleet = Fleet(default_spec(), seed=SEED, start=START)
     lost, _, _ = story.arrange(fleet, SEED)
     gpu = next(gpu for gpu in range(fleet.gpus.size) if fleet.gpu_uuid(gpu) == lost.entity.name)
@@ -46,37 +44,37 @@ def truth():
     return lost.entity.name, pod.name, fleet.nodes.names[pod.node]
 
 
-def performed(seen):
-    return {(act["kind"], act["target"]["name"]): act for act in seen["actions"]}
+def performed(result):
+    return {(act["kind"], act["target"]["name"]): act for act in result["actions"]}
 
 
 @pytest.mark.slow
-def test_the_answer_has_the_keys_that_people_script_against(seen):
-    assert set(seen) >= {
+def test_the_result_has_the_documented_keys(result):
+    assert set(result) >= {
         "cycles", "targets", "signals_written", "alerts", "incidents", "forecasts", "recommendations", "actions",
     }  # fmt: skip
-    assert seen["cycles"] == 30
-    assert seen["targets"] >= 33, "16 engines, 8 nodes with two exporters each, one cluster; and what was scaled out"
-    assert seen["signals_written"] > 30 * 33
-    for incident in seen["incidents"]:
+    assert result["cycles"] == 30
+    assert result["targets"] >= 33, "16 engines, 8 nodes with two exporters each, one cluster; and scaled-out replicas"
+    assert result["signals_written"] > 30 * 33
+    for incident in result["incidents"]:
         assert set(incident) >= {
             "id", "layer", "priority", "opened_at", "resolved_at", "suspected_cause", "hypotheses", "rejected",
             "alerts", "pages", "summary",
         }  # fmt: skip
-    for action in seen["actions"]:
+    for action in result["actions"]:
         assert set(action) >= {
             "id", "session", "kind", "target", "dry_run", "decision", "reason", "status", "started_at", "ended_at",
         }  # fmt: skip
-    for recommendation in seen["recommendations"]:
+    for recommendation in result["recommendations"]:
         assert set(recommendation) >= {
             "service", "gpu_type", "current_replicas", "target_replicas", "gpus", "floor", "ceiling", "binding",
             "needed_by", "lead_time_seconds", "cost_per_hour", "derivation", "reason",
         }  # fmt: skip
 
 
-def test_the_lost_device_is_the_one_open_incident(seen, truth):
+def test_the_lost_gpu_is_the_only_open_incident(result, truth):
     gpu, _, _ = truth
-    (incident,) = seen["incidents"]
+    (incident,) = result["incidents"]
     cause = incident["suspected_cause"]
     assert (cause["fault"], cause["entity"]["kind"], cause["entity"]["name"]) == ("gpu-lost", "gpu", gpu)
     assert cause["confidence"] > 0.5
@@ -87,18 +85,18 @@ def test_the_lost_device_is_the_one_open_incident(seen, truth):
     assert "chat-70b" in incident["services"]
 
 
-def test_the_engine_that_died_of_it_is_folded_in(seen, truth):
+def test_the_alert_of_its_dead_engine_is_grouped(result, truth):
     _, replica, _ = truth
-    (incident,) = seen["incidents"]
-    fired = {(alert["rule"], alert["entity"]["name"]): alert for alert in seen["alerts"]}
+    (incident,) = result["incidents"]
+    fired = {(alert["rule"], alert["entity"]["name"]): alert for alert in result["alerts"]}
     assert ("engine-dead", replica) in fired
-    assert {alert["incident"] for alert in seen["alerts"]} == {incident["id"]}
-    assert incident["alerts"] == len(seen["alerts"]) >= 2
+    assert {alert["incident"] for alert in result["alerts"]} == {incident["id"]}
+    assert incident["alerts"] == len(result["alerts"]) >= 2
 
 
-def test_traffic_is_shifted_the_node_cordoned_and_the_pod_restarted(seen, truth):
+def test_traffic_is_shifted_the_node_cordoned_and_the_pod_restarted(result, truth):
     _, replica, node = truth
-    acts = performed(seen)
+    acts = performed(result)
     for kind, target in (("shift_traffic", replica), ("cordon", node), ("restart_pod", replica)):
         action = acts[kind, target]
         assert (action["decision"], action["reason"], action["status"]) == ("allowed", "within_limits", "done")
@@ -107,11 +105,11 @@ def test_traffic_is_shifted_the_node_cordoned_and_the_pod_restarted(seen, truth)
     assert acts["cordon", node]["started_at"] <= acts["restart_pod", replica]["started_at"], "not onto the same node"
 
 
-def test_what_reaches_further_waits_for_capacity_and_for_a_person(seen, truth):
+def test_a_drain_waits_for_capacity_or_approval(result, truth):
     _, _, node = truth
-    done = performed(seen)
+    done = performed(result)
     drain = done["drain", node]
-    if drain["reason"] == "no_headroom":  # the load wants every replica: others are started first
+    if drain["reason"] == "no_headroom":  # every replica is needed: others start first
         assert done["scale", "chat-70b"]["status"] == "done"
         assert (drain["decision"], drain["status"]) == ("refused", "refused")
     else:
@@ -119,16 +117,16 @@ def test_what_reaches_further_waits_for_capacity_and_for_a_person(seen, truth):
     assert drain["started_at"] is None
 
 
-def test_the_node_stays_cordoned_while_its_device_is_lost(seen):
-    assert "uncordon" not in {action["kind"] for action in seen["actions"]}
-    assert {action["kind"] for action in seen["actions"]} <= {
+def test_the_node_stays_cordoned_while_its_gpu_is_lost(result):
+    assert "uncordon" not in {action["kind"] for action in result["actions"]}
+    assert {action["kind"] for action in result["actions"]} <= {
         "shift_traffic", "cordon", "restart_pod", "drain", "restore_traffic", "scale",
     }  # fmt: skip
 
 
-def test_there_is_a_forecast_and_a_plan_for_both_services(seen):
-    assert seen["forecasts"] >= len(SERVICES)
-    plans = {entry["service"]: entry for entry in seen["recommendations"]}
+def test_there_is_a_forecast_and_a_plan_for_both_services(result):
+    assert result["forecasts"] >= len(SERVICES)
+    plans = {entry["service"]: entry for entry in result["recommendations"]}
     assert set(plans) == SERVICES
     for entry in plans.values():
         assert entry["floor"] <= entry["target_replicas"] <= entry["ceiling"]
@@ -136,21 +134,21 @@ def test_there_is_a_forecast_and_a_plan_for_both_services(seen):
         assert entry["reason"]
 
 
-def test_the_plan_starts_replicas_before_the_last_peak_and_says_what_came_without(seen):
-    climbs = {entry["service"]: entry for entry in seen["looking_back"]}
+def test_hindsight_shows_the_peak_with_and_without_the_plan(result):
+    climbs = {entry["service"]: entry for entry in result["looking_back"]}
     assert set(climbs) == SERVICES
     for climb in climbs.values():
         assert climb["first_start_at"] < climb["peak_at"], "before the peak of the day before the demo"
         assert climb["first_ready_at"] > climb["first_start_at"]
-        assert climb["without_starts"]["waited"] > 0.05 * climb["requests"], "the replicas of the night alone"
+        assert climb["without_starts"]["waited"] > 0.05 * climb["requests"], "only the replicas of the night"
         assert climb["with_plan"]["waited"] <= 0.005 * climb["requests"]
 
 
-# --- the other chapters, each alone and without history ---------------------------------------------
+# --- the other faults, each alone and without history ------------------------------------------------
 
 
-async def chapter(fault, entity, minutes):
-    """Two quiet minutes, then a fault; returns its truth, what was seen, and the fleet as it is then."""
+async def run_fault(fault, entity, minutes):
+    """Injects a fault after two minutes. Returns (truth, result, fleet)."""
     fleet = Fleet(default_spec(), seed=SEED, start=START)
     running = await demo.monitor(fleet)
     try:
@@ -162,9 +160,9 @@ async def chapter(fault, entity, minutes):
         await running.close()
 
 
-def played(tmp_path, *chapter_of):
+def run_in(tmp_path, *arguments):
     with contextlib.chdir(tmp_path):
-        return asyncio.run(chapter(*chapter_of))
+        return asyncio.run(run_fault(*arguments))
 
 
 def instant(text):
@@ -172,29 +170,29 @@ def instant(text):
 
 
 @pytest.mark.slow
-def test_a_hung_engine_is_restarted_and_served_again(tmp_path):
-    truth, seen, _ = played(tmp_path, "engine-hung", "code-14b-2", 8)
-    (incident,) = seen["incidents"]
+def test_a_hung_engine_is_restarted_and_receives_traffic_again(tmp_path):
+    truth, result, _ = run_in(tmp_path, "engine-hung", "code-14b-2", 8)
+    (incident,) = result["incidents"]
     cause = incident["suspected_cause"]
     assert (cause["fault"], cause["entity"]["name"]) == ("engine-hung", "code-14b-2")
     assert truth.start < instant(incident["opened_at"]) <= truth.start + timedelta(minutes=2)
     assert incident["resolved_at"] is not None
     assert truth.entity.kind is EntityKind.REPLICA
-    acts = performed(seen)
+    acts = performed(result)
     assert acts["shift_traffic", "code-14b-2"]["reason"] == "within_limits"
     assert acts["restart_pod", "code-14b-2"]["status"] == "done"
     assert acts["restore_traffic", "code-14b-2"]["reason"] == "recovered"
-    assert not {kind for kind, _ in acts} & {"cordon", "drain", "scale"}, "the device is whole and the load as usual"
+    assert not {kind for kind, _ in acts} & {"cordon", "drain", "scale"}, "GPU and load are normal"
 
 
 @pytest.mark.slow
-def test_a_traffic_surge_is_scaled_out_and_restarts_nobody(tmp_path):
-    truth, seen, fleet = played(tmp_path, "traffic-surge", "chat-70b", 7)
-    (incident,) = seen["incidents"]
+def test_a_traffic_surge_is_scaled_out_without_restarts(tmp_path):
+    truth, result, fleet = run_in(tmp_path, "traffic-surge", "chat-70b", 7)
+    (incident,) = result["incidents"]
     cause = incident["suspected_cause"]
     assert (cause["fault"], cause["entity"]["name"]) == ("traffic-surge", "chat-70b")
     assert truth.start < instant(incident["opened_at"]) <= truth.start + timedelta(minutes=2)
-    (action,) = seen["actions"]
+    (action,) = result["actions"]
     assert (action["kind"], action["decision"], action["status"]) == ("scale", "allowed", "done")
     replicas = [pod for pod in fleet.pods.of_service("chat-70b") if pod.exists]
     assert 10 < len(replicas) <= fleet.spec.service("chat-70b").ceiling

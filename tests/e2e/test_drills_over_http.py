@@ -1,4 +1,4 @@
-"""Batches fed straight to the cycle and pages scraped over HTTP give the same incidents."""
+"""In-process pages and pages scraped over HTTP give the same incidents."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SCENARIOS = {
 
 
 class OverHttp:
-    """A served world: pages by the real scraper, events through the doors, in step with the cycle."""
+    """A world served over HTTP: pages by the real scraper, events by the HTTP endpoints, in step with the cycle."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -71,16 +71,16 @@ class OverHttp:
     def collect_now(self, at: datetime) -> Collected:
         self._on_loop(self._server.sync())
         listed = self._server.targets()
-        wanted = configured.targets_of(listed["cluster"], listed["targets"])
-        if wanted != self._collector.targets:
-            self._collector.set_targets(wanted)
+        targets = configured.targets_of(listed["cluster"], listed["targets"])
+        if targets != self._collector.targets:
+            self._collector.set_targets(targets)
         collected: Collected = self._on_loop(self._source.collect(at))
-        self.scrapes += sum(found.up is True for found in self._collector.health)
+        self.scrapes += sum(health.up is True for health in self._collector.health)
         self.events += len(collected.events)
         return collected
 
     async def close(self) -> None:
-        """Closed by ``shut``: the platform's loop is another one."""
+        """Closed by ``shut``, on its own loop."""
 
     def shut(self) -> None:
         self._on_loop(self._source.close())
@@ -111,8 +111,8 @@ def over_http(patched: pytest.MonkeyPatch) -> Iterator[list[OverHttp]]:
             source.shut()
 
 
-def seen(found: Run) -> list[Any]:
-    return [(one.opened_at, one.resolved_at, one.priority, one.hypotheses, one.paged_at) for one in found.incidents]
+def incidents_of(run: Run) -> list[Any]:
+    return [(i.opened_at, i.resolved_at, i.priority, i.hypotheses, i.paged_at) for i in run.incidents]
 
 
 @pytest.mark.slow
@@ -122,8 +122,8 @@ def test_pages_over_http_give_the_same_incidents(name: str, monkeypatch: pytest.
     in_process = runner.run(job)
     with over_http(monkeypatch) as sources:
         scraped = runner.run(job)
-    assert sources[0].scrapes > 30 * 25, "pages really came over the wire"
-    assert sources[0].events or name != "gpu-lost", "and a kernel log's line"
-    assert seen(scraped) == seen(in_process)
-    assert [one.entity for one in scraped.injected] == [one.entity for one in in_process.injected]
+    assert sources[0].scrapes > 30 * 25, "pages were scraped over HTTP"
+    assert sources[0].events or name != "gpu-lost", "and a kernel-log line"
+    assert incidents_of(scraped) == incidents_of(in_process)
+    assert [fault.entity for fault in scraped.injected] == [fault.entity for fault in in_process.injected]
     assert in_process.incidents or name == "exporter-down"

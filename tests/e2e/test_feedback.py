@@ -1,4 +1,4 @@
-"""From verdicts to a better rule on real databases: judged through the API, proposed, written and taken back."""
+"""Feedback on real databases: verdicts through the API; a rule proposed, applied and reverted."""
 
 import contextlib
 import json
@@ -38,55 +38,55 @@ MINUTE = timedelta(minutes=1)
 RULE = "kv-cache-full"
 KEYS = (SignalKey("engine_kv_cache_usage_ratio"), SignalKey("engine_requests_waiting"))
 REPLICAS = tuple(EntityRef("c", EntityKind.REPLICA, "llm", f"chat-{number}") for number in range(2))
-SPELLS, APART = 14, 40  # minutes
+OCCURRENCES, SPACING = 14, 40  # spacing in minutes
 RULES = "# ours\nversion: 1\nrules:\n  - name: ttft-p99-high  # our users wait\n    wait: 6m\n"
 
 
-def begins(number):
-    return T0 + (APART * number + 10) * MINUTE
+def start_of(number):
+    return T0 + (SPACING * number + 10) * MINUTE
 
 
 def values(at):
-    """Calm, but for plateaus of the first replica: every other one higher and longer."""
-    number, minute = divmod(int((at - T0) / MINUTE), APART)
+    """Normal values with plateaus of the first replica; every other one is higher and longer."""
+    number, minute = divmod(int((at - T0) / MINUTE), SPACING)
     useful = number % 2 == 0
-    full = number < SPELLS and 10 <= minute < (32 if useful else 26)
+    full = number < OCCURRENCES and 10 <= minute < (32 if useful else 26)
     return np.array([[(0.99 if useful else 0.96) if full else 0.4, 3.0 if full else 0.0], [0.4, 0.0]])
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def store_url(request, tmp_path_factory):
-    """A store with half a day of values, judged through the API; the tests of this file share it."""
-    with contextlib.ExitStack() as held:
+    """A store with half a day of values and verdicts through the API, shared by the tests of this file."""
+    with contextlib.ExitStack() as stack:
         if request.param == "sqlite":
             url = f"sqlite:///{tmp_path_factory.mktemp('judged')}/x.db"
         else:
-            url = held.enter_context(request.getfixturevalue("postgres_server").database())
+            url = stack.enter_context(request.getfixturevalue("postgres_server").database())
         fill(settings_file.Settings.model_validate({"store": {"url": url}, "collect": {"interval": "1m"}}))
         yield url
 
 
 def fill(settings):
-    end = T0 + (APART * SPELLS + 5) * MINUTE
+    end = T0 + (SPACING * OCCURRENCES + 5) * MINUTE
     with wiring_stores.stores(settings) as (state, metrics):
         at = T0
         while at <= end:
-            found = values(at)
-            status = np.full(found.shape, CellStatus.PRESENT, dtype=np.uint8)
-            metrics.write(at, [SampleBatch("x", at, EntityKind.REPLICA, KEYS, REPLICAS, found, status, 60.0)])
+            sampled = values(at)
+            status = np.full(sampled.shape, CellStatus.PRESENT, dtype=np.uint8)
+            metrics.write(at, [SampleBatch("x", at, EntityKind.REPLICA, KEYS, REPLICAS, sampled, status, 60.0)])
             at += MINUTE
         alerts = tuple(
             Alert(
                 f"{RULE}/{number}", RULE, Priority.P2, REPLICAS[0], AlertState.RESOLVED, AlertReason.CONDITION_GONE,
-                begins(number), begins(number), begins(number) + (24 if number % 2 == 0 else 18) * MINUTE,
+                start_of(number), start_of(number), start_of(number) + (24 if number % 2 == 0 else 18) * MINUTE,
             )
-            for number in range(SPELLS)
+            for number in range(OCCURRENCES)
         )  # fmt: skip
         state.commit(CycleCommit(CycleRecord("c", end, 0.1, 1, 1, 1, 1, 1, 1), alerts))
         token = ADMIN["Authorization"].split(" ", 1)[1]
-        given = ApiSettings(token=token, rules=wiring_detectors.rules(settings), interval=MINUTE)
-        http = Http(create_app(state, metrics, given, ApiExtras(clock=ManualClock(end))))
-        for number in range(SPELLS):
+        api_settings = ApiSettings(token=token, rules=wiring_detectors.rules(settings), interval=MINUTE)
+        http = Http(create_app(state, metrics, api_settings, ApiExtras(clock=ManualClock(end))))
+        for number in range(OCCURRENCES):
             body = {"verdict": "useful" if number % 2 == 0 else "not_useful"}
             done = http.post(f"/api/v1/alerts/{RULE}/{number}/feedback", json=body, headers=ADMIN)
             assert done.status_code == 200, done.text
@@ -97,8 +97,8 @@ def platform(store_url, tmp_path):
     """A configuration and a rules file of its own over that store."""
     rules = tmp_path / "rules.yaml"
     rules.write_text(RULES)
-    written = {"store": {"url": store_url}, "collect": {"interval": "1m"}, "rules": {"files": [str(rules)]}}
-    (tmp_path / "outrider.yaml").write_text(yaml.safe_dump(written))
+    document = {"store": {"url": store_url}, "collect": {"interval": "1m"}, "rules": {"files": [str(rules)]}}
+    (tmp_path / "outrider.yaml").write_text(yaml.safe_dump(document))
     return tmp_path
 
 
@@ -110,27 +110,27 @@ def outrider(platform, *arguments, code=0):
 def audited(platform):
     with wiring_stores.state_reader(settings_file.load(platform / "outrider.yaml")) as store:
         events = (AuditEvent.RULE_TUNED, AuditEvent.RULE_REVERTED)
-        own = str(platform / "rules.yaml")
-        return [one for one in store.audit() if one.event in events and one.detail["file"] == own]
+        file = str(platform / "rules.yaml")
+        return [record for record in store.audit() if record.event in events and record.detail["file"] == file]
 
 
 @pytest.mark.slow
-def test_a_rule_gets_better_and_can_be_put_back(platform):
+def test_a_tuned_rule_is_applied_and_reverted(platform):
     (row,) = outrider(platform, "precision")
-    assert (row["rule"], row["judged"], row["precision"]) == (RULE, SPELLS, 0.5)
+    assert (row["rule"], row["judged"], row["precision"]) == (RULE, OCCURRENCES, 0.5)
 
-    found = outrider(platform, "propose", RULE)
-    assert (found["reason"], found["judged"], found["unchecked"]) == ("better", SPELLS, [])
-    now, best = found["now"], found["proposed"]
+    proposal = outrider(platform, "propose", RULE)
+    assert (proposal["reason"], proposal["judged"], proposal["unchecked"]) == ("better", OCCURRENCES, [])
+    now, best = proposal["now"], proposal["proposed"]
     assert (now["kept_useful"], now["kept_useless"], now["threshold"]) == (7, 7, 0.95)
     assert (best["kept_useful"], best["dropped_useful"], best["dropped_useless"]) == (7, 0, 7)
     assert (best["threshold"], best["delay_most_seconds"]) == (0.961, 0.0)
     assert best["alerts_per_day"] == pytest.approx(now["alerts_per_day"] / 2)
-    assert 1.4 * found["days"] < 1.0, "a young store is not measured over days that it has not seen"
+    assert 1.4 * proposal["days"] < 1.0, "a new store is measured over its own history only"
 
     rules = platform / "rules.yaml"
     shown = outrider(platform, "apply", RULE)
-    assert (shown["applied"], rules.read_text()) == (False, RULES), "nothing is written without --yes"
+    assert (shown["applied"], rules.read_text()) == (False, RULES), "nothing is document without --yes"
     assert re.search(r"^\+    expr: 'last\(engine_kv_cache_usage_ratio\) > 0\.961 and", shown["diff"], re.MULTILINE)
     assert audited(platform) == []
 
@@ -146,29 +146,29 @@ def test_a_rule_gets_better_and_can_be_put_back(platform):
     assert record.detail["effect"] == "useful 7 kept 0 dropped, useless 7 dropped"
 
     again = outrider(platform, "propose", RULE, code=1)
-    assert again["reason"] == "not_reproduced", "what is dropped already is not dropped again"
+    assert again["reason"] == "not_reproduced", "dropped alerts are not dropped again"
 
     preview = outrider(platform, "revert", RULE)
     assert (preview["applied"], rules.read_text()) == (False, after)
     outrider(platform, "revert", RULE, "--yes")
     assert rules.read_text() == RULES
-    assert [one.event for one in audited(platform)] == [AuditEvent.RULE_REVERTED, AuditEvent.RULE_TUNED]
+    assert [record.event for record in audited(platform)] == [AuditEvent.RULE_REVERTED, AuditEvent.RULE_TUNED]
     refused = run("feedback", "revert", RULE, "--config", str(platform / "outrider.yaml"), "-o", "json", cwd=platform)
     assert (refused.returncode, "no change of rule" in refused.stdout) == (2, True)
 
 
-def test_values_kept_with_verdicts_outlive_the_raw_ones(platform):
+def test_values_stored_with_verdicts_outlive_raw_retention(platform):
     config = platform / "outrider.yaml"
-    written = yaml.safe_load(config.read_text())
-    written["store"]["retention"] = {"raw": "1h"}
-    config.write_text(yaml.safe_dump(written))
-    found = outrider(platform, "propose", RULE)
-    assert (found["reason"], found["unchecked"]) == ("better", [])
-    assert (found["proposed"]["threshold"], found["proposed"]["dropped_useless"]) == (0.961, 7)
-    assert found["days"] == pytest.approx(1 / 24, abs=0.01)
+    document = yaml.safe_load(config.read_text())
+    document["store"]["retention"] = {"raw": "1h"}
+    config.write_text(yaml.safe_dump(document))
+    proposal = outrider(platform, "propose", RULE)
+    assert (proposal["reason"], proposal["unchecked"]) == ("better", [])
+    assert (proposal["proposed"]["threshold"], proposal["proposed"]["dropped_useless"]) == (0.961, 7)
+    assert proposal["days"] == pytest.approx(1 / 24, abs=0.01)
 
 
-def test_a_file_that_was_changed_since_is_not_overwritten(platform):
+def test_a_changed_rules_file_is_not_overwritten(platform):
     rules = platform / "rules.yaml"
     outrider(platform, "apply", RULE, "--wait", "20m", "--yes")
     assert "wait: 20m" in rules.read_text()
@@ -189,12 +189,12 @@ def test_a_file_that_was_changed_since_is_not_overwritten(platform):
         (["propose", RULE, "--wait", "soon"], 2, "--wait"),
         (["propose", "engine-dead"], 1, "not evaluated on metric values"),
         (["propose", "ttft-p99-high"], 1, "0 occurrences have a verdict; a proposal needs 10"),
-        (["propose", RULE, "--since", rfc3339(begins(8))], 1, "6 occurrences have a verdict"),
+        (["propose", RULE, "--since", rfc3339(start_of(8))], 1, "6 occurrences have a verdict"),
         (["apply", RULE, "--threshold", "0.995"], 1, "drops enough"),
         (["revert", "ttft-p99-high"], 2, "no change of rule"),
     ],
 )
-def test_what_cannot_be_proposed_says_why(platform, arguments, code, message):
+def test_a_refused_proposal_has_a_reason(platform, arguments, code, message):
     command = ("feedback", *arguments, "--config", str(platform / "outrider.yaml"), "-o", "json")
     done = run(*command, cwd=platform)
     assert done.returncode == code, done.stderr
@@ -202,17 +202,17 @@ def test_what_cannot_be_proposed_says_why(platform, arguments, code, message):
     assert (platform / "rules.yaml").read_text() == RULES
 
 
-def test_without_a_rules_file_the_way_to_one_is_told(platform):
+def test_without_a_rules_file_the_error_has_a_hint(platform):
     config = platform / "outrider.yaml"
-    written = yaml.safe_load(config.read_text())
-    del written["rules"]
-    config.write_text(yaml.safe_dump(written))
+    document = yaml.safe_load(config.read_text())
+    del document["rules"]
+    config.write_text(yaml.safe_dump(document))
     done = run("feedback", "apply", RULE, "--config", str(config), "-o", "json", cwd=platform)
     assert done.returncode == 2
     assert "rules.files" in json.loads(done.stdout)["error"]["hint"]
 
 
-def test_the_table_speaks_both_languages(platform):
+def test_the_table_is_in_both_languages(platform):
     config = str(platform / "outrider.yaml")
     english = run("feedback", "propose", RULE, "--config", config, "-o", "table", cwd=platform).stdout
     assert "* threshold 0.961" in english

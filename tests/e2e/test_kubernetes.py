@@ -1,4 +1,4 @@
-"""A platform whose only source is a real Kubernetes API: topology, changes, starts and the audit, up to API and CLI."""
+"""A platform whose only source is a real Kubernetes API: topology, changes, start-ups and audit, in API and CLI."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def configuration(control_plane: Cluster, tmp_path: Path) -> Iterator[Path]:
     control_plane.delete("/api/v1/namespaces/e2e")
 
 
-def test_a_platform_that_reads_nothing_but_kubernetes(
+def test_a_platform_with_kubernetes_as_its_only_source(
     control_plane: Cluster, configuration: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = deployment(control_plane, "e2e", replicas=1)
@@ -77,63 +77,63 @@ def test_a_platform_that_reads_nothing_but_kubernetes(
         runner.run(whole())
         service = EntityRef("c", EntityKind.SERVICE, "e2e", "chat-70b")
         topology = platform.state.topology()
-        assert [one.name for one in topology.below(service, EntityKind.NODE)] != []
+        assert [node.name for node in topology.below(service, EntityKind.NODE)] != []
         events = platform.metrics.events(clock.now() - timedelta(hours=1), clock.now() + timedelta(minutes=1))
-        changes = [one for one in events if one.kind is EventKind.CHANGE]
-        # Times of the API count whole seconds: which of the two came first they do not tell.
-        assert {(one.code, one.entity) for one in changes} == {("scale", service), ("image", service)}
+        changes = [event for event in events if event.kind is EventKind.CHANGE]
+        # The API has times in whole seconds, which do not order the two changes.
+        assert {(change.code, change.entity) for change in changes} == {("scale", service), ("image", service)}
         ready = platform.metrics.latest(EntityKind.NODE)
-        assert "e1" in [one.name for one in ready.entities]
-        told = api(platform.state, platform.metrics, settings)
+        assert "e1" in [node.name for node in ready.entities]
+        documents = api(platform.state, platform.metrics, settings)
         runner.run(platform.close())
 
-    assert {(one["code"], one["actor"], one["actor_kind"]) for one in told["/changes"]["changes"]} == {
+    assert {(change["code"], change["actor"], change["actor_kind"]) for change in documents["/changes"]["changes"]} == {
         ("image", "argocd-controller", "system"),
         ("scale", "kubectl-scale", "person"),
     }
-    starts = {one["pod"]["name"]: one for one in told["/startups"]["startups"]}
+    starts = {start["pod"]["name"]: start for start in documents["/startups"]["startups"]}
     first = starts[pod["metadata"]["name"]]
     assert first["lead_time_seconds"] is not None
-    assert {"schedule"} <= {one["phase"] for one in first["phases"]}
-    assert told["/placements"]["placements"]
-    assert "readiness-missing" in {one["rule"] for one in told["/audit/workloads"]["findings"]}
+    assert {"schedule"} <= {phase["phase"] for phase in first["phases"]}
+    assert documents["/placements"]["placements"]
+    assert "readiness-missing" in {finding["rule"] for finding in documents["/audit/workloads"]["findings"]}
     ledger = factory.open_change_log(factory.urls_of(settings.store.url)[0])
     assert lead_time_quantile(ledger.startups()) is not None
     ledger.close()
 
     monkeypatch.setattr("sys.argv", ["outrider", "audit", "workloads", "--config", str(configuration), "-o", "json"])
     capsys.readouterr()
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exited:
         cli()
-    assert left.value.code == 1  # no readiness probe is grave
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert "readiness-missing" in {one["rule"] for one in found["findings"]}
+    assert exited.value.code == 1  # a missing readiness probe is severe
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert "readiness-missing" in {finding["rule"] for finding in result["findings"]}
 
 
 def api(state: Any, metrics: Any, settings: settings_file.Settings) -> dict[str, Any]:
-    """What the API tells of the same store."""
+    """Returns documents of the API for the same store."""
     ledger = factory.open_change_log(factory.urls_of(settings.store.url)[0])
     app = create_app(state, metrics, wiring_api.api_settings(settings), ApiExtras(ledger=ledger))
     transport = httpx.ASGITransport(app, client=("testclient", 1))
 
-    async def ask() -> dict[str, Any]:
+    async def request() -> dict[str, Any]:
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             paths = ("/changes", "/startups", "/placements", "/audit/workloads")
             return {path: (await client.get(f"/api/v1{path}")).json() for path in paths}
 
     try:
-        return asyncio.run(ask())
+        return asyncio.run(request())
     finally:
         ledger.close()
 
 
-def test_without_a_cluster_the_audit_says_what_is_missing(
+def test_the_audit_requires_a_cluster(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "outrider.yaml"
     file.write_text("cluster: c\n", encoding="utf-8")
     monkeypatch.setattr("sys.argv", ["outrider", "audit", "workloads", "--config", str(file)])
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exited:
         cli()
-    assert left.value.code == 2
+    assert exited.value.code == 2
     assert "no Kubernetes API is configured" in capsys.readouterr().out

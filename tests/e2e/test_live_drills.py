@@ -1,4 +1,4 @@
-"""Drills on a running platform: ordered through its API at the door of a fleet that is really served."""
+"""Drills on a running platform: injected through its API into a fleet served over HTTP."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class Running:
         return self.client.post(f"/api/v1{path}", json=body, headers=TOKEN)
 
     def drills(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.client.get("/api/v1/drills").json()
-        return found
+        document: dict[str, Any] = self.client.get("/api/v1/drills").json()
+        return document
 
 
 @contextlib.contextmanager
@@ -80,56 +80,56 @@ def running(request, tmp_path) -> Iterator[Running]:
         return asyncio.run_coroutine_threadsafe(work, loop).result(timeout=60)
 
     with contextlib.chdir(tmp_path):
-        watched = on_loop(demo.monitor(Fleet(default_spec(), seed=7, start=START), days=days))
-        settings = ApiSettings(token="secret", control_url=watched.server.base_url)
-        app = create_app(watched.platform.state, watched.platform.metrics, settings)
+        monitored = on_loop(demo.monitor(Fleet(default_spec(), seed=7, start=START), days=days))
+        settings = ApiSettings(token="secret", control_url=monitored.server.base_url)
+        app = create_app(monitored.platform.state, monitored.platform.metrics, settings)
         try:
             with served(app) as url, httpx.Client(base_url=url, timeout=30) as client:
-                yield Running(watched, client, loop)
+                yield Running(monitored, client, loop)
         finally:
-            on_loop(watched.close())
+            on_loop(monitored.close())
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
             loop.close()
 
 
 @pytest.mark.slow
-def test_a_drill_shows_the_truth_beside_what_was_found(running: Running) -> None:
+def test_a_drill_shows_ground_truth_and_findings(running: Running) -> None:
     running.step(2)
     assert running.drills()["possible"]
     assert len(running.drills()["known"]) >= 60
-    begun = running.post("/drills", {"fault": "engine-hung", "seconds": 600, "seed": 7}).json()
-    assert begun["fault"] == "engine-hung"
-    assert not begun["detected"]
+    started = running.post("/drills", {"fault": "engine-hung", "seconds": 600, "seed": 7}).json()
+    assert started["fault"] == "engine-hung"
+    assert not started["detected"]
     running.step(8)
-    (found,) = running.drills()["drills"]
-    assert found["entity"]["kind"] == "replica"
-    assert found["detected"]
-    assert found["suspected_cause"] == {"entity": found["entity"], "fault": "engine-hung"}
-    assert found["named_entity_correct"]
-    assert found["named_fault_correct"]
-    told = running.demo.platform.state.messages()
-    assert told
-    assert all(message.title.startswith("DRILL: ") and message.labels["drill"] == "drill" for message in told)
+    (drill,) = running.drills()["drills"]
+    assert drill["entity"]["kind"] == "replica"
+    assert drill["detected"]
+    assert drill["suspected_cause"] == {"entity": drill["entity"], "fault": "engine-hung"}
+    assert drill["named_entity_correct"]
+    assert drill["named_fault_correct"]
+    messages = running.demo.platform.state.messages()
+    assert messages
+    assert all(message.title.startswith("DRILL: ") and message.labels["drill"] == "drill" for message in messages)
     incident = running.client.get("/api/v1/incidents").json()["incidents"][0]
     assert "drill" not in incident["summary"].lower()
     assert incident["drill"] == "drill"
     assert running.client.get(f"/api/v1/incidents/{incident['id']}").json()["drill"] == "drill"
-    assert [one["drill"] for one in running.client.get("/api/v1/overview").json()["incidents"]] == ["drill"]
+    assert [incident["drill"] for incident in running.client.get("/api/v1/overview").json()["incidents"]] == ["drill"]
 
 
 @pytest.mark.slow
-def test_a_drill_that_is_ended_leaves_the_fleet_whole(running: Running) -> None:
-    begun = running.post("/drills", {"fault": "gpu-thermal-throttle", "seconds": 600}).json()
+def test_a_stopped_drill_restores_the_fleet(running: Running) -> None:
+    started = running.post("/drills", {"fault": "gpu-thermal-throttle", "seconds": 600}).json()
     running.step(2)
     fleet = running.demo.fleet
     assert fleet.injections
-    stopped = running.post(f"/drills/{begun['id']}/stop").json()
+    stopped = running.post(f"/drills/{started['id']}/stop").json()
     assert stopped["stopped"]
     running.step(1)
     assert not fleet.injections
     assert (fleet.effects.gpus.cooling_factor == 1.0).all()
-    again = running.post(f"/drills/{begun['id']}/stop")
+    again = running.post(f"/drills/{started['id']}/stop")
     assert again.status_code == 400
     assert "is over" in again.json()["error"]["message"]
     audited = [record.event for record in running.demo.platform.state.audit()]
@@ -140,7 +140,7 @@ def test_a_drill_that_is_ended_leaves_the_fleet_whole(running: Running) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("order", "status", "said"),
+    ("order", "status", "message"),
     [
         ({"fault": "gpu-lots"}, 400, "gpu-lots"),
         ({"fault": "gpu-lost", "entity": "GPU-nowhere"}, 400, "GPU-nowhere"),
@@ -148,22 +148,22 @@ def test_a_drill_that_is_ended_leaves_the_fleet_whole(running: Running) -> None:
         ({"fault": "gpu-lost", "sedes": 3}, 422, "sedes"),
     ],
 )
-def test_a_bad_order_is_refused_with_the_reason(
-    running: Running, order: dict[str, Any], status: int, said: str
+def test_a_bad_request_is_refused_with_a_reason(
+    running: Running, order: dict[str, Any], status: int, message: str
 ) -> None:
-    answer = running.post("/drills", order)
-    assert answer.status_code == status
-    assert said in answer.json()["error"]["message"]
+    response = running.post("/drills", order)
+    assert response.status_code == status
+    assert message in response.json()["error"]["message"]
     assert running.drills()["drills"] == []
 
 
-def test_breaking_something_needs_the_token(running: Running) -> None:
+def test_injecting_a_fault_needs_the_token(running: Running) -> None:
     assert running.client.post("/api/v1/drills", json={"fault": "gpu-lost"}).status_code == 401
     assert running.client.post("/api/v1/drills/any/stop").status_code == 401
     assert running.post("/drills/any/stop").status_code == 404
 
 
-def test_a_platform_without_a_simulated_fleet_breaks_nothing(running: Running) -> None:
+def test_a_platform_without_a_simulated_fleet_refuses_drills(running: Running) -> None:
     state, metrics = running.demo.platform.state, running.demo.platform.metrics
     with served(create_app(state, metrics, ApiSettings(token="secret"))) as url:
         assert httpx.get(f"{url}/api/v1/drills").json()["possible"] is False
@@ -174,7 +174,7 @@ def test_a_platform_without_a_simulated_fleet_breaks_nothing(running: Running) -
 
 
 def silent(_stage: str, _share: float) -> None:
-    """A progress bar that nobody looks at."""
+    """Ignores progress."""
 
 
 @pytest.mark.slow
@@ -207,8 +207,8 @@ def test_an_interrupted_drill_over_the_api_is_ended(running: Running) -> None:
             progress=silent,
             sleep=interrupted,
         )
-    (ordered,) = FaultControl(running.demo.server.base_url).listed()
-    assert not ordered["running"]
+    (fault,) = FaultControl(running.demo.server.base_url).listed()
+    assert not fault["running"]
     with pytest.raises(UnavailableError, match="no API responds"):
         remote_drill.Api("http://127.0.0.1:9", "secret").get("/overview")
 
@@ -225,12 +225,12 @@ def test_a_terminated_drill_over_the_api_is_ended(running: Running) -> None:
             progress=silent,
             sleep=lambda _: os.kill(os.getpid(), signal.SIGTERM),
         )
-    (ordered,) = FaultControl(running.demo.server.base_url).listed()
-    assert not ordered["running"]
+    (fault,) = FaultControl(running.demo.server.base_url).listed()
+    assert not fault["running"]
 
 
 @pytest.mark.slow
-def test_a_state_that_is_rightly_left_alone_is_a_passed_drill(running: Running) -> None:
+def test_a_negative_state_without_an_incident_passes(running: Running) -> None:
     running.step(2)
     result = remote_drill.drill(
         scenario_choice.find("engine-idle"),
@@ -243,28 +243,28 @@ def test_a_state_that_is_rightly_left_alone_is_a_passed_drill(running: Running) 
     assert result["passed"]
     assert result["negative"]
     assert (result["truth"]["fault"], result["truth"]["state"]) == (None, "engine-idle")
-    (found,) = running.drills()["drills"]
-    assert (found["negative"], found["detected"], found["passed"]) == (True, False, True)
+    (drill,) = running.drills()["drills"]
+    assert (drill["negative"], drill["detected"], drill["passed"]) == (True, False, True)
 
 
 @pytest.mark.slow
-def test_the_path_is_kept_as_it_is_when_the_drill_begins(running: Running) -> None:
+def test_the_path_is_stored_when_the_drill_starts(running: Running) -> None:
     running.step(2)
-    begun = running.post("/drills", {"fault": "gpu-lost", "seconds": 300}).json()
-    (kept,) = running.demo.platform.state.drills()
-    (told,) = FaultControl(running.demo.server.base_url).listed()
-    names = {entity.name for entity in kept.path}
-    assert {one["name"] for one in told["touches"]} <= names
-    assert len(names) > len(told["touches"])
-    assert running.client.get(f"/api/v1/drills/{begun['id']}").json()["fault"] == "gpu-lost"
+    started = running.post("/drills", {"fault": "gpu-lost", "seconds": 300}).json()
+    (stored,) = running.demo.platform.state.drills()
+    (fault,) = FaultControl(running.demo.server.base_url).listed()
+    names = {entity.name for entity in stored.path}
+    assert {entity["name"] for entity in fault["touches"]} <= names
+    assert len(names) > len(fault["touches"])
+    assert running.client.get(f"/api/v1/drills/{started['id']}").json()["fault"] == "gpu-lost"
 
 
-def test_the_fleets_door_refuses_what_is_no_number(running: Running) -> None:
-    door = running.demo.server.base_url + "/control/faults"
+def test_the_control_endpoint_refuses_invalid_numbers(running: Running) -> None:
+    endpoint = running.demo.server.base_url + "/control/faults"
     for seconds in ("Infinity", "NaN", "1e300"):
-        answer = httpx.post(door, content=f'{{"fault": "gpu-lost", "seconds": {seconds}}}')
-        assert answer.status_code == 400
-        assert "seconds" in answer.json()["error"]["message"]
+        response = httpx.post(endpoint, content=f'{{"fault": "gpu-lost", "seconds": {seconds}}}')
+        assert response.status_code == 400
+        assert "seconds" in response.json()["error"]["message"]
 
 
 SOON = GameDaySettings(name="now", faults=["engine-hung"], day="wed", hour=12, window="6m", lasts="2m", seed=1)  # type: ignore[arg-type]
@@ -272,7 +272,7 @@ SOON = GameDaySettings(name="now", faults=["engine-hung"], day="wed", hour=12, w
 
 @pytest.mark.slow
 @pytest.mark.parametrize("running", [SOON], indirect=True)
-def test_a_game_day_of_the_demo_is_known_to_nobody_before_it_begins(running: Running) -> None:
+def test_a_game_day_of_the_demo_is_hidden_until_it_starts(running: Running) -> None:
     opens = game_days.last_opening(SOON, START)
     moment, _ = game_days.draw_order(SOON, opens)
     assert opens == START < moment
@@ -286,7 +286,7 @@ def test_a_game_day_of_the_demo_is_known_to_nobody_before_it_begins(running: Run
     assert moment <= parse_rfc3339(drill["starts_at"]) <= moment + game_days.MAX_DELAY
 
 
-def test_a_game_day_that_has_not_begun_is_shown_to_nobody(running: Running) -> None:
+def test_a_future_game_day_is_hidden(running: Running) -> None:
     running.step()
     entity = EntityRef("c", EntityKind.NODE, None, "node-1")
     later = running.demo.fleet.now + timedelta(minutes=5)

@@ -1,4 +1,4 @@
-"""Real senders push to a running ``outrider serve``: what they measured is found in its store."""
+"""Real senders push to a running ``outrider serve``; their values are in its store."""
 
 import json
 import os
@@ -24,22 +24,22 @@ from opentelemetry.sdk.resources import Resource
 
 ROOT = Path(__file__).parents[2]
 BINARY = shutil.which("prometheus")
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 
 def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
 
 
-def until(ask, what):
-    deadline = time.monotonic() + PATIENCE
+def until(read, condition):
+    deadline = time.monotonic() + TIMEOUT
     while time.monotonic() < deadline:
-        if (found := ask()) is not None:
-            return found
+        if (value := read()) is not None:
+            return value
         time.sleep(0.2)
-    pytest.fail(f"waited {PATIENCE:.0f} s in vain until {what}")
+    pytest.fail(f"waited {TIMEOUT:.0f} s in vain until {condition}")
 
 
 class Platform:
@@ -75,9 +75,9 @@ class Platform:
         return {"Authorization": f"Bearer {self.token_file.read_text().strip()}"}
 
     def newest(self, signal_name, entity):
-        """The newest value of a signal of an entity, None while there is none."""
-        answer = httpx.get(f"{self.url}/api/v1/signals/{signal_name}/series", params={"step": "1s"}, timeout=10)
-        for series in answer.json().get("series", []):
+        """Returns the newest value of a signal of an entity, or None."""
+        response = httpx.get(f"{self.url}/api/v1/signals/{signal_name}/series", params={"step": "1s"}, timeout=10)
+        for series in response.json().get("series", []):
             if series["entity"]["name"] == entity:
                 return next((value for value in reversed(series["values"]) if value is not None), None)
         return None
@@ -89,15 +89,15 @@ class Platform:
 
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory):
-    made = Platform(tmp_path_factory.mktemp("pushed"))
-    until(made.ready, "the platform is ready")
-    yield made
-    made.stop()
+    running = Platform(tmp_path_factory.mktemp("pushed"))
+    until(running.ready, "the platform is ready")
+    yield running
+    running.stop()
 
 
 @contextmanager
 def engine_page():
-    """A page of an engine whose counters grow by 50 a scrape."""
+    """An engine page whose token counter grows by 50 per scrape."""
 
     class Page(BaseHTTPRequestHandler):
         scrapes = 0
@@ -135,7 +135,7 @@ def engine_page():
 @pytest.mark.slow
 @pytest.mark.live
 @pytest.mark.skipif(BINARY is None, reason="missing: prometheus (Debian package of that name)")
-def test_a_real_prometheus_writes_remotely_and_its_values_are_in_our_store(platform, tmp_path):
+def test_values_of_prometheus_remote_write_are_stored(platform, tmp_path):
     with engine_page() as target_port:
         config = {
             "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "external_labels": {"prometheus_replica": "a"}},
@@ -165,18 +165,16 @@ def test_a_real_prometheus_writes_remotely_and_its_values_are_in_our_store(platf
         )  # fmt: skip
         try:
             name = f"127.0.0.1:{target_port}"
-            tokens = until(
-                lambda: platform.newest("engine_generation_tokens_total", name), "its counter is in our store"
-            )
+            tokens = until(lambda: platform.newest("engine_generation_tokens_total", name), "its counter is stored")
             assert tokens % 50 == 0
             assert tokens > 0
             assert platform.newest("engine_requests_running", name) == 7
-            ttft = until(lambda: platform.newest("engine_ttft_seconds", name), "its histogram is in our store")
+            ttft = until(lambda: platform.newest("engine_ttft_seconds", name), "its histogram is stored")
             assert ttft > 0
             assert until(lambda: platform.newest("svc_ready_backends", "chat"), "its service is rolled up") == 1
             failed = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=10).text
             line = next(
-                one for one in failed.splitlines() if one.startswith("prometheus_remote_storage_samples_failed")
+                row for row in failed.splitlines() if row.startswith("prometheus_remote_storage_samples_failed")
             )
             assert line.endswith(" 0")
         finally:
@@ -186,7 +184,7 @@ def test_a_real_prometheus_writes_remotely_and_its_values_are_in_our_store(platf
 
 @pytest.mark.slow
 @pytest.mark.parametrize("temporality", ["cumulative", "delta"])
-def test_the_opentelemetry_sdk_exports_and_its_values_are_in_our_store(platform, temporality):
+def test_values_of_the_opentelemetry_sdk_are_stored(platform, temporality):
     from opentelemetry.sdk.metrics import Counter, Histogram
 
     kind = AggregationTemporality.DELTA if temporality == "delta" else AggregationTemporality.CUMULATIVE
@@ -213,23 +211,23 @@ def test_the_opentelemetry_sdk_exports_and_its_values_are_in_our_store(platform,
         return platform.newest("svc_output_invalid_ratio", service)
 
     try:
-        assert until(ratio, "the ratio of its counters is in our store") == pytest.approx(0.25)
+        assert until(ratio, "the ratio of its counters is stored") == pytest.approx(0.25)
         assert platform.newest("svc_kpi_value", service) == 12.5
     finally:
         provider.shutdown()
 
 
-def test_a_kpi_is_posted_and_read_back_and_wrong_ones_are_named(platform):
+def test_a_posted_kpi_is_stored_and_an_invalid_one_is_reported(platform):
     body = [{"name": "orders", "service": "shop", "value": 42}, {"name": "orders", "service": "shop", "value": "many"}]
-    answer = httpx.post(f"{platform.url}/api/v1/kpis", json=body, headers=platform.headers, timeout=10)
-    assert answer.status_code == 207
-    assert [one["index"] for one in answer.json()["refused"]] == [1]
-    assert until(lambda: platform.newest("kpi_orders", "shop"), "the KPI is in our store") == 42
+    response = httpx.post(f"{platform.url}/api/v1/kpis", json=body, headers=platform.headers, timeout=10)
+    assert response.status_code == 207
+    assert [entry["index"] for entry in response.json()["refused"]] == [1]
+    assert until(lambda: platform.newest("kpi_orders", "shop"), "the KPI is stored") == 42
     assert platform.newest("svc_kpi_value", "shop") == 42
 
 
 @pytest.mark.slow
-def test_our_own_page_tells_what_came(platform):
+def test_own_metrics_count_received_requests(platform):
     page = httpx.get(f"{platform.url}/metrics", timeout=10).text
     assert 'outrider_received_requests_total{door="kpi",outcome="taken"}' in page
     assert "outrider_received_waiting_bytes" in page

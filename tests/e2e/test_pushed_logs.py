@@ -1,4 +1,4 @@
-"""Logs from the official OpenTelemetry exporter, over a real socket, into the ledger."""
+"""Logs from the official OpenTelemetry exporter, over a real socket, in the change log."""
 
 from __future__ import annotations
 
@@ -46,14 +46,16 @@ def url(ledger: MemoryChangeLog) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("compression", [Compression.NoCompression, Compression.Gzip])
-def test_the_official_exporter_is_understood(url: str, ledger: MemoryChangeLog, compression: Compression) -> None:
+def test_logs_of_the_official_exporter_are_received(
+    url: str, ledger: MemoryChangeLog, compression: Compression
+) -> None:
     exporter = OTLPLogExporter(url, headers={"Authorization": "Bearer secret"}, compression=compression)
     provider = LoggerProvider(resource=Resource(ABOUT))
     provider.add_log_record_processor(SimpleLogRecordProcessor(exporter))
     now = SystemClock().now()
     stamp = int(now.timestamp() * 1e9)
-    for said in ("INFO all is well", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.25 GiB."):
-        provider.get_logger("vllm").emit(LogRecord(timestamp=stamp, body=said))
+    for line in ("INFO all is well", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.25 GiB."):
+        provider.get_logger("vllm").emit(LogRecord(timestamp=stamp, body=line))
     provider.shutdown()
     ((_, event),) = ledger.posted(0, now - timedelta(minutes=1))
     assert (event.code, event.source, event.attributes["asked"]) == ("cuda_oom", "otlp_logs", "1.25 GiB")

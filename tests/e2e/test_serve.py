@@ -1,4 +1,4 @@
-"""``outrider serve`` as people run it: real processes, real ports, a real store; killed, asked to end, asked twice.
+"""``outrider serve`` end to end: real processes, ports and store; a killed engine, a second engine, SIGTERM.
 
 The tests of this file share one platform and run in their order; the last one ends it.
 """
@@ -31,43 +31,43 @@ from simulator.servers import http
 from simulator.spec.fleets import PoolSpec, default_spec
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 60.0
+TIMEOUT = 60.0
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
 
 
 def free_ports(count):
-    with contextlib.ExitStack() as held:
-        found = [held.enter_context(socket.socket()) for _ in range(count)]
-        for one in found:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in found]
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
 
 
-def until(ask, what):
-    """Ask again and again until the answer is truthy; the answer."""
-    deadline = time.monotonic() + PATIENCE
+def until(read, condition):
+    """Calls ``read`` until its result is truthy. Returns the result."""
+    deadline = time.monotonic() + TIMEOUT
     while time.monotonic() < deadline:
-        if found := ask():
-            return found
+        if result := read():
+            return result
         time.sleep(0.1)
-    pytest.fail(f"waited {PATIENCE:.0f} s in vain until {what}")
+    pytest.fail(f"waited {TIMEOUT:.0f} s in vain until {condition}")
 
 
 def children_of(pid):
-    """The processes started by one, by what the kernel says."""
-    found = {}
+    """Returns the command lines of the child processes by pid."""
+    children = {}
     for folder in Path("/proc").iterdir():
         if not folder.name.isdecimal():
             continue
         with contextlib.suppress(OSError):
             parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
             if parent == pid:
-                found[int(folder.name)] = (folder / "cmdline").read_text()
-    return found
+                children[int(folder.name)] = (folder / "cmdline").read_text()
+    return children
 
 
 class LiveFleet:
-    """Two replicas on one node whose time follows the clock, served from a thread of their own."""
+    """Two replicas on one node in real time, served from its own thread."""
 
     def __init__(self) -> None:
         spec = default_spec()
@@ -96,7 +96,7 @@ class LiveFleet:
 
 @dataclass
 class Platform:
-    """A running ``outrider serve`` and what it watches."""
+    """A running ``outrider serve`` and its fleet."""
 
     process: subprocess.Popen
     live: LiveFleet
@@ -114,39 +114,39 @@ class Platform:
 
     @property
     def engine(self):
-        """The process of the engine, as its lock says."""
+        """Process id of the engine, from its lock file."""
         return int((self.config.parent / "store" / "outrider.engine.lock").read_text() or 0)
 
     def get(self, path, url=None):
-        """The answer, None when nobody answers."""
+        """Returns the response, None without one."""
         with contextlib.suppress(httpx.TransportError):
             return httpx.get((url or self.api) + path, timeout=10)
         return None
 
     def ok(self, path, url=None):
-        answer = self.get(path, url)
-        return answer if answer is not None and answer.status_code == 200 else None
+        response = self.get(path, url)
+        return response if response is not None and response.status_code == 200 else None
 
     def post(self, path, token=None):
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         return httpx.post(f"{self.api}/api/v1{path}", headers=headers, timeout=10)
 
     def run(self, *arguments):
-        """One ``outrider ARGUMENTS`` in a process of its own."""
+        """Runs ``outrider ARGUMENTS`` in its own process."""
         command = [sys.executable, "-m", "service.cli", *arguments, "--config", str(self.config), "-o", "json"]
         return subprocess.run(
             command, cwd=self.config.parent, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False
         )
 
-    def read(self, ask):
+    def read(self, query):
         with wiring_stores.state_reader(self.settings) as store:
-            return ask(store)
+            return query(store)
 
     def firing(self):
         return self.read(lambda store: store.alerts(states=[AlertState.FIRING]))
 
     def cycles(self):
-        """Ids of every cycle, newest first."""
+        """Returns the ids of all cycles, newest first."""
         return [cycle.id for cycle in self.read(lambda store: store.cycles(limit=10_000))]
 
 
@@ -155,7 +155,7 @@ def platform(tmp_path_factory):
     folder = tmp_path_factory.mktemp("serve")
     api_port, dashboard_port = free_ports(2)
     live = LiveFleet()
-    written = {
+    document = {
         "cluster": live.listed["cluster"],
         "store": {"url": f"sqlite:///{folder}/store/outrider.db"},
         "collect": {"interval": "1s", "targets": live.listed["targets"]},
@@ -163,7 +163,7 @@ def platform(tmp_path_factory):
         "dashboard": {"port": dashboard_port},
     }
     config = folder / "outrider.yaml"
-    config.write_text(yaml.safe_dump(written))
+    config.write_text(yaml.safe_dump(document))
     command = [sys.executable, "-m", "service.cli", "serve", "--config", str(config)]
     with (folder / "serve.log").open("wb") as log:
         process = subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, stdout=log, stderr=log)
@@ -177,8 +177,8 @@ def platform(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_it_gets_ready(platform):
-    until(lambda: platform.ok("/-/ready"), "/-/ready answers 200")
+def test_serve_becomes_ready(platform):
+    until(lambda: platform.ok("/-/ready"), "/-/ready returns 200")
     assert platform.ok("/-/healthy")
 
 
@@ -186,19 +186,19 @@ def test_the_overview_shows_the_targets_up(platform):
     expected = len(platform.live.listed["targets"])
 
     def all_up():
-        found = platform.ok("/api/v1/overview").json()["monitoring"]
-        return found["targets"] == found["targets_up"] == expected and found["fresh"]
+        monitoring = platform.ok("/api/v1/overview").json()["monitoring"]
+        return monitoring["targets"] == monitoring["targets_up"] == expected and monitoring["fresh"]
 
     until(all_up, f"all {expected} targets are up")
 
 
-def test_the_api_describes_itself_and_its_own_state(platform):
-    described = platform.ok("/api/v1/openapi.json").json()
-    assert "/api/v1/overview" in described["paths"]
+def test_the_api_has_an_openapi_document_and_metrics(platform):
+    document = platform.ok("/api/v1/openapi.json").json()
+    assert "/api/v1/overview" in document["paths"]
     assert "outrider_" in platform.ok("/metrics").text
 
 
-def test_the_dashboard_answers(platform):
+def test_the_dashboard_responds(platform):
     url = f"http://127.0.0.1:{platform.settings.dashboard.port}"
     until(lambda: platform.ok("/_stcore/health", url), "Streamlit is healthy")
 
@@ -227,16 +227,16 @@ def test_a_second_engine_on_the_store_is_refused(platform):
 
 
 @pytest.mark.slow
-def test_a_dead_engine_is_told_and_acknowledged_by_its_alert(platform):
+def test_a_dead_engine_alerts_and_is_acknowledged(platform):
     inject(platform.live.fleet, "engine-dead", "chat-70b-1", duration=timedelta(minutes=30))
-    until(lambda: [one for one in platform.firing() if one.fault == "engine-dead"], "engine-dead fires")
-    (alert,) = [one for one in platform.firing() if one.fault == "engine-dead"]
+    until(lambda: [alert for alert in platform.firing() if alert.fault == "engine-dead"], "engine-dead fires")
+    (alert,) = [alert for alert in platform.firing() if alert.fault == "engine-dead"]
     assert alert.entity.name == "chat-70b-1"
     done = platform.run("alerts", "ack", alert.fingerprint)
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    assert said["id"] == alert.incident
-    assert said["acknowledged_at"] is not None
+    incident = json.loads(done.stdout)
+    assert incident["id"] == alert.incident
+    assert incident["acknowledged_at"] is not None
     done = platform.run("alerts", "silence", "--rule", "engine-dead", "--for", "30m", "--comment", "a test")
     assert done.returncode == 0, done.stderr
     (silence,) = platform.read(lambda store: store.silences(SystemClock().now()))
@@ -244,9 +244,9 @@ def test_a_dead_engine_is_told_and_acknowledged_by_its_alert(platform):
 
 
 @pytest.mark.slow
-def test_a_killed_engine_is_started_again_and_loses_nothing(platform):
-    (alert,) = [one for one in platform.firing() if one.fault == "engine-dead"]
-    incidents = [one.id for one in platform.read(lambda store: store.incidents())]
+def test_a_killed_engine_is_restarted_without_loss(platform):
+    (alert,) = [alert for alert in platform.firing() if alert.fault == "engine-dead"]
+    incidents = [incident.id for incident in platform.read(lambda store: store.incidents())]
     before, killed = platform.cycles(), platform.engine
     assert killed in children_of(platform.process.pid)
     os.kill(killed, signal.SIGKILL)
@@ -254,9 +254,9 @@ def test_a_killed_engine_is_started_again_and_loses_nothing(platform):
     assert platform.engine in children_of(platform.process.pid)
     until(lambda: len(set(platform.cycles()) - set(before)) >= 5, "five more cycles have run")
     assert set(before) <= set(platform.cycles())
-    (after,) = [one for one in platform.firing() if one.fault == "engine-dead"]
+    (after,) = [alert for alert in platform.firing() if alert.fault == "engine-dead"]
     assert (after.fingerprint, after.starts_at, after.incident) == (alert.fingerprint, alert.starts_at, alert.incident)
-    assert [one.id for one in platform.read(lambda store: store.incidents())] == incidents
+    assert [incident.id for incident in platform.read(lambda store: store.incidents())] == incidents
     assert platform.read(lambda store: store.incident(alert.incident)).acknowledged_at is not None
     until(lambda: platform.ok("/-/ready"), "the API is ready again")
 
@@ -272,4 +272,4 @@ def test_sigterm_ends_everything(platform):
         assert not Path(f"/proc/{child}").exists()
     assert last in children
     assert platform.get("/-/healthy") is None
-    assert platform.read(lambda store: store.cycles(limit=1)), "and what was written can be read"
+    assert platform.read(lambda store: store.cycles(limit=1)), "stored cycles can be read"

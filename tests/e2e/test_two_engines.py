@@ -1,4 +1,4 @@
-"""Two engines on one PostgreSQL: one works, one stands by; a killed one is replaced, an absent server survived.
+"""Two engines on one PostgreSQL: a leader and a stand-by; failover, and an outage of the server.
 
 The tests of this file share both engines and run in their order.
 """
@@ -25,7 +25,7 @@ from service.wiring import stores as wiring_stores
 from tests.support import postgres
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 60.0
+TIMEOUT = 60.0
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
 SECOND = timedelta(seconds=1)
 
@@ -36,7 +36,7 @@ class Engine:
     process: subprocess.Popen[bytes]
     log: Path
 
-    def says(self, word: str) -> bool:
+    def has_logged(self, word: str) -> bool:
         return word in self.log.read_text()
 
     def has_cycled(self) -> bool:
@@ -60,16 +60,16 @@ class Scene:
 
     def cycles(self) -> list[str]:
         with wiring_stores.state_reader(self.settings) as state:
-            return [one.id for one in state.cycles(limit=10_000)]
+            return [cycle.id for cycle in state.cycles(limit=10_000)]
 
 
-def until(ask: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
+def until(check: Callable[[], object], condition: str) -> None:
+    deadline = time.monotonic() + TIMEOUT
     while time.monotonic() < deadline:
-        if ask():
+        if check():
             return
         time.sleep(0.1)
-    pytest.fail(f"waited {PATIENCE:.0f} s in vain until {what}")
+    pytest.fail(f"waited {TIMEOUT:.0f} s in vain until {condition}")
 
 
 @pytest.fixture(scope="module")
@@ -81,13 +81,13 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
                 "name": "gone", "adapter": "dcgm", "url": "http://127.0.0.1:1/metrics",
                 "entity": {"kind": "node", "name": "node-1"},
             }  # fmt: skip
-            written = {"store": {"url": url}, "collect": {"interval": "1s", "targets": [target]}}
-            (folder / "outrider.yaml").write_text(yaml.safe_dump(written))
-            found = Scene(folder, settings_file.load(folder / "outrider.yaml"), server, [])
+            document = {"store": {"url": url}, "collect": {"interval": "1s", "targets": [target]}}
+            (folder / "outrider.yaml").write_text(yaml.safe_dump(document))
+            scene = Scene(folder, settings_file.load(folder / "outrider.yaml"), server, [])
             try:
-                yield found
+                yield scene
             finally:
-                for engine in found.engines:
+                for engine in scene.engines:
                     engine.process.kill()
                     engine.process.wait()
     except postgres.MissingError as error:
@@ -95,48 +95,48 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 
 
 @pytest.mark.slow
-def test_the_second_one_stands_by_and_says_for_whom(scene: Scene) -> None:
+def test_the_second_engine_stands_by_and_logs_the_leader(scene: Scene) -> None:
     first = scene.start("first")
-    until(lambda: first.says("engine_started"), "the first engine works")
+    until(lambda: first.has_logged("engine_started"), "the first engine works")
     second = scene.start("second")
-    until(lambda: second.says("standing_by"), "the second one stands by")
-    assert second.says("another engine (session")
+    until(lambda: second.has_logged("standing_by"), "the second one stands by")
+    assert second.has_logged("another engine (session")
     until(lambda: len(scene.cycles()) >= 3, "three cycles have run")
-    assert not second.says("engine_started")
+    assert not second.has_logged("engine_started")
 
 
 @pytest.mark.slow
-def test_an_absent_server_costs_no_values(scene: Scene) -> None:
-    began = datetime.now(UTC)
+def test_an_outage_of_the_server_loses_no_values(scene: Scene) -> None:
+    start = datetime.now(UTC)
     scene.server.stop("immediate")
     time.sleep(6)
-    back = datetime.now(UTC)
+    end = datetime.now(UTC)
     scene.server.start()
-    until(lambda: scene.engines[0].says("leadership_regained"), "the same engine leads again")
+    until(lambda: scene.engines[0].has_logged("leadership_regained"), "the same engine leads again")
     before = len(scene.cycles())
     until(lambda: len(scene.cycles()) >= before + 3, "cycles run again")
     assert scene.engines[0].process.poll() is None
-    assert not scene.engines[1].says("engine_started")
+    assert not scene.engines[1].has_logged("engine_started")
     with wiring_stores.stores(scene.settings) as (_, metrics):
-        window = metrics.read_windows(EntityKind.NODE, [SignalKey("target_up")], began, back, SECOND)
-    seen = (window.values[0, :, 0] == 0.0).sum()
-    assert seen >= 4, "the cycles of the outage were kept and written later"
+        window = metrics.read_windows(EntityKind.NODE, [SignalKey("target_up")], start, end, SECOND)
+    down = (window.values[0, :, 0] == 0.0).sum()
+    assert down >= 4, "cycles of the outage were buffered and written later"
     assert not list((scene.folder / ".outrider" / "spool").glob("*.cycle"))
 
 
 @pytest.mark.slow
-def test_a_killed_engine_is_replaced_by_the_one_that_stands_by(scene: Scene) -> None:
+def test_the_stand_by_replaces_a_killed_engine(scene: Scene) -> None:
     first, second = scene.engines
     first.process.send_signal(signal.SIGKILL)
     first.process.wait()
-    until(lambda: second.says("took_over"), "the second one took over")
+    until(lambda: second.has_logged("took_over"), "the second one took over")
     before = len(scene.cycles())
     until(lambda: len(scene.cycles()) >= before + 3, "cycles run again")
     assert second.process.poll() is None
 
 
 @pytest.mark.slow
-def test_where_it_may_not_stand_by_it_refuses(scene: Scene) -> None:
+def test_without_stand_by_a_second_engine_refuses_to_start(scene: Scene) -> None:
     written = yaml.safe_load((scene.folder / "outrider.yaml").read_text())
     written["store"]["stand_by"] = False
     config = scene.folder / "strict.yaml"

@@ -115,10 +115,10 @@ class State:
     newest_plan: Plan = field(default_factory=Plan)
     graph: Topology = field(default_factory=Topology)
     trail: tuple[AuditRecord, ...] = ()
-    said: tuple[Feedback, ...] = ()
+    ratings: tuple[Feedback, ...] = ()
 
     def feedback(self, *, since=None, limit=1000):
-        return self.said
+        return self.ratings
 
     def incidents(self, *, open_only=False, since=None, limit=1000):
         return self.all_incidents
@@ -316,7 +316,7 @@ def _decisions() -> dict[str, tuple]:
         "all_alerts": (alert,),
         "all_actions": tuple(reversed(actions)),
         "sent": (page,),
-        "said": (
+        "ratings": (
             judged(alert, Usefulness.WRONG_CAUSE, by="ann", at=opened + timedelta(hours=1)),
             judged(replace(alert, starts_at=opened - timedelta(days=9)), Usefulness.NOT_USEFUL, by="ann", at=opened),
         ),

@@ -24,7 +24,7 @@ def _planned(fleet, minutes, current, target, number):
 
 @pytest.fixture
 def shadowed(fleet):
-    """An hour without change, an hour with two more wanted, half an hour with three fewer."""
+    """An hour without change, an hour with a target of +2, half an hour with -3 replicas."""
     wanted = [(0, 8, 8)] * 6 + [(0, 8, 10)] * 6 + [(0, 10, 7)] * 3 + [(0, 7, 7)]
     plans = [_planned(fleet, 10 * number, now, want, number) for number, (_, now, want) in enumerate(wanted)]
     other = AuditRecord(MONDAY, AuditEvent.CONFIG_LOADED, "c", "started", id=99)
@@ -37,7 +37,7 @@ def _rows(model, section, table):
     return next(one for one in result["tables"] if one["id"] == table)["rows"]
 
 
-def test_what_the_plan_would_have_done_is_added_up(shadowed):
+def test_replica_hours_of_the_plan_are_summed(shadowed):
     model = report.capacity(shadowed.state, shadowed.metrics, shadowed.week, shadowed.now)
     (sums,) = _rows(model, "shadow", "shadow_sums")
     assert (sums["outs"], sums["ins"]) == (1, 1)

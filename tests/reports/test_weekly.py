@@ -24,7 +24,7 @@ def _table(model, section, table):
     return next(each["rows"] for each in result["tables"] if each["id"] == table)
 
 
-def test_availability_counts_the_minutes_of_the_outage_and_keeps_unknown_ones_apart(fleet):
+def test_availability_counts_outage_minutes_and_excludes_unknown_ones(fleet):
     rows = {row["service"]: row for row in _table(_report(fleet), "promise", "promise")}
     chat, embed = rows[fleet.chat.key], rows[fleet.embed.key]
     assert chat["availability"] == pytest.approx(1 - 30 / 10080)
@@ -33,7 +33,7 @@ def test_availability_counts_the_minutes_of_the_outage_and_keeps_unknown_ones_ap
     assert embed["unknown"] == pytest.approx(600 / 10080)
 
 
-def test_attainment_is_a_range_where_the_limit_lies_inside_a_bucket(fleet):
+def test_attainment_is_a_range_if_the_limit_is_inside_a_bucket(fleet):
     model = _report(fleet)
     cell = next(each.cell for each in model.headlines if each.measure == "sla_attainment")
     assert cell.text == "90.00 % to 98.00 %"
@@ -70,7 +70,7 @@ def test_gpu_hours_are_allocated_idle_and_lost(fleet):
     assert rows["tokens_per_watt_hour"] == pytest.approx(tokens / (6 * 168 * 400))
 
 
-def test_capacity_carries_the_plan_and_its_reason(fleet):
+def test_capacity_has_the_plan_and_its_reason(fleet):
     chat, embed = _table(_report(fleet), "capacity", "capacity")
     assert (chat["now"], chat["need"], chat["gpus"], chat["growth"]) == (2, 3, 6, 0.23)
     assert chat["need_at"] == "2026-05-11T09:00:00Z"
@@ -119,7 +119,7 @@ class _Balanced(HTMLParser):
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_html_is_whole_and_self_contained(fleet, language):
+def test_html_is_complete_and_self_contained(fleet, language):
     page = render(_report(fleet, language), "html")
     parser = _Balanced()
     parser.feed(page)
@@ -130,7 +130,7 @@ def test_html_is_whole_and_self_contained(fleet, language):
     assert "<script" not in page
 
 
-def test_every_chart_is_a_picture_with_a_title_and_a_text(fleet):
+def test_every_chart_has_a_title_and_a_text(fleet):
     page = render(_report(fleet), "html")
     pictures = page.split("<svg ")[1:]
     assert len(pictures) == 4
@@ -141,14 +141,14 @@ def test_every_chart_is_a_picture_with_a_title_and_a_text(fleet):
         assert all(root.find(tag).text for tag in ("title", "desc"))
 
 
-def test_no_figure_is_printed_as_a_percentage_it_is_not():
+def test_percentages_are_never_rounded_to_100():
     from reports.document.words import percent
 
     assert percent(0.99999) == "99.99 %"
     assert percent(1.0) == "100.00 %"
 
 
-def test_names_cannot_break_out_of_the_page(fleet):
+def test_names_are_escaped(fleet):
     from dataclasses import replace
 
     evil = "<script>alert(1)</script>|x"
@@ -175,7 +175,7 @@ def test_json_has_no_nan_and_names_every_column(fleet):
     }
 
 
-def test_both_languages_have_every_text_with_the_same_places():
+def test_both_languages_have_the_same_texts_and_placeholders():
     from string import Formatter
 
     english, chinese = ({k: v for k, v in texts(lang).items() if k.startswith("reports.")} for lang in ("en", "zh"))
@@ -188,7 +188,7 @@ def test_both_languages_have_every_text_with_the_same_places():
         assert f"reports.measure_{measure.name}_formula" in english
 
 
-def test_no_key_is_printed_instead_of_its_text(fleet):
+def test_no_text_key_is_printed(fleet):
     for language in ("en", "zh"):
         assert "reports." not in render(_report(fleet, language), "html")
 
@@ -199,7 +199,7 @@ def test_an_invalid_week_is_refused(nothing, week):
         weekly(nothing.state, nothing.metrics, week, nothing.now)
 
 
-def test_a_week_to_come_is_refused(nothing):
+def test_a_future_week_is_refused(nothing):
     with pytest.raises(UsageError, match="has not begun"):
         weekly(nothing.state, nothing.metrics, "2026-W40", nothing.now)
 

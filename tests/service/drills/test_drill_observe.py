@@ -1,4 +1,4 @@
-"""What a drill reads from a platform's decisions: which incident an alert was folded into, and who was called."""
+"""Observation of a platform's decisions in a drill: the incident of an alert, pages and notifications."""
 
 from __future__ import annotations
 
@@ -53,28 +53,28 @@ def incident(name: str, opened: float, resolved: float | None, *alerts: Alert) -
         opened_at=at(opened),
         hypotheses=(),
         rejected=(),
-        alerts=tuple(one.fingerprint for one in alerts),
+        alerts=tuple(alert.fingerprint for alert in alerts),
         timeline=(),
         updated_at=at(opened),
         resolved_at=None if resolved is None else at(resolved),
     )
 
 
-def test_each_spell_of_an_alert_lies_in_the_incident_of_its_time():
+def test_each_period_of_an_alert_belongs_to_the_incident_of_its_time():
     first, second = alert(1, 4), alert(10, 14)
-    held = [incident("later", 11, None, second), incident("earlier", 2, 5, first)]
-    found = observation.Observer().fired([first, second], held)
-    assert found == (FiredAlert(CHAT, at(1), "earlier"), FiredAlert(CHAT, at(10), "later"))
+    incidents = [incident("later", 11, None, second), incident("earlier", 2, 5, first)]
+    fired = observation.Observer().fired([first, second], incidents)
+    assert fired == (FiredAlert(CHAT, at(1), "earlier"), FiredAlert(CHAT, at(10), "later"))
 
 
-def test_what_outlives_its_incident_belonged_to_the_first_one_that_held_it():
+def test_an_alert_that_outlasts_its_incident_belongs_to_the_first_incident():
     lasting = alert(1)
     for opened in (1, 3):  # before the first one or after it
-        held = [incident("first", 2, 5, lasting), incident("second", opened, None, lasting)]
-        assert observation.Observer().fired([lasting], held) == (FiredAlert(CHAT, at(1), "first"),)
+        incidents = [incident("first", 2, 5, lasting), incident("second", opened, None, lasting)]
+        assert observation.Observer().fired([lasting], incidents) == (FiredAlert(CHAT, at(1), "first"),)
 
 
-def test_an_incident_that_was_taken_over_is_the_one_that_took_it():
+def test_an_alert_of_an_absorbed_incident_belongs_to_the_absorbing_one():
     lasting = alert(1)
     moved = replace(
         incident("first", 2, 5, lasting),
@@ -83,61 +83,61 @@ def test_an_incident_that_was_taken_over_is_the_one_that_took_it():
     assert observation.Observer().fired([lasting], [moved, incident("second", 3, None)])[0].incident == "second"
 
 
-def test_an_alert_that_nobody_holds_is_alone_and_one_that_never_fired_is_none():
+def test_an_alert_without_an_incident_counts_and_one_that_never_fired_does_not():
     never = alert(3, 4, REPLICA, reason=AlertReason.NEVER_FIRED)
     assert observation.Observer().fired([alert(1), never], []) == (FiredAlert(CHAT, at(1), None),)
 
 
-def test_the_alert_of_a_scrape_target_is_about_what_it_is_the_target_of():
+def test_the_alert_of_a_scrape_target_counts_for_its_entity():
     observer = observation.Observer(monitored={TARGET: REPLICA})
     assert observer.fired([alert(1, entity=TARGET)], [])[0].entity == REPLICA
 
 
-class Counted:
-    """A topology that counts what it is asked."""
+class CountingTopology:
+    """A topology that counts its queries."""
 
     def __init__(self, topology: Topology) -> None:
-        self._topology, self.asked = topology, 0
+        self._topology, self.queries = topology, 0
 
     def __getattr__(self, name: str) -> object:
-        self.asked += name in ("below", "of_kind", "label", "affected_by", "causes_of")
+        self.queries += name in ("below", "of_kind", "label", "affected_by", "causes_of")
         return getattr(self._topology, name)
 
 
-class Standing:
-    """What a drill watches of a fault that nothing cures."""
+class NoRecovery:
+    """Recovery of a fault that never recovers."""
 
     at = None
 
     def __init__(self, truth: Truth) -> None:
         self.injection = SimpleNamespace(truth=truth)
 
-    def look(self) -> None:
-        """Nothing changes."""
+    def update(self) -> None:
+        """Changes nothing."""
 
 
-def test_places_are_looked_up_anew_only_when_the_graph_is_another():
+def test_the_topology_is_queried_again_only_if_its_graph_changes():
     labels = {TARGET: {"stands_for": REPLICA.key}}
-    first = Counted(Topology.build([(REPLICA, CHAT)], [TARGET], labels))
+    first = CountingTopology(Topology.build([(REPLICA, CHAT)], [TARGET], labels))
     truth = Truth("engine-dead", CHAT, at(1), at(9), (), (CHAT,))
-    watched = observation.ObservedFault(Standing(truth))
-    observer = observation.Observer([watched])
+    fault = observation.ObservedFault(NoRecovery(truth))
+    observer = observation.Observer([fault])
     observer.observe(first, at(0))
     assert observer.monitored == {TARGET: REPLICA}
-    assert watched.service_parts == frozenset()
+    assert fault.service_parts == frozenset()
     observer.observe(first, at(1))
-    assert watched.service_parts == {REPLICA}
-    asked = first.asked
+    assert fault.service_parts == {REPLICA}
+    queries = first.queries
     for minute in range(2, 6):
         observer.observe(first, at(minute))
-    assert first.asked == asked
+    assert first.queries == queries
     other = replace(REPLICA, name="chat-1")
     observer.observe(Topology.build([(other, CHAT)], [TARGET], {TARGET: {"stands_for": other.key}}), at(6))
     assert observer.monitored == {TARGET: other}
-    assert watched.service_parts == {REPLICA, other}
+    assert fault.service_parts == {REPLICA, other}
 
 
-def test_one_call_about_two_incidents_is_one_page_and_both_were_told():
+def test_a_message_about_two_incidents_is_one_page_and_notifies_of_both():
     state = MemoryStateStore()
     one, other = incident("one", 1, None), incident("other", 1, None)
     message = Message(
@@ -145,7 +145,7 @@ def test_one_call_about_two_incidents_is_one_page_and_both_were_told():
     )
     record = CycleRecord("c", at(1), 0.1, 1, 1, 1, 0, 0, 0)
     state.commit(CycleCommit(record, incidents=(one, other), messages=(message,)))
-    seen = {found.id: found for found in observation.scored_incidents(state)}
-    assert (seen["one"].paged_at, seen["one"].notified_at) == (at(1), at(1))
-    assert (seen["other"].paged_at, seen["other"].notified_at) == (None, at(1))
-    assert (seen["one"].called_at, seen["other"].called_at) == (at(1), at(1))
+    scored = {incident.id: incident for incident in observation.scored_incidents(state)}
+    assert (scored["one"].paged_at, scored["one"].notified_at) == (at(1), at(1))
+    assert (scored["other"].paged_at, scored["other"].notified_at) == (None, at(1))
+    assert (scored["one"].called_at, scored["other"].called_at) == (at(1), at(1))

@@ -1,4 +1,4 @@
-"""Drills on private platforms: what is broken is found through the platform's own doors, and put right afterwards."""
+"""Drills on private platforms: injected faults are detected, reported and remediated."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from simulator.traffic.shapes import Load
 from simulator.world import World
 
 MINUTE = timedelta(minutes=1)
-LATE_SECONDS = 2.5  # until the first token
-APART = 0.15  # a share of the rate, or of the traffic that has moved
+LATE_SECONDS = 2.5  # TTFT
+MIN_DIFFERENCE = 0.15  # share of the rate, or of the shifted traffic
 
 
 def short(*names: str, lasts: timedelta = 4 * MINUTE) -> Scenario:
@@ -39,12 +39,12 @@ def short(*names: str, lasts: timedelta = 4 * MINUTE) -> Scenario:
 @pytest.fixture(scope="module")
 def hung() -> tuple[runner.Run, RecordedRun]:
     recorder = Recorder()
-    seen = runner.run(runner.Job(short("engine-hung"), 7), recorder=recorder)
-    return seen, recorder.recorded()
+    run = runner.run(runner.Job(short("engine-hung"), 7), recorder=recorder)
+    return run, recorder.recorded()
 
 
 @pytest.mark.slow
-def test_a_hung_engine_is_found_named_told_and_repaired(hung) -> None:
+def test_a_hung_engine_is_detected_named_notified_and_remediated(hung) -> None:
     result = commands.result(short("engine-hung"), hung[0], 7)
     assert set(result) >= {
         *("fault", "seed", "detected", "detect_seconds", "named_entity_correct", "named_fault_correct"),
@@ -59,7 +59,7 @@ def test_a_hung_engine_is_found_named_told_and_repaired(hung) -> None:
     assert 0 < result["detect_seconds"] <= 90
 
 
-def test_what_the_platform_is_given_never_says_what_is_broken(hung) -> None:
+def test_the_input_of_the_platform_never_contains_the_fault(hung) -> None:
     _, recorded = hung
     events = json.dumps([[event.code, *map(str, event.attributes.values())] for event in recorded.events])
     assert not any(fault in events for fault in faults())
@@ -68,7 +68,7 @@ def test_what_the_platform_is_given_never_says_what_is_broken(hung) -> None:
 
 
 @pytest.mark.slow
-def test_a_quiet_state_is_passed_by_keeping_quiet() -> None:
+def test_a_negative_scenario_passes_without_a_page() -> None:
     scenario = Scenario("quiet", (PlannedFault("engine-idle", MINUTE, 4 * MINUTE),), negative=True)
     result = commands.result(scenario, runner.run(runner.Job(scenario, 7)), 7)
     assert result["negative"]
@@ -76,7 +76,7 @@ def test_a_quiet_state_is_passed_by_keeping_quiet() -> None:
     assert result["truth"]["fault"] is None
 
 
-def test_an_interrupted_drill_leaves_the_fleet_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_drill_restores_the_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
     worlds: list[World] = []
 
     def spy(world: World, **more: object) -> PrivatePlatform:
@@ -102,13 +102,13 @@ def test_an_interrupted_drill_leaves_the_fleet_whole(monkeypatch: pytest.MonkeyP
 def test_the_same_seed_gives_the_same_run(hung) -> None:
     again = runner.run(runner.Job(short("engine-hung"), 7))
     first = hung[0]
-    assert [one.entity for one in again.injected] == [one.entity for one in first.injected]
-    assert [(one.opened_at, one.hypotheses) for one in again.incidents] == [
-        (one.opened_at, one.hypotheses) for one in first.incidents
+    assert [fault.entity for fault in again.injected] == [fault.entity for fault in first.injected]
+    assert [(incident.opened_at, incident.hypotheses) for incident in again.incidents] == [
+        (incident.opened_at, incident.hypotheses) for incident in first.incidents
     ]
 
 
-def test_a_name_is_a_scenario_or_a_fault_or_an_error_with_near_matches() -> None:
+def test_an_unknown_name_is_an_error_with_close_matches() -> None:
     assert scenario_choice.find("gpu-lost").faults[0].fault == "gpu-lost"
     assert scenario_choice.find("gpu-lost", "bursty").load == "bursty"
     with pytest.raises(UsageError, match="gpu-lots") as refused:
@@ -119,7 +119,7 @@ def test_a_name_is_a_scenario_or_a_fault_or_an_error_with_near_matches() -> None
     assert "weekly" in refused.value.hint
 
 
-def test_hints_name_each_thing_once_and_count_what_the_list_shows() -> None:
+def test_hints_have_no_duplicates_and_the_number_of_scenarios() -> None:
     with pytest.raises(UsageError) as refused:
         scenario_choice.find("gpu-lots")
     named = refused.value.hint.removeprefix("did you mean ").removesuffix("?").split(" or ")
@@ -135,8 +135,8 @@ def test_hints_name_each_thing_once_and_count_what_the_list_shows() -> None:
             scenario_choice.find("gpu-lost", zero)
 
 
-def test_a_scenario_named_twice_is_run_once() -> None:
-    assert [one.id for one in scenario_choice.select(["gpu-lost", "engine-hung", "gpu-lost"])] == [
+def test_a_repeated_scenario_runs_once() -> None:
+    assert [scenario.id for scenario in scenario_choice.select(["gpu-lost", "engine-hung", "gpu-lost"])] == [
         "gpu-lost",
         "engine-hung",
     ]
@@ -158,7 +158,7 @@ def test_the_load_of_a_scenario_reaches_the_fleet() -> None:
 
 
 def loads(shape: str, seed: int, minutes: int) -> list[Load]:
-    """What comes to each service in the minutes of a drill."""
+    """Returns the load of each service during a drill."""
     (spec,) = runner.specs_of(Scenario("s", (PlannedFault("gpu-lost", MINUTE, MINUTE),), load=shape), seed)
     times = runner.start_of(seed).timestamp() + np.arange(0, minutes * 60, 15.0)
     return [load_of(service, times, seed) for service in spec.services]
@@ -171,17 +171,17 @@ def apart(one: Load, other: Load) -> float:
 
 
 @pytest.mark.parametrize("seed", scenarios.SCORING_SEEDS)
-def test_no_scenario_has_a_load_that_was_tuned_on(seed: int) -> None:
+def test_no_scenario_has_a_load_shape_of_tuning(seed: int) -> None:
     for shape, minutes in {(scenario.load, scenario.minutes) for scenario in scenario_choice.scenarios()}:
         scored = loads(shape, seed, minutes)
         for tuned in scenarios.TUNING_SHAPES:
             most = max(apart(*pair) for pair in zip(scored, loads(tuned, seed, minutes), strict=True))
-            assert most >= APART, (shape, minutes, tuned)
+            assert most >= MIN_DIFFERENCE, (shape, minutes, tuned)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", scenarios.SCORING_SHAPES)
-def test_a_fleet_without_a_fault_bears_the_load_of_a_drill(shape: str) -> None:
+def test_a_fleet_without_a_fault_serves_the_load_of_a_drill(shape: str) -> None:
     seed = max(scenarios.SCORING_SEEDS, key=lambda seed: sum(load.rate.max() for load in loads("diurnal", seed, 1)))
     (spec,) = runner.specs_of(Scenario("s", (PlannedFault("gpu-lost", MINUTE, MINUTE),), load=shape), seed)
     fleet = Fleet(spec, seed=seed, start=runner.start_of(seed))
@@ -193,20 +193,20 @@ def test_a_fleet_without_a_fault_bears_the_load_of_a_drill(shape: str) -> None:
     assert fleet.traffic.edge.answered_5xx.sum() == 0
 
 
-def test_drills_begin_on_every_sort_of_day() -> None:
+def test_drills_start_on_weekdays_and_weekends() -> None:
     days = [runner.start_of(seed).weekday() for seed in scenarios.SCORING_SEEDS]
     assert any(day >= 5 for day in days)
     assert any(day < 5 for day in days)
 
 
-def test_a_data_set_holds_signals_truth_and_how_to_score(tmp_path, hung) -> None:
-    seen, recorded = hung
+def test_a_data_set_contains_signals_truth_and_scoring_rules(tmp_path, hung) -> None:
+    run, recorded = hung
     folder = tmp_path / "set"
     with dataset.filling(folder):
         dataset.write_quiet(folder, recorded)
-        dataset.write_scenario(folder, seen, recorded)
-        told = dataset.write_index(folder, [short("engine-hung")], [seen], 7)
-    assert told["scenarios"] == 1
+        dataset.write_scenario(folder, run, recorded)
+        index = dataset.write_index(folder, [short("engine-hung")], [run], 7)
+    assert index["scenarios"] == 1
     assert {file.name for file in (folder / "quiet").iterdir()} >= {"replica.parquet", "events.jsonl"}
     assert not (folder / "quiet" / "truth.json").exists()
     table = pq.read_table(folder / "short" / "replica.parquet")
@@ -226,19 +226,19 @@ def test_a_data_set_holds_signals_truth_and_how_to_score(tmp_path, hung) -> None
 
 
 def test_an_interrupted_export_leaves_an_empty_folder(tmp_path: Path, hung) -> None:
-    def cut_short() -> None:
+    def interrupted() -> None:
         with dataset.filling(tmp_path / "set"):
             dataset.write_quiet(tmp_path / "set", hung[1])
             (tmp_path / "set" / "README.md").write_text("half")
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        cut_short()
+        interrupted()
     assert list((tmp_path / "set").iterdir()) == []
 
 
 @pytest.mark.slow
-def test_a_run_with_a_state_before_its_fault_is_told_by_the_fault() -> None:
+def test_the_result_of_a_run_with_a_negative_state_describes_the_fault() -> None:
     planned = PlannedFault("traffic-holiday", timedelta(0), 4 * MINUTE), PlannedFault("engine-dead", MINUTE, 3 * MINUTE)
     scenario = Scenario("mixed", planned)
     result = commands.result(scenario, runner.run(runner.Job(scenario, 7)), 7)
@@ -246,15 +246,15 @@ def test_a_run_with_a_state_before_its_fault_is_told_by_the_fault() -> None:
     assert result["truth"]["others"] == []
 
 
-def test_a_score_says_when_its_seed_is_one_of_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_score_reports_a_tuning_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "run_all", lambda *_, **more: [])
     for seed, tuned in ((scenarios.TUNING_SEEDS[0], True), (scenarios.SCORING_SEEDS[0], False)):
-        found = commands.score_all(seed=seed, only=None, workers=1, progress=lambda *_: None)
-        assert (found["seed"], found["tuning_seed"]) == (seed, tuned)
+        result = commands.score_all(seed=seed, only=None, workers=1, progress=lambda *_: None)
+        assert (result["seed"], result["tuning_seed"]) == (seed, tuned)
 
 
 @pytest.mark.slow
-def test_a_storm_is_counted_by_what_its_faults_touch(hung) -> None:
+def test_a_storm_touches_many_entities(hung) -> None:
     assert not hung[0].storm
     scenario = Scenario(
         "wide", (PlannedFault("gateway-fault", MINUTE, MINUTE), PlannedFault("engine-saturated", MINUTE, MINUTE))
@@ -267,7 +267,7 @@ def test_a_storm_is_counted_by_what_its_faults_touch(hung) -> None:
 
 
 @pytest.mark.slow
-def test_rivals_see_the_same_values_and_open_incidents_of_their_own(hung) -> None:
+def test_compared_detectors_open_their_own_incidents(hung) -> None:
     quiet = runner.quiet_run(7)
     opened = {name: rival_detectors.incidents(name, hung[1], quiet) for name in rival_detectors.RIVALS}
     assert set(opened) == {
@@ -280,11 +280,11 @@ def test_rivals_see_the_same_values_and_open_incidents_of_their_own(hung) -> Non
     assert not rival_detectors.incidents("static thresholds", quiet, quiet)
 
 
-def test_tuning_and_scoring_are_kept_apart() -> None:
+def test_tuning_and_scoring_share_no_seed_or_load_shape() -> None:
     assert not set(scenarios.SCORING_SEEDS) & set(scenarios.TUNING_SEEDS)
     assert not set(scenarios.TUNING_SHAPES) & {scenario.load for scenario in scenario_choice.scenarios()}
 
 
-def test_a_fleet_of_the_drills_has_room_to_repair() -> None:
+def test_a_drill_fleet_has_free_gpus_for_repair() -> None:
     fleet = Fleet(drill_spec(), seed=1)
     assert fleet.pods.free_gpus().sum() >= max(service.tensor_parallel for service in fleet.spec.services)

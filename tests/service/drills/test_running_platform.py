@@ -1,4 +1,4 @@
-"""Drills on a running platform in their parts: judging, marking, game days, and what is refused."""
+"""Drills on a running platform: scoring, marking, game days and refusals."""
 
 import os
 import signal
@@ -66,11 +66,11 @@ def store(*incidents: Incident, messages: tuple[Message, ...] = ()) -> MemorySta
     return state
 
 
-def test_one_incident_answers_to_one_of_two_overlapping_drills() -> None:
+def test_one_incident_counts_for_one_of_two_overlapping_drills() -> None:
     state = store(incident("i", T0 + 3 * MINUTE))
     first, second = drill("first"), drill("second", T0 + MINUTE, entity=NODE)
-    found = running_platform.judge(state, [second, first], [])
-    assert [(one["id"], one["incident"]) for one in found] == [("second", None), ("first", "i")]
+    results = running_platform.judge(state, [second, first], [])
+    assert [(result["id"], result["incident"]) for result in results] == [("second", None), ("first", "i")]
 
 
 @pytest.mark.parametrize(
@@ -83,30 +83,30 @@ def test_one_incident_answers_to_one_of_two_overlapping_drills() -> None:
         ([incident("i", T0 + MINUTE, cause=ELSEWHERE)], True),
     ],
 )
-def test_a_state_is_passed_when_nothing_loud_was_opened_about_it(opened: list[Incident], right: bool) -> None:
+def test_a_negative_state_passes_without_a_high_priority_incident(opened: list[Incident], right: bool) -> None:
     state = drill("idle", fault="engine-idle", negative=True)
-    (found,) = running_platform.judge(store(*opened), [state], [])
-    assert found["negative"]
-    assert (found["passed"], found["detected"]) == (right, not right)
+    (result,) = running_platform.judge(store(*opened), [state], [])
+    assert result["negative"]
+    assert (result["passed"], result["detected"]) == (right, not right)
 
 
-def test_what_a_fault_opened_is_not_held_against_a_state_beside_it() -> None:
+def test_the_incident_of_a_fault_does_not_fail_a_concurrent_negative_state() -> None:
     state = store(incident("i", T0 + 3 * MINUTE))
     fault, idle = drill("fault"), drill("idle", fault="engine-idle", negative=True)
-    found = {one["id"]: one for one in running_platform.judge(state, [fault, idle], [])}
-    assert found["fault"]["incident"] == "i"
-    assert found["idle"]["passed"]
+    results = {result["id"]: result for result in running_platform.judge(state, [fault, idle], [])}
+    assert results["fault"]["incident"] == "i"
+    assert results["idle"]["passed"]
 
 
-def test_people_were_told_by_a_message_of_any_priority() -> None:
+def test_a_message_of_any_priority_counts_as_notified() -> None:
     opened = incident("i", T0 + MINUTE, Priority.P2)
-    (found,) = running_platform.judge(store(opened, messages=(message("i"),)), [drill("a")], [])
-    assert found["notified"]
-    (found,) = running_platform.judge(store(opened), [drill("a")], [])
-    assert not found["notified"]
+    (result,) = running_platform.judge(store(opened, messages=(message("i"),)), [drill("a")], [])
+    assert result["notified"]
+    (result,) = running_platform.judge(store(opened), [drill("a")], [])
+    assert not result["notified"]
 
 
-def test_what_decides_sees_when_and_where_and_nothing_else() -> None:
+def test_decisions_see_only_time_cluster_and_name_of_a_drill() -> None:
     assert [field.name for field in fields(DrillWindow)] == ["cluster", "starts_at", "ends_at", "name"]
     state = MemoryStateStore()
     state.save_drill(drill("engine-hung@1", game_day="tuesday"))
@@ -114,15 +114,15 @@ def test_what_decides_sees_when_and_where_and_nothing_else() -> None:
     assert window == DrillWindow("main", T0, T0 + 10 * MINUTE, "tuesday")
 
 
-def test_nothing_but_drills_reads_the_truth() -> None:
+def test_only_drills_read_the_ground_truth() -> None:
     root = Path(remote_drill.__file__).parents[2]
     parts = ("alerts", "collectors", "detectors", "planner", "remediation", "reports", "service")
     files = {file.relative_to(root).as_posix(): file for part in parts for file in (root / part).rglob("*.py")}
     texts = {name: file.read_text(encoding="utf-8") for name, file in files.items()}
     assert {name for name, text in texts.items() if ".drills(" in text} == {"service/api/routers/drills.py"}
     assert {name for name, text in texts.items() if "control/faults" in text} == {"service/drills/control.py"}
-    asks = {name for name, text in texts.items() if "import FaultControl" in text}
-    assert asks == {
+    importers = {name for name, text in texts.items() if "import FaultControl" in text}
+    assert importers == {
         "service/api/routers/drills.py",
         "service/runtime/game_days.py",
         "service/drills/running_platform.py",
@@ -135,8 +135,8 @@ def test_nothing_but_drills_reads_the_truth() -> None:
 )
 def test_incidents_of_the_drills_cluster_are_marked(cause: EntityRef | None, entity: EntityRef, marked: bool) -> None:
     windows = [drill("a").window]
-    (told,) = drill_marking.mark([message("i")], [incident("i", T0 + MINUTE, cause=cause)], [alert(entity)], windows)
-    assert told.title.startswith("DRILL") is marked
+    (result,) = drill_marking.mark([message("i")], [incident("i", T0 + MINUTE, cause=cause)], [alert(entity)], windows)
+    assert result.title.startswith("DRILL") is marked
     (plain,) = drill_marking.mark([message(None)], [], [], windows)
     assert plain == message(None)
     (late,) = drill_marking.mark([message("i")], [incident("i", T0 + 13 * MINUTE)], [alert(NODE)], windows)
@@ -144,7 +144,7 @@ def test_incidents_of_the_drills_cluster_are_marked(cause: EntityRef | None, ent
 
 
 @pytest.mark.parametrize(("cause", "name"), [(NODE, "drill"), (ELSEWHERE, None), (None, None)])
-def test_an_incident_tells_the_drill_of_its_cause(cause: EntityRef | None, name: str | None) -> None:
+def test_an_incident_has_the_drill_of_its_cause(cause: EntityRef | None, name: str | None) -> None:
     windows = [drill("a").window]
     assert drill_marking.name_of(incident("i", T0 + MINUTE, cause=cause), windows) == name
     assert drill_marking.name_of(incident("i", T0 + 13 * MINUTE, cause=cause), windows) is None
@@ -164,7 +164,7 @@ def test_a_game_day_is_drawn_inside_its_window() -> None:
     assert len({moment - opens for opens, (moment, _) in zip(weeks, drawn, strict=True)}) > 10
 
 
-def test_a_game_day_is_ordered_once_at_its_moment_and_a_refusal_is_audited(monkeypatch) -> None:
+def test_a_game_day_starts_once_at_its_time_and_a_refusal_is_audited(monkeypatch) -> None:
     orders = []
 
     def refuse(_: FaultControl, order):
@@ -184,39 +184,39 @@ def test_a_game_day_is_ordered_once_at_its_moment_and_a_refusal_is_audited(monke
     (refused,) = state.audit()
     assert (refused.event, refused.reason, refused.by) == (AuditEvent.DRILL_REFUSED, "tuesday", "schedule")
     assert "mian" in refused.detail["error"]
-    slept = game_days.GameDays(state, "http://127.0.0.1:9", [DAY])
-    slept.run_due(opens)
-    slept.run_due(opens + DAY.window)
-    assert len(orders) == 1, "one that was slept through is left out"
+    late = game_days.GameDays(state, "http://127.0.0.1:9", [DAY])
+    late.run_due(opens)
+    late.run_due(opens + DAY.window)
+    assert len(orders) == 1, "a missed game day is skipped"
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("cluster-lost", "second cluster"),
         ("scaled-in", "largest-service"),
-        (next(one.id for one in scenario_choice.scenarios() if len(one.faults) > 1), "one at a time"),
+        (next(scenario.id for scenario in scenario_choice.scenarios() if len(scenario.faults) > 1), "one at a time"),
     ],
 )
-def test_a_running_platform_is_not_asked_for_what_it_cannot_do(name: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said) as refused:
+def test_a_running_platform_refuses_an_unsupported_scenario(name: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as refused:
         remote_drill.drill(scenario_choice.find(name), api="", token="", seed=1, progress=lambda *_: None)
     assert "--api" in refused.value.hint
 
 
-def test_the_entity_of_a_scenario_is_ordered() -> None:
+def test_the_entity_of_a_scenario_is_in_the_request() -> None:
     scenario = scenario_choice.find("engine-hung")
     named = replace(scenario, faults=(replace(scenario.faults[0], entity="chat-0"),))
     assert remote_drill._order(named, 3)["entity"] == "chat-0"
     assert "entity" not in remote_drill._order(scenario, 3)
 
 
-def test_a_wrong_address_is_told_before_a_missing_token() -> None:
+def test_a_wrong_address_is_reported_before_a_missing_token() -> None:
     with pytest.raises(UnavailableError, match="no API responds"):
         remote_drill.token_for("http://127.0.0.1:9", Settings)
 
 
-def test_a_missing_token_says_where_it_is_named(monkeypatch, tmp_path) -> None:
+def test_a_missing_token_has_a_hint(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(remote_drill.Api, "get", lambda *_: {})
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match="admin token") as missing:
@@ -224,7 +224,7 @@ def test_a_missing_token_says_where_it_is_named(monkeypatch, tmp_path) -> None:
     assert "--config" in missing.value.hint
 
 
-def test_a_signal_while_the_order_is_under_way_still_ends_the_drill(monkeypatch) -> None:
+def test_a_signal_during_the_request_still_ends_the_drill(monkeypatch) -> None:
     posted = []
 
     def post(_: remote_drill.Api, path: str, body=None):
@@ -241,6 +241,6 @@ def test_a_signal_while_the_order_is_under_way_still_ends_the_drill(monkeypatch)
 
 
 @pytest.mark.parametrize("seconds", [float("inf"), float("nan"), -1, MOST_SECONDS + 1, 10**400, True, "5m"])
-def test_seconds_that_are_no_time_to_wait_are_refused(seconds: object) -> None:
+def test_invalid_seconds_are_refused(seconds: object) -> None:
     with pytest.raises(UsageError, match="seconds"):
         duration({"seconds": seconds}, "seconds")

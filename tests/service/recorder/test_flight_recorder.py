@@ -26,7 +26,7 @@ SECRET = "s3cr3t-token"
 
 
 class FleetClock(ManualClock):
-    """Sleeping lets the fleet live."""
+    """Advances the fleet during a sleep."""
 
     def __init__(self, fleet, server) -> None:
         super().__init__(fleet.now)
@@ -43,7 +43,7 @@ def silent(stage, share):
 
 
 async def recorded(folder, rounds):
-    """Record a fleet in which one engine dies after five rounds; returns the answer and the victim."""
+    """Records a fleet in which one engine dies after five rounds. Returns (result, truth)."""
     fleet = Fleet(default_spec(), seed=3, start=START)
     fleet.step(STEP)
     server = await serve(fleet)
@@ -54,22 +54,22 @@ async def recorded(folder, rounds):
             target["url"] += f"?token={SECRET}"
         settings = Settings.model_validate({"cluster": listed["cluster"], "collect": {"targets": listed["targets"]}})
         truth = inject(fleet, "engine-dead", start=fleet.now + 5 * STEP)
-        answer = await flight_recorder.record(settings, rounds * STEP, folder, FleetClock(fleet, server), silent)
-        return answer, truth
+        result = await flight_recorder.record(settings, rounds * STEP, folder, FleetClock(fleet, server), silent)
+        return result, truth
     finally:
         await server.close()
 
 
 @pytest.fixture(scope="module")
-def flown(tmp_path_factory):
+def flight(tmp_path_factory):
     folder = tmp_path_factory.mktemp("flight") / "new"
     return folder, *asyncio.run(recorded(folder, 12))
 
 
 @pytest.mark.slow
-def test_every_scrape_of_every_target_is_there(flown):
-    folder, answer, _ = flown
-    assert answer == {"dir": str(folder), "targets": 45, "scrapes": 45 * 12}
+def test_every_scrape_of_every_target_is_recorded(flight):
+    folder, result, _ = flight
+    assert result == {"dir": str(folder), "targets": 45, "scrapes": 45 * 12}
     fleet = reader.read_fleet(folder)
     assert len(fleet.targets) == 45
     scrapes = list(fleet.scrapes())
@@ -77,8 +77,8 @@ def test_every_scrape_of_every_target_is_there(flown):
     assert {scrape.at for scrape in scrapes} == {START + STEP + number * STEP for number in range(12)}
 
 
-def test_a_refused_scrape_keeps_its_reason_and_the_engine_probe_its_answers(flown):
-    folder, _, truth = flown
+def test_reasons_of_failed_scrapes_and_results_of_engine_probes_are_recorded(flight):
+    folder, _, truth = flight
     victim = [scrape for scrape in reader.read_fleet(folder).scrapes() if scrape.target.name == truth.entity.name]
     assert all(scrape.probed for scrape in victim)
     assert (victim[0].health, victim[0].error) == (200, None)
@@ -86,16 +86,16 @@ def test_a_refused_scrape_keeps_its_reason_and_the_engine_probe_its_answers(flow
     assert CollectReason.REFUSED in {scrape.error.reason for scrape in victim if scrape.error}
 
 
-def test_no_address_and_no_secret_enters_a_recording(flown):
-    folder, _, _ = flown
+def test_a_recording_has_no_addresses_and_no_secrets(flight):
+    folder, _, _ = flight
     texts = [(folder / "targets.yaml").read_text()]
     texts += [gzip.decompress(path.read_bytes()).decode() for path in folder.glob("*.gz")]
     assert len(texts) == 46
     assert not any(SECRET in text or "127.0.0.1" in text for text in texts)
 
 
-def test_replay_sees_what_happened(flown):
-    folder, _, truth = flown
+def test_replay_detects_the_recorded_fault(flight):
+    folder, _, truth = flight
     result = replay.replay([folder], adapter="vllm", emit=["incidents"], settings=Settings(), language="en")
     assert result["cycles"] == 12
     (incident,) = result["incidents"]
@@ -103,32 +103,32 @@ def test_replay_sees_what_happened(flown):
     assert (cause["fault"], cause["entity"]["name"]) == ("engine-dead", truth.entity.name)
 
 
-def test_events_are_recorded_beside_the_pages_and_read_back(tmp_path):
+def test_events_are_recorded_and_read_back(tmp_path):
     async def scene():
         fleet = Fleet(default_spec(), seed=3, start=START)
         server = await serve(fleet)
         listed = server.targets()
-        wanted = [target for target in listed["targets"] if target["adapter"] == "dcgm"]
-        doors = event_settings(server.base_url)
-        written = {"cluster": "demo", "collect": {"targets": wanted}, "events": doors}
+        targets = [target for target in listed["targets"] if target["adapter"] == "dcgm"]
+        events = event_settings(server.base_url)
+        document = {"cluster": "demo", "collect": {"targets": targets}, "events": events}
         inject(fleet, "gpu-lost", seed=3)
         fleet.step(STEP)
         try:
             return await flight_recorder.record(
-                Settings.model_validate(written), 2 * STEP, tmp_path / "new", FleetClock(fleet, server), silent
+                Settings.model_validate(document), 2 * STEP, tmp_path / "new", FleetClock(fleet, server), silent
             )
         finally:
             await server.close()
 
-    answer = asyncio.run(scene())
+    result = asyncio.run(scene())
     events = reader.read_fleet(tmp_path / "new").events
-    assert answer["events"] == len(events) >= 2
+    assert result["events"] == len(events) >= 2
     (xid,) = [event for event in events if event.kind is EventKind.XID]
     assert (xid.code, xid.entity.kind, xid.attributes["text"]) == ("79", EntityKind.GPU, "GPU has fallen off the bus.")
 
 
-def test_a_folder_in_use_is_left_alone(flown):
-    folder, _, _ = flown
+def test_a_folder_that_is_not_empty_is_not_changed(flight):
+    folder, _, _ = flight
     before = sorted(path.name for path in folder.iterdir())
     with pytest.raises(UsageError, match="is not empty"):
         asyncio.run(recorded(folder, 1))
@@ -152,6 +152,6 @@ def test_every_reason_reads_back(tmp_path, reason):
     assert SECRET not in json.dumps(scrape.error.message)
 
 
-def test_without_targets_there_is_nothing_to_record(tmp_path):
+def test_recording_requires_targets(tmp_path):
     with pytest.raises(UsageError, match="no targets"):
         asyncio.run(flight_recorder.record(Settings(), STEP, tmp_path / "x", ManualClock(START), silent))

@@ -1,4 +1,4 @@
-"""What led to a loud incident is kept by itself, once, within its bounds, and replays to the same cause."""
+"""Recordings around P0 and P1 incidents: written once, within limits, and replayable to the same cause."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ STEP = timedelta(seconds=15)
 CYCLE = CycleRecord("c", START, 0.1, 1, 1, 1, 0, 0, 0)
 
 
-async def lived(folder: Path) -> tuple[list[Path], list[Path], str]:
-    """A platform sees an engine die; (recordings, recordings of a second look, name of the engine)."""
+async def run_until_incident(folder: Path) -> tuple[list[Path], list[Path], str]:
+    """Runs a platform while an engine dies. Returns (recordings, those of a second call, name of the engine)."""
     fleet = Fleet(default_spec(), seed=3, start=START)
     fleet.step(STEP)
     server = await serve(fleet)
@@ -73,25 +73,25 @@ async def lived(folder: Path) -> tuple[list[Path], list[Path], str]:
             clock.advance(STEP)
             fleet.step(STEP)
             await server.sync()
-        looks = [
+        results = [
             platform.flight.record_due(clock.now(), source.topology(clock.now()), settings.cluster, source.targets)
             for _ in range(2)
         ]
-        return looks[0], looks[1], truth.entity.name
+        return results[0], results[1], truth.entity.name
     finally:
         await platform.close()
         await server.close()
 
 
 @pytest.mark.slow
-def test_a_recording_kept_for_an_incident_replays_to_it(tmp_path: Path) -> None:
-    kept, again, victim = asyncio.run(lived(tmp_path))
-    assert len(kept) == 1
+def test_the_recording_of_an_incident_replays_to_it(tmp_path: Path) -> None:
+    recordings, again, victim = asyncio.run(run_until_incident(tmp_path))
+    assert len(recordings) == 1
     assert again == []
-    assert kept[0].parent == tmp_path / "flight" / "incidents"
-    assert len(list(kept[0].glob("*.gz"))) == 10
-    result = replay.replay([kept[0]], adapter="vllm", emit=["incidents"], settings=Settings(), language="en")
-    causes = [one["suspected_cause"] for one in result["incidents"]]
+    assert recordings[0].parent == tmp_path / "flight" / "incidents"
+    assert len(list(recordings[0].glob("*.gz"))) == 10
+    result = replay.replay([recordings[0]], adapter="vllm", emit=["incidents"], settings=Settings(), language="en")
+    causes = [incident["suspected_cause"] for incident in result["incidents"]]
     assert ("engine-dead", victim) in [(cause["fault"], cause["entity"]["name"]) for cause in causes if cause]
 
 
@@ -100,26 +100,26 @@ def incident(name: str, opened: datetime, priority: Priority) -> Incident:
 
 
 @pytest.mark.parametrize(
-    ("priority", "age", "kept"),
+    ("priority", "age", "recorded"),
     [
         (Priority.P0, AFTER, True),
         (Priority.P1, 10 * AFTER, True),
-        (Priority.P1, AFTER / 2, False),  # its beginning is not over yet
+        (Priority.P1, AFTER / 2, False),  # too early
         (Priority.P2, AFTER, False),
-        (Priority.P0, timedelta(hours=2), False),  # the ring holds it no more
+        (Priority.P0, timedelta(hours=2), False),  # no longer in the ring buffer
     ],
 )
-def test_only_loud_incidents_whose_scrapes_are_there(
-    tmp_path: Path, priority: Priority, age: timedelta, kept: bool
+def test_only_recent_high_priority_incidents_are_recorded(
+    tmp_path: Path, priority: Priority, age: timedelta, recorded: bool
 ) -> None:
     state, ring = MemoryStateStore(), FlightRing(tmp_path / "ring")
     state.commit(CycleCommit(CYCLE, incidents=(incident("i", START - age, priority),)))
     recorder = IncidentRecorder(ring, state, MemoryMetricStore(), FlightSettings(), tmp_path / "kept")
     targets = targets_of("c", [{"name": "t", "adapter": "vllm"}])
-    assert bool(recorder.record_due(START, Topology.build((), (), {}, START), "c", targets)) is kept
+    assert bool(recorder.record_due(START, Topology.build((), (), {}, START), "c", targets)) is recorded
 
 
-def test_the_oldest_recordings_go_first(tmp_path: Path) -> None:
+def test_the_oldest_recordings_are_deleted_first(tmp_path: Path) -> None:
     state, ring = MemoryStateStore(), FlightRing(tmp_path / "ring")
     recorder = IncidentRecorder(ring, state, MemoryMetricStore(), FlightSettings(incidents=2), tmp_path / "kept")
     targets = targets_of("c", [{"name": "t", "adapter": "vllm"}])
@@ -141,12 +141,12 @@ TARGETS = targets_of(
 NOTHING = Topology.build((), (), {}, START)
 
 
-def scraped(ring: FlightRing, at: datetime, *targets: Target) -> None:
+def add_scrapes(ring: FlightRing, at: datetime, *targets: Target) -> None:
     ring.add([Scrape(target, at, f"a {target.name[-1]}\n".encode(), None, 0.1) for target in targets])
     ring.flush()
 
 
-def kept_of(recorder: IncidentRecorder, now: datetime, *targets: Target) -> list[str]:
+def record_names(recorder: IncidentRecorder, now: datetime, *targets: Target) -> list[str]:
     return sorted(path.name for path in recorder.record_due(now, NOTHING, "c", targets))
 
 
@@ -155,17 +155,17 @@ def kept_of(recorder: IncidentRecorder, now: datetime, *targets: Target) -> list
 def test_the_target_that_died_is_in_the_recording(tmp_path: Path, room: int, restarted: bool) -> None:
     state, ring = MemoryStateStore(), FlightRing(tmp_path / "ring")
     for number in range(-20, 0):
-        scraped(ring, START + number * STEP, *TARGETS)
-    scraped(ring, START, *TARGETS[1:])  # the pod of the first is evicted, discovery knows it no more
+        add_scrapes(ring, START + number * STEP, *TARGETS)
+    add_scrapes(ring, START, *TARGETS[1:])  # the pod of the first was evicted and left discovery
     pod = EntityRef("c", EntityKind.POD, "default", "p0")
-    found = replace(incident("i", START, Priority.P0), hypotheses=(Hypothesis(pod, "pod-evicted", 0.9),))
-    state.commit(CycleCommit(CYCLE, incidents=(found,)))
+    opened_incident = replace(incident("i", START, Priority.P0), hypotheses=(Hypothesis(pod, "pod-evicted", 0.9),))
+    state.commit(CycleCommit(CYCLE, incidents=(opened_incident,)))
     if restarted:
         ring.close()
         ring = FlightRing(tmp_path / "ring")
-        scraped(ring, START + STEP, *TARGETS[1:])
+        add_scrapes(ring, START + STEP, *TARGETS[1:])
     recorder = IncidentRecorder(ring, state, MemoryMetricStore(), FlightSettings(targets=room), tmp_path / "kept")
-    assert kept_of(recorder, START + AFTER, *TARGETS[1:]) == ["i"]
+    assert record_names(recorder, START + AFTER, *TARGETS[1:]) == ["i"]
     fleet = reader.read_fleet(tmp_path / "kept" / "i")
     (dead,) = [target for target in fleet.targets if target.name == "chat-0"]
     assert (dead.adapter, dead.entity, dead.labels) == ("vllm", TARGETS[0].entity, TARGETS[0].labels)
@@ -173,54 +173,57 @@ def test_the_target_that_died_is_in_the_recording(tmp_path: Path, room: int, res
     assert len(fleet.targets) == min(room, 3)
 
 
-def test_a_target_that_went_long_ago_is_not(tmp_path: Path) -> None:
+def test_a_target_that_left_long_ago_is_not_in_the_recording(tmp_path: Path) -> None:
     state, ring = MemoryStateStore(), FlightRing(tmp_path / "ring")
-    scraped(ring, START - timedelta(minutes=31), *TARGETS)
-    scraped(ring, START, *TARGETS[1:])
+    add_scrapes(ring, START - timedelta(minutes=31), *TARGETS)
+    add_scrapes(ring, START, *TARGETS[1:])
     state.commit(CycleCommit(CYCLE, incidents=(incident("i", START, Priority.P0),)))
     recorder = IncidentRecorder(ring, state, MemoryMetricStore(), FlightSettings(), tmp_path / "kept")
-    assert kept_of(recorder, START + AFTER, *TARGETS[1:]) == ["i"]
-    assert [one.name for one in reader.read_fleet(tmp_path / "kept" / "i").targets] == ["chat-1", "chat-2"]
+    assert record_names(recorder, START + AFTER, *TARGETS[1:]) == ["i"]
+    assert [target.name for target in reader.read_fleet(tmp_path / "kept" / "i").targets] == ["chat-1", "chat-2"]
 
 
-def test_in_a_storm_the_loudest_are_kept_whatever_came_after_them(tmp_path: Path) -> None:
+def test_in_a_storm_the_highest_priorities_are_recorded(tmp_path: Path) -> None:
     state, ring = MemoryStateStore(), FlightRing(tmp_path / "ring")
     loud = [incident(f"loud-{number}", START - number * STEP, Priority.P0) for number in range(2)]
     later = [incident(f"later-{number}", START + timedelta(seconds=1), Priority.P1) for number in range(150)]
     quiet = [incident(f"quiet-{number}", START + timedelta(seconds=2), Priority.P2) for number in range(150)]
     state.commit(CycleCommit(CYCLE, incidents=(*loud, *later, *quiet)))
     recorder = IncidentRecorder(ring, state, MemoryMetricStore(), FlightSettings(incidents=3), tmp_path / "kept")
-    found = kept_of(recorder, START + 2 * AFTER, *TARGETS)
-    assert [name for name in found if "later" not in name] == ["loud-0", "loud-1"]
-    assert len(found) == 3
-    assert kept_of(recorder, START + 3 * AFTER, *TARGETS) == [], "what was passed over does not push them out"
+    names = record_names(recorder, START + 2 * AFTER, *TARGETS)
+    assert [name for name in names if "later" not in name] == ["loud-0", "loud-1"]
+    assert len(names) == 3
+    assert record_names(recorder, START + 3 * AFTER, *TARGETS) == [], "skipped incidents do not replace them"
 
 
-def test_an_incident_is_kept_from_when_it_became_loud(tmp_path: Path) -> None:
+def test_a_recording_starts_from_the_raised_priority(tmp_path: Path) -> None:
     state, ring = MemoryStateStore(), FlightRing(tmp_path / "ring")
     for number in range(-5, 2):
-        scraped(ring, START + number * STEP, *TARGETS)
+        add_scrapes(ring, START + number * STEP, *TARGETS)
     opened = START - timedelta(hours=3)
     raised = TimelineEntry(START, PRIORITY_RAISED, {"old": "P2", "new": "P1"})
     once_more = TimelineEntry(START + STEP, PRIORITY_RAISED, {"old": "P1", "new": "P0"})
-    found = replace(incident("i", opened, Priority.P0), timeline=(raised, once_more))
-    state.commit(CycleCommit(CYCLE, incidents=(found,)))
+    opened_incident = replace(incident("i", opened, Priority.P0), timeline=(raised, once_more))
+    state.commit(CycleCommit(CYCLE, incidents=(opened_incident,)))
     recorder = IncidentRecorder(ring, state, MemoryMetricStore(), FlightSettings(), tmp_path / "kept")
-    assert kept_of(recorder, START + AFTER / 2, *TARGETS) == []
-    assert kept_of(recorder, START + AFTER, *TARGETS) == ["i"]
+    assert record_names(recorder, START + AFTER / 2, *TARGETS) == []
+    assert record_names(recorder, START + AFTER, *TARGETS) == ["i"]
     assert len(list(reader.read_fleet(tmp_path / "kept" / "i").scrapes())) == 7 * 3
-    always = replace(found, timeline=(once_more,))
-    assert (high_priority_since(always), high_priority_since(replace(found, priority=Priority.P2))) == (opened, None)
+    always = replace(opened_incident, timeline=(once_more,))
+    assert (high_priority_since(always), high_priority_since(replace(opened_incident, priority=Priority.P2))) == (
+        opened,
+        None,
+    )
 
 
-def test_of_an_incident_without_a_cause_the_targets_of_its_alerts_are_kept(tmp_path: Path) -> None:
+def test_without_a_cause_the_targets_of_the_alerts_are_recorded(tmp_path: Path) -> None:
     state, ring = MemoryStateStore(), FlightRing(tmp_path / "ring")
-    scraped(ring, START, *TARGETS)
+    add_scrapes(ring, START, *TARGETS)
     alert = Alert(
         "f", "r", Priority.P1, TARGETS[1].entity, AlertState.FIRING, AlertReason.STILL_TRUE, START, START, incident="i"
     )
-    found = replace(incident("i", START, Priority.P1), alerts=("f",))
-    state.commit(CycleCommit(CYCLE, alerts=(alert,), incidents=(found,)))
+    opened_incident = replace(incident("i", START, Priority.P1), alerts=("f",))
+    state.commit(CycleCommit(CYCLE, alerts=(alert,), incidents=(opened_incident,)))
     recorder = IncidentRecorder(ring, state, MemoryMetricStore(), FlightSettings(targets=1), tmp_path / "kept")
-    assert kept_of(recorder, START + AFTER, *TARGETS) == ["i"]
-    assert [one.name for one in reader.read_fleet(tmp_path / "kept" / "i").targets] == ["chat-1"]
+    assert record_names(recorder, START + AFTER, *TARGETS) == ["i"]
+    assert [target.name for target in reader.read_fleet(tmp_path / "kept" / "i").targets] == ["chat-1"]
