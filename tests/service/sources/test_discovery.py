@@ -191,7 +191,7 @@ def test_a_source_that_is_away_is_listed_with_its_fault(tmp_path: Path, pages: P
         ("{type: static, targets: [a], adapters: {j: vlm}}", "adapters", 'did you mean "vllm"?'),
         ("{type: static, targets: [a], keep: {job: '('}}", "keep", "is not a regular expression"),
         ("{type: static, targets: [a], labels: {nod: host}}", "labels", 'did you mean "node"?'),
-        ("{type: dns, names: [a], record: A}", "scrape", "name one under scrape.port"),
+        ("{type: dns, names: [a], record: A}", "scrape", "set scrape.port"),
         ("{type: dns, names: [a], name_servers: [b]}", "name_servers", "expected an IP address"),
         ("{type: kubernetes}", "url", "is required by a source of type kubernetes"),
         ("{type: consul}", "type", "expected "),
