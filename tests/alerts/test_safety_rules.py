@@ -65,7 +65,7 @@ def test_rule_11_a_resolved_incident_takes_no_new_alerts(world):
     assert (again.incident, again.starts_at) == (None, world.at(75))
 
 
-def test_rule_11_a_resolved_incident_is_not_spoken_of_again(world):
+def test_rule_11_a_resolved_incident_sends_no_message(world):
     alert = world.alert()
     told = messages([], [world.incident(alert)], [alert], [], MESSAGING, world.t0)
     over = replace(told.incidents[0], resolved_at=world.at(60))
@@ -75,7 +75,7 @@ def test_rule_11_a_resolved_incident_is_not_spoken_of_again(world):
     assert messages(ended.incidents, raised, [alert], [], MESSAGING, world.at(75)).messages == ()
 
 
-def test_rule_11_two_replicas_of_ours_send_one_message(world):
+def test_rule_11_two_engines_send_one_message(world):
     """Both plan from the same state at slightly different instants; the outbox keeps one row an id."""
     alert = world.alert()
     outbox = {}

@@ -62,7 +62,7 @@ def folder(store: str, tmp_path: Path):
     return written
 
 
-def test_spares_keep_the_replicas_of_the_plan_that_is_made_now(folder):
+def test_spares_keep_the_replicas_of_the_current_plan(folder):
     where = folder()
     (planned,) = answer("capacity", "plan", cwd=where)
     found = answer("capacity", "spares", "--service", "chat", cwd=where)
@@ -74,7 +74,7 @@ def test_spares_keep_the_replicas_of_the_plan_that_is_made_now(folder):
     assert other["nodes"]["nodes"] == other["replicas"]
 
 
-def test_spares_say_when_a_limit_leaves_less_than_the_load_needs(folder):
+def test_spares_report_a_limit_below_the_need(folder):
     where = folder().joinpath("outrider.yaml")
     where.write_text(where.read_text().replace("ceiling: 60", "ceiling: 5"))
     (planned,) = answer("capacity", "plan", cwd=where.parent)
@@ -84,7 +84,7 @@ def test_spares_say_when_a_limit_leaves_less_than_the_load_needs(folder):
     assert f"the load of chat needs {needs} replicas" in found["derivation"][-1]
 
 
-def test_the_formula_takes_the_buffer_that_the_plan_counts_with(folder):
+def test_the_formula_uses_the_buffer_of_the_plan(folder):
     where = folder()
     (planned,) = answer("capacity", "plan", cwd=where)
     asked = ("capacity", "formula", "--qps", "1", "--tokens", "1", "--batch", "1", "--tokens-per-second", "1")
@@ -108,7 +108,7 @@ def test_errors_of_a_file_have_no_lead_time(tmp_path):
     assert answer(*asked, "--errors", "errors.txt", cwd=tmp_path)["buffer"]["lead_seconds"] is None
 
 
-def test_buying_counts_whole_replicas_at_what_the_plan_says_they_carry(folder):
+def test_buying_counts_whole_replicas_with_the_throughput_of_the_plan(folder):
     where = folder()
     (planned,) = answer("capacity", "plan", cwd=where)
     inputs = {name: entry["value"] for name, entry in planned["derivation"]["inputs"].items()}
@@ -121,7 +121,7 @@ def test_buying_counts_whole_replicas_at_what_the_plan_says_they_carry(folder):
     assert found["held_gpus"] % 4 == found["burst_gpus"] % 4 == 0
 
 
-def test_buying_takes_the_prices_of_the_configuration_and_says_the_currency(folder):
+def test_buying_uses_configured_prices_and_states_the_currency(folder):
     where = folder(", price_per_gpu_hour: 2.5, currency: EUR")
     found = answer("capacity", "buy", "--service", "chat", cwd=where)["prices"]
     assert (found["burst"], found["currency"]) == (2.5, "EUR")
@@ -142,7 +142,7 @@ def test_buying_takes_the_prices_of_the_configuration_and_says_the_currency(fold
     assert (given["held"], given["burst"], given["source"]) == (3, 5, "given")
 
 
-def test_a_plan_says_what_must_run_and_as_of_when_it_speaks(folder):
+def test_a_plan_states_replicas_and_its_as_of_time(folder):
     where = folder()
     (planned,) = answer("capacity", "plan", cwd=where)
     assert planned["made_at"] == "2026-05-20T09:00:00Z"
@@ -162,7 +162,7 @@ def test_a_plan_says_what_must_run_and_as_of_when_it_speaks(folder):
     assert "no data collected since" not in then
 
 
-def test_an_instant_that_nothing_is_known_of_is_refused_with_what_is(folder):
+def test_a_time_without_data_is_refused_with_the_known_range(folder):
     where = folder()
     for command in ("plan", "explain"):
         future = answer("capacity", command, "--at", "2126-01-01T00:00:00Z", cwd=where, code=2)["error"]
@@ -173,7 +173,7 @@ def test_an_instant_that_nothing_is_known_of_is_refused_with_what_is(folder):
         assert "history" in before["hint"]
 
 
-def test_since_when_services_were_watched_is_told_by_what_is_known_of_them(tmp_path):
+def test_the_known_range_of_services_is_reported(tmp_path):
     """The history of cycles reaches further back than what is known of the fleet."""
     url = f"sqlite:///{tmp_path}/s.db"
     (tmp_path / "outrider.yaml").write_text(f"store: {{url: '{url}'}}\n{SERVICES}}}\n")
@@ -186,7 +186,7 @@ def test_since_when_services_were_watched_is_told_by_what_is_known_of_them(tmp_p
     assert "since 2026-05-19T23:00:00Z" in found["message"]
 
 
-def test_without_configuration_and_store_nothing_is_made_and_the_hint_says_why(tmp_path):
+def test_without_configuration_and_store_nothing_is_created_and_a_hint_explains(tmp_path):
     assert answer("capacity", "plan", cwd=tmp_path) == []
     for command in ("plan", "explain"):
         told = run("capacity", command, "-o", "table", cwd=tmp_path).stdout

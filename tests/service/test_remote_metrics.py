@@ -85,7 +85,7 @@ async def watching(
     return settings
 
 
-def test_a_platform_keeps_its_values_on_a_server_that_goes_away_for_a_while(tmp_path: Path) -> None:
+def test_a_platform_keeps_its_values_over_an_outage_of_the_server(tmp_path: Path) -> None:
     why = metric_servers.missing(("victoria-metrics",))
     if why is not None:
         pytest.skip(why)
@@ -209,7 +209,7 @@ def test_a_copy_needs_a_server_and_a_span(tmp_path: Path) -> None:
         history_copy.run(settings_with(tmp_path, nowhere), START, START, lambda *_: None)
 
 
-def test_what_is_not_given_has_a_default_and_what_is_wrong_is_named(tmp_path: Path) -> None:
+def test_missing_keys_have_defaults_and_wrong_ones_are_reported(tmp_path: Path) -> None:
     assert wiring_stores.remote_of(settings_with(tmp_path, None)) is None
     found = wiring_stores.remote_of(
         settings_with(tmp_path, {"url_write": "https://m/api/v1/push", "url_read": "https://m/p"})

@@ -74,7 +74,7 @@ def test_a_p3_waits_for_the_report(world):
 
 
 @pytest.mark.parametrize(("priority", "told"), [(Priority.P0, True), (Priority.P1, True), (Priority.P2, False)])
-def test_a_page_explains_more_than_a_message_that_can_wait(world, priority, told):
+def test_only_pages_contain_the_explanation(world, priority, told):
     explain = replace(MESSAGING, explain=lambda incident, language: [f"more of {incident.id} in {language}"])
     alert = world.alert(priority=priority)
     opened = say(world, world.incident(alert, priority=priority), [alert], messaging=explain)
@@ -98,7 +98,7 @@ def test_a_page_is_never_lost_to_an_empty_group(world):
     assert (nobody.messages, nobody.incidents[0].pages) == ((), 0), "no page without a person"
 
 
-def test_two_replicas_of_ours_plan_the_same_messages(world):
+def test_two_engines_plan_the_same_messages(world):
     alert = world.alert()
     one, two = (say(world, world.incident(alert), [alert], now=world.at(second)) for second in (0, 3))
     assert [m.id for m in one.messages] == [m.id for m in two.messages]
@@ -142,7 +142,7 @@ def test_resolved_is_sent_once_to_notified_channels(world):
     assert say(world, ended.incidents[0], [], now=world.at(315), before=ended.incidents).messages == ()
 
 
-def test_an_incident_that_turned_out_to_be_another_one_is_not_called_resolved(world):
+def test_a_merged_incident_is_not_reported_as_resolved(world):
     alert = world.alert()
     told = say(world, world.incident(alert), [alert])
     merged = TimelineEntry(world.at(60), "incidents.timeline.absorbed_into", {"incident": "inc-9"})
@@ -174,7 +174,7 @@ def test_a_silence_without_rule_and_entity_mutes_nothing(world):
     assert alert.muted_by is None
 
 
-def test_all_but_the_voice_of_the_cause_are_folded(world):
+def test_all_alerts_but_the_lead_alert_are_folded(world):
     cause = world.alert(priority=Priority.P1)
     symptom = world.alert("ttft-p99-high", world.service, priority=Priority.P0, fault=None)
     incident = world.incident(symptom, cause, priority=Priority.P0)
@@ -301,7 +301,7 @@ def test_simultaneous_pages_of_one_fault_are_one_message(world):
     assert set(told.reasons.values()) == {NotifyReason.OPENED}
 
 
-def test_after_one_call_each_incident_goes_its_own_way(world):
+def test_after_a_shared_page_each_incident_has_its_own_messages(world):
     found, alerts = alike(world, *services(world, "chat", "code"))
     told = messages([], found, alerts, [], MESSAGING, world.t0).incidents
     assert messages(found, told, alerts, [], MESSAGING, world.at(15)).messages == ()
@@ -317,7 +317,7 @@ def test_after_one_call_each_incident_goes_its_own_way(world):
 
 
 @pytest.mark.parametrize("case", ["fault", "cluster", "kind", "priority", "unknown", "quiet"])
-def test_only_pages_of_one_fault_and_cluster_are_joined(world, case):
+def test_only_pages_of_one_fault_and_cluster_are_merged(world, case):
     chat, code = services(world, "chat", "code")
     found, alerts = alike(world, chat, code, priority=Priority.P2 if case == "quiet" else Priority.P1)
     other = {
@@ -334,7 +334,7 @@ def test_only_pages_of_one_fault_and_cluster_are_joined(world, case):
     assert not any(one.also for one in told.messages)
 
 
-def test_of_many_alike_the_message_holds_five_in_full_and_names_the_rest(world):
+def test_a_shared_page_describes_five_incidents_in_full_and_lists_the_rest(world):
     found, alerts = alike(world, *services(world, *(f"s{number}" for number in range(8))))
     told = messages([], found, alerts, [], MESSAGING, world.t0).messages[-1]
     assert len(told.also) == 7

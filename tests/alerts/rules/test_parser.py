@@ -65,7 +65,7 @@ def test_every_rule_has_texts_in_both_languages_and_a_runbook():
         assert (ROOT / rule.runbook).read_text(encoding="utf-8").startswith("# ")
 
 
-def test_load_never_restarts_by_default():
+def test_load_faults_never_restart_by_default():
     for rule in load_rules():
         if {"traffic-surge", "kv-pressure"} & {*rule.faults, rule.fault}:
             assert ActionKind.RESTART_POD not in rule.default_actions

@@ -109,7 +109,7 @@ def test_missing_data_never_resolves(world, about):
     assert alerts[0].state is AlertState.RESOLVED
 
 
-def test_silence_of_another_detector_or_entity_keeps_nothing(world):
+def test_a_no_verdict_of_another_detector_or_entity_keeps_no_alert(world):
     alerts = advance(
         [], [world.finding("engine-dead")], None, (replace(DEAD, clear=timedelta(0)),), world.context(), world.at(0)
     )
@@ -150,7 +150,7 @@ def test_priority_of_the_pair_rises_and_never_falls_while_firing(world):
     assert advance([], [seen], None, RULES, world.context(burning=[world.service]), world.t0)[0].priority is Priority.P0
 
 
-def test_a_kept_alert_still_rises_when_its_service_burns(world):
+def test_a_kept_alert_escalates_when_its_service_burns(world):
     seen = world.finding("gpu-lost", world.gpu, detector="gpu-faults")
     alerts = advance([], [seen], None, RULES, world.context(), world.at(0))
     unheard = [silent("gpu-faults", world.gpu)]
@@ -172,7 +172,7 @@ def test_several_findings_of_one_rule_and_entity_merge_to_the_worst(world):
     assert kept.reason is AlertReason.KEPT_WITHOUT_VALUES
 
 
-def test_a_statistical_score_never_takes_the_way_of_a_hard_rule(world):
+def test_a_statistical_finding_never_matches_a_hard_rule(world):
     named = world.finding("engine-dead", detector="seasonal", severity=Priority.P0)
     (alert,) = advance([], [named], None, RULES, world.context(burning=[world.service]), world.t0)
     assert (alert.rule, alert.priority) == ("anomaly", Priority.P3)
@@ -183,7 +183,7 @@ def test_a_compiled_rule_matches_itself_only(world):
     assert [alert.rule for alert in advance([], [named], None, RULES, world.context(), world.t0)] == ["slow"]
 
 
-def test_a_finding_no_rule_knows_gives_no_alert(world):
+def test_a_finding_without_a_matching_rule_gives_no_alert(world):
     assert advance([], [world.finding("disk-full")], None, RULES, world.context(), world.t0) == ()
 
 

@@ -94,7 +94,7 @@ class World:
         return Scrape(target, now, page(self.tokens[target.name]), None, 0.01, 200, 2.0, probed=True)
 
 
-def test_a_quiet_service_says_nothing():
+def test_a_quiet_service_raises_no_alert():
     world = World()
     record = world.step(20)
     assert (record.targets, record.targets_up, record.alerts_firing, record.incidents_open) == (3, 3, 0, 0)
@@ -127,7 +127,7 @@ def test_an_incident_pages_once_however_long_it_lasts():
     assert sum(message.is_page for message in world.state.messages()) == 1
 
 
-def test_every_decision_is_on_record():
+def test_every_decision_is_audited():
     world = World()
     world.step(10)
     world.dead.add("a-1")
@@ -140,7 +140,7 @@ def test_every_decision_is_on_record():
     assert all(action.reason for action in world.state.actions())
 
 
-def test_that_nothing_is_done_and_nothing_said_is_on_record_once():
+def test_holds_and_muted_messages_are_audited_once():
     world = World()
     world.step(10)
     world.dead.add("a-1")
@@ -163,7 +163,7 @@ def test_that_nothing_is_done_and_nothing_said_is_on_record_once():
     assert "alert_unmuted" in [record.event for record in world.state.audit()]
 
 
-def test_by_default_nothing_is_done_without_a_person():
+def test_by_default_no_action_runs_without_approval():
     world = World()
     world.step(10)
     world.dead.add("a-1")
@@ -178,7 +178,7 @@ def test_by_default_nothing_is_done_without_a_person():
     assert all(action.dry_run for action in actions)
 
 
-def test_a_clock_that_steps_back_decides_nothing_and_says_so():
+def test_a_clock_step_back_decides_nothing_and_is_audited():
     world = World()
     world.step(10)
     world.dead.add("a-1")
@@ -196,7 +196,7 @@ def store_url(request, tmp_path):
     return f"sqlite:///{tmp_path}/x.db" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
 
 
-def test_a_clock_that_steps_back_leaves_a_sound_store(store_url):
+def test_a_clock_step_back_leaves_the_store_intact(store_url):
     """Hours were compacted and rolled up when the clock goes back into them, and on from there."""
     state_url, metrics_url = factory.urls_of(store_url)
     world = World()
@@ -225,7 +225,7 @@ def test_a_clock_that_steps_back_leaves_a_sound_store(store_url):
     assert [report.problems for report in reports] == [[], []]
 
 
-def test_a_restart_of_ours_is_no_crash():
+def test_a_restart_by_the_platform_is_not_a_crash():
     world = World()
     world.step(10)
     target = world.targets[1].entity
@@ -242,7 +242,7 @@ def test_a_restart_of_ours_is_no_crash():
     assert {(event.kind, event.code) for event in events} == {(EventKind.ACTION, "restart_pod")}
 
 
-def test_a_pod_that_is_deleted_is_no_crash_of_its_replica():
+def test_a_deleted_pod_is_not_a_crash_of_its_replica():
     world = World()
     world.step(10)
     pod = EntityRef("c", EntityKind.POD, "s", "a-1")
@@ -255,7 +255,7 @@ def test_a_pod_that_is_deleted_is_no_crash_of_its_replica():
     assert {event.entity.kind for event in heard} == {EntityKind.POD, EntityKind.REPLICA}
 
 
-def test_an_interrupted_platform_goes_on_where_it_was():
+def test_a_restarted_platform_resumes():
     world = World()
     world.step(10)
     world.dead.add("a-1")
@@ -287,7 +287,7 @@ def test_a_topology_is_committed_when_it_changed_and_every_few_minutes():
     assert len(world.state.topology().of_kind(EntityKind.REPLICA)) == 2
 
 
-def test_an_xid_that_two_doors_tell_in_two_cycles_counts_once_and_twice_at_a_door_twice():
+def test_an_xid_from_two_sources_counts_once_and_two_from_one_source_count_twice():
     world = World()
     world.step(2)
     gpu = EntityRef("c", EntityKind.GPU, None, "GPU-a")
@@ -312,7 +312,7 @@ def test_an_xid_that_two_doors_tell_in_two_cycles_counts_once_and_twice_at_a_doo
     assert [event.id for event in stored if event.kind is EventKind.XID] == ["dcgm-node-01", "kernel_log2"]
 
 
-def test_an_empty_store_is_of_use_within_ten_minutes():
+def test_an_empty_store_is_useful_within_ten_minutes():
     """Rules need no past: an engine that dies in the fifth minute is named, and only statistics are still learning."""
     world = World()
     world.step(20)

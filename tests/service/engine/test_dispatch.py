@@ -76,7 +76,7 @@ def platform(hand=None, inbox=None, gate=None):
     return state, clock, hand, inbox, Dispatcher(state, {"oncall": inbox}, hand, clock, gate or Gate())
 
 
-def test_each_row_is_worked_on_once():
+def test_each_row_is_processed_once():
     state, _, hand, inbox, dispatcher = platform()
     assert dispatcher.run_once() == 2
     assert dispatcher.run_once() == 0
@@ -92,7 +92,7 @@ def test_two_dispatchers_share_the_rows():
     assert (hand.performed, inbox.sent) == (["act-1"], ["m-1"])
 
 
-def test_nothing_is_performed_while_paused_but_people_are_told():
+def test_nothing_is_performed_while_paused_but_messages_are_sent():
     state, clock, hand, inbox, dispatcher = platform()
     state.set_paused(paused=True, by="ann", now=clock.now())
     dispatcher.run_once()
@@ -102,7 +102,7 @@ def test_nothing_is_performed_while_paused_but_people_are_told():
     assert hand.performed == ["act-1"]
 
 
-def test_intents_of_an_earlier_life_wait_until_the_fleet_was_looked_at():
+def test_intents_from_before_a_restart_wait_for_the_first_cycle():
     gate = Gate(looked=False)
     _, _, hand, _, dispatcher = platform(gate=gate)
     dispatcher.run_once()
@@ -112,7 +112,7 @@ def test_intents_of_an_earlier_life_wait_until_the_fleet_was_looked_at():
     assert hand.performed == ["act-1"]
 
 
-def test_the_guard_rails_are_asked_again_at_the_moment_of_acting():
+def test_the_guard_rails_are_checked_again_before_an_action():
     state, _, hand, _, dispatcher = platform(gate=Gate(DecisionReason.MONITOR_BLIND))
     dispatcher.run_once()
     assert hand.performed == []
@@ -139,7 +139,7 @@ def test_a_refused_message_is_tried_again_later_and_arrives_once():
 
 
 @pytest.mark.parametrize("fault", [DeliveryError("gone", retryable=False, reason="http_status")])
-def test_what_cannot_help_is_not_tried_again(fault):
+def test_a_final_failure_is_not_retried(fault):
     state, clock, _, inbox, dispatcher = platform(inbox=Inbox(fault))
     for _ in range(10):
         dispatcher.run_once()
@@ -148,13 +148,13 @@ def test_what_cannot_help_is_not_tried_again(fault):
     assert [record.reason for record in state.audit() if record.event == "message_failed"] == ["http_status"]
 
 
-def test_a_channel_that_is_no_more_fails_for_good():
+def test_a_removed_channel_fails_without_retry():
     state, clock, hand, _, _ = platform()
     Dispatcher(state, {}, hand, clock, Gate()).run_once()
     assert [record.reason for record in state.audit() if record.event == "message_failed"] == ["no_channel"]
 
 
-def test_instants_of_outcomes_are_the_platforms():
+def test_outcomes_have_the_time_of_the_platform_clock():
     state, clock, _, _, dispatcher = platform()
     clock.set(NOW + timedelta(days=3))
     dispatcher.run_once()

@@ -41,11 +41,11 @@ def plan(at, level, *, slots=144, score=SCORE, levels=(0.05, 0.5, 0.95, 0.995), 
     return Plan((Forecast("svc_requests_per_second", entity, at, STEP, times, values, "mix", score),))
 
 
-def test_before_the_first_plan_nothing_is_foreseen():
+def test_before_the_first_plan_there_is_no_forecast():
     assert ForecastContext().view_at(NOW) is None
 
 
-def test_it_is_the_slot_around_now_of_every_service():
+def test_the_view_is_the_current_slot_of_every_service():
     made = ForecastContext()
     made.add(plan(NOW, 100.0))
     seen = made.view_at(NOW + timedelta(minutes=25))
@@ -57,7 +57,7 @@ def test_it_is_the_slot_around_now_of_every_service():
     assert made.view_at(NOW + timedelta(minutes=35)).middle[0] == pytest.approx(103.0)
 
 
-def test_what_an_hour_ago_was_said_counts_until_then_what_was_said_first():
+def test_the_forecast_of_an_hour_ago_applies_or_the_first_one():
     made = ForecastContext()
     found = []
     for minutes in range(0, 130, 10):
@@ -67,14 +67,14 @@ def test_what_an_hour_ago_was_said_counts_until_then_what_was_said_first():
     assert found == [0, 10, 20, 30, 40, 50, 60, 60, 60, 60, 60, 60, 60]
 
 
-def test_the_last_plan_speaks_as_far_as_it_reaches_and_no_further():
+def test_a_forecast_is_unknown_beyond_its_horizon():
     made = ForecastContext()
     made.add(plan(NOW, 100.0, slots=12))
     assert made.view_at(NOW + timedelta(minutes=110)).middle[0] > 0
     assert np.isnan(made.view_at(NOW + timedelta(hours=2)).middle[0])
 
 
-def test_a_service_newer_than_the_plan_that_speaks_is_held_against_its_own_first_forecast():
+def test_a_new_service_is_compared_with_its_first_forecast():
     made, new = ForecastContext(), replace(SERVICE, name="new")
     for minutes in range(0, 100, 10):
         at = NOW + timedelta(minutes=minutes)
@@ -88,7 +88,7 @@ def test_a_service_newer_than_the_plan_that_speaks_is_held_against_its_own_first
     assert np.isfinite(seen.middle).all()
 
 
-def test_a_service_that_a_plan_leaves_out_keeps_its_last_forecast_and_is_forgotten_in_the_end():
+def test_a_service_without_a_new_forecast_keeps_the_last_one_until_retention():
     made = ForecastContext()
     made.add(plan(NOW, 100.0))
     other = replace(SERVICE, name="other")
@@ -98,7 +98,7 @@ def test_a_service_that_a_plan_leaves_out_keeps_its_last_forecast_and_is_forgott
     assert made.view_at(NOW + timedelta(days=3)).entities == (other,)
 
 
-def test_what_was_forecast_by_a_clock_that_was_set_back_since_is_dropped():
+def test_forecasts_from_before_a_clock_step_back_are_dropped():
     made = ForecastContext()
     made.add(plan(NOW, 100.0))
     made.add(plan(NOW + timedelta(days=1), 900.0))
@@ -109,14 +109,14 @@ def test_what_was_forecast_by_a_clock_that_was_set_back_since_is_dropped():
     assert made.view_at(now).middle[0] < 200.0
 
 
-def test_a_forecast_that_was_never_judged_and_a_plan_without_any_say_nothing():
+def test_an_unscored_forecast_and_an_empty_plan_give_no_view():
     made = ForecastContext()
     made.add(plan(NOW, 100.0, score=BacktestScore(None, None, None, 0)))
     made.add(Plan())
     assert made.view_at(NOW) is None
 
 
-def test_a_forecast_without_a_low_quantile_is_not_known():
+def test_a_missing_low_quantile_is_unknown():
     made = ForecastContext()
     made.add(plan(NOW, 100.0, levels=(0.5, 0.95)))
     seen = made.view_at(NOW)
@@ -124,7 +124,7 @@ def test_a_forecast_without_a_low_quantile_is_not_known():
     assert seen.high[0] == pytest.approx(145.0)
 
 
-def test_the_planners_own_forecast_is_understood():
+def test_the_forecast_of_the_planner_is_accepted():
     times = NOW.timestamp() // 600.0 * 600.0 - 600.0 * np.arange(6 * 144, 0, -1)
     values = 50.0 + 20.0 * np.sin(times / 86400.0 * 2 * np.pi) + np.random.default_rng(1).normal(0, 1, times.size)
     made = forecast(times, values, signal="svc_requests_per_second", entity=SERVICE, now=NOW, models=("ensemble",))
@@ -168,7 +168,7 @@ class Listener:
         return state, ()
 
 
-def test_a_cycle_hands_the_plan_it_made_to_detectors_of_services_from_the_next_one_on():
+def test_service_detectors_receive_a_plan_from_the_next_cycle_on():
     clock = ManualClock(NOW)
     cycle = cycle_in_memory(Settings(), ScrapeManager([]), clock, interval=timedelta(seconds=15))
     service, gpu = Listener(EntityKind.SERVICE), Listener(EntityKind.GPU)

@@ -68,11 +68,11 @@ def lost():
     return explanation.explain(incident, fault_catalogue.load())
 
 
-def test_without_an_address_there_is_no_explainer(lost):
+def test_without_a_url_there_is_no_explainer(lost):
     assert wiring_alerting.explainer(Settings()).summarize(lost, "en") == Narrative(None, "off")
 
 
-def test_the_model_gets_the_findings_in_words_and_the_key_of_the_file(lost, tmp_path):
+def test_the_model_receives_the_findings_as_text_and_the_key_of_the_file(lost, tmp_path):
     key = tmp_path / "key"
     key.write_text("first\n")
     with door(answer_of(SAID)) as (url, asked):
@@ -104,25 +104,25 @@ def test_the_model_gets_the_findings_in_words_and_the_key_of_the_file(lost, tmp_
         (b"no", 401, "away"),
     ],
 )
-def test_an_answer_that_is_no_text_is_no_text(lost, body, status, reason):
+def test_an_unreadable_response_gives_no_text(lost, body, status, reason):
     with door(body, status) as (url, _):
         said = OpenAiExplainer(LlmEndpoint(url, "m")).summarize(lost, "en")
     assert (said.text, said.reason) == (None, reason)
 
 
-def test_control_characters_are_taken_out(lost):
+def test_control_characters_are_removed(lost):
     with door(answer_of("a\u001b[31mb\nc")) as (url, _):
         assert OpenAiExplainer(LlmEndpoint(url, "m")).summarize(lost, "en").text == "a[31mb\nc"
 
 
-def test_nobody_there_and_no_key_are_told_as_away(lost, tmp_path):
+def test_an_unreachable_endpoint_and_a_missing_key_are_reported_as_away(lost, tmp_path):
     nobody = LlmEndpoint("http://127.0.0.1:9/v1", "m", timeout=timedelta(seconds=2))
     assert OpenAiExplainer(nobody).summarize(lost, "en").reason == "away"
     keyless = LlmEndpoint("http://127.0.0.1:9/v1", "m", tmp_path / "gone")
     assert OpenAiExplainer(keyless).summarize(lost, "en").reason == "away"
 
 
-def test_a_door_that_hangs_ends_at_its_time_and_holds_up_one_reader_only(lost):
+def test_an_endpoint_that_hangs_times_out_and_blocks_one_reader_only(lost):
     hold = threading.Event()
     with door(answer_of(SAID), hold=hold) as (url, asked):
         explainer = OpenAiExplainer(LlmEndpoint(url, "m", timeout=timedelta(seconds=1)))
@@ -166,7 +166,7 @@ class Told:
         return narratives, (state.incidents(), state.actions(), state.alerts(limit=100), shown)
 
 
-def test_incidents_are_the_same_with_the_explainer_on_off_hung_and_talking_nonsense():
+def test_incidents_do_not_depend_on_the_explainer():
     short = timedelta(seconds=1)
     narratives, ends = {}, {}
     narratives["off"], ends["off"] = Told(ExplainerSettings()).story()
@@ -198,7 +198,7 @@ def test_only_a_configured_explainer_is_offered():
         ("explainer: {url: http://x/v1, model: m, key: abc}", "explainer.key", "unknown key"),
     ],
 )
-def test_a_mistake_in_its_section_is_told(tmp_path, text, key, said):
+def test_an_error_in_the_explainer_section_is_reported(tmp_path, text, key, said):
     path = tmp_path / "outrider.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:

@@ -47,7 +47,7 @@ def heard(state, now=NOW):
     return [(one.entity, one.start, one.end, one.useful) for one in recent_feedback.of(state, load_rules(), now)]
 
 
-def test_a_verdict_on_an_anomaly_is_a_lesson_about_its_spell(state):
+def test_a_verdict_on_an_anomaly_is_feedback_on_its_occurrence(state):
     assert heard(state) == []
     say(state, "gpu-slow", Usefulness.NOT_USEFUL)
     assert heard(state) == [], "that rule asks no statistics"
@@ -55,18 +55,18 @@ def test_a_verdict_on_an_anomaly_is_a_lesson_about_its_spell(state):
     assert heard(state) == [(GPU, BEGAN, ENDED, False)]
 
 
-def test_who_found_a_reason_prevails(state):
+def test_a_verdict_that_found_a_fault_prevails(state):
     say(state, "anomaly", Usefulness.NOT_USEFUL)
     say(state, "anomaly", Usefulness.WRONG_CAUSE, by="bob")
     assert heard(state) == [(GPU, BEGAN, ENDED, True)]
 
 
-def test_a_verdict_that_is_a_month_old_is_none(state):
+def test_a_verdict_older_than_a_month_is_ignored(state):
     say(state, "anomaly", Usefulness.NOT_USEFUL, at=NOW - timedelta(days=31))
     assert heard(state) == []
 
 
-def test_a_rule_that_names_one_class_is_heard_too(state):
+def test_a_rule_for_one_entity_kind_is_included(state):
     say(state, "anomaly", Usefulness.NOT_USEFUL)
     mine = [replace(rule, detectors=("isolation-gpu",)) for rule in load_rules() if rule.name == "anomaly"]
     assert len(recent_feedback.of(state, mine, NOW)) == 1

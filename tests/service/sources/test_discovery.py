@@ -96,7 +96,7 @@ def write(path: Path, groups: list[dict], at: int = 1) -> None:
     os.utime(path, ns=(at * 10**9, at * 10**9))
 
 
-def test_targets_are_found_scraped_and_forgotten(tmp_path: Path, pages: Pages) -> None:
+def test_targets_are_discovered_scraped_and_removed(tmp_path: Path, pages: Pages) -> None:
     listed = tmp_path / "list.json"
     write(listed, group(pages, "/one/metrics", pod="a", service="chat"))
     file = written(tmp_path, f"    - {{type: file, files: ['{listed}'], adapter: vllm}}\n")
@@ -145,7 +145,7 @@ def run(*arguments: str) -> dict:
     return found
 
 
-def test_found_targets_are_listed_like_configured_ones(tmp_path: Path, pages: Pages) -> None:
+def test_discovered_targets_are_listed_like_configured_ones(tmp_path: Path, pages: Pages) -> None:
     pages.listed = [*group(pages, "/one/metrics", pod="a"), *group(pages, "/odd")]
     own = f"    - {{name: mine, adapter: vllm, url: '{pages.base}/two/metrics', entity: {{kind: replica, name: x}}}}\n"
     more = f"  targets:\n{own}"
@@ -167,7 +167,7 @@ def test_found_targets_are_listed_like_configured_ones(tmp_path: Path, pages: Pa
     assert "http (discovery): no adapter detected for" in table
 
 
-def test_a_source_that_is_away_is_listed_with_its_fault(tmp_path: Path, pages: Pages) -> None:
+def test_an_unavailable_source_is_listed_with_its_error(tmp_path: Path, pages: Pages) -> None:
     pages.status = 503
     file = written(tmp_path, f"    - {{type: http, name: cmdb, url: '{pages.base}/sd', adapter: vllm}}\n")
     with structlog.testing.capture_logs(), pytest.raises(UnavailableError, match=r"cmdb: .*/sd returned 503"):
@@ -197,7 +197,7 @@ def test_a_source_that_is_away_is_listed_with_its_fault(tmp_path: Path, pages: P
         ("{type: consul}", "type", "expected "),
     ],
 )
-def test_a_source_that_cannot_be_used_is_named(tmp_path: Path, line: str, key: str, said: str) -> None:
+def test_an_unusable_source_is_reported(tmp_path: Path, line: str, key: str, said: str) -> None:
     with pytest.raises(ConfigError) as fault:
         settings.load(written(tmp_path, f"    - {line}\n"))
     (problem,) = fault.value.problems
@@ -206,7 +206,7 @@ def test_a_source_that_cannot_be_used_is_named(tmp_path: Path, line: str, key: s
     assert said in problem.message
 
 
-def test_two_sources_of_one_name_and_a_prometheus_beside_them_are_told(tmp_path: Path) -> None:
+def test_duplicate_sources_and_discovery_with_a_prometheus_are_refused(tmp_path: Path) -> None:
     twice = "    - {type: static, targets: [a]}\n    - {type: static, targets: [b]}\n"
     with pytest.raises(ConfigError, match="duplicate source name 'static'"):
         settings.load(written(tmp_path, twice))
@@ -215,7 +215,7 @@ def test_two_sources_of_one_name_and_a_prometheus_beside_them_are_told(tmp_path:
         settings.load(written(tmp_path, one, "  prometheus: {url: 'http://x'}\n"))
 
 
-def test_every_type_is_made_from_its_settings(tmp_path: Path) -> None:
+def test_every_source_type_is_built_from_its_settings(tmp_path: Path) -> None:
     lines = (
         "    - {type: static, targets: ['127.0.0.1:1'], adapter: vllm, add_labels: {service: chat}}\n"
         "    - {type: dns, names: [localhost], record: A, scrape: {port: 1}, adapter: vllm, every: 5m}\n"

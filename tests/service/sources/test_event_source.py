@@ -125,7 +125,7 @@ def speeches(fleet: Fleet) -> list[JournalEntry]:
     return [*kernel, *engine, *kubernetes, *change]
 
 
-def test_every_voice_arrives_as_its_happening_says() -> None:
+def test_every_event_of_the_fleet_arrives_as_recorded() -> None:
     async def scene(watch: Watch) -> None:
         assert await watch.round() == ()
         said = speeches(watch.fleet)
@@ -136,7 +136,7 @@ def test_every_voice_arrives_as_its_happening_says() -> None:
     play(scene)
 
 
-def test_the_doors_alone_tell_devices_pods_replicas_and_services() -> None:
+def test_event_sources_alone_identify_devices_pods_replicas_and_services() -> None:
     async def scene(watch: Watch) -> None:
         found = {event.code: event for event in watch.source.health and await watch.round()}
         assert found == {}
@@ -156,7 +156,7 @@ def test_the_doors_alone_tell_devices_pods_replicas_and_services() -> None:
 
 
 @pytest.mark.parametrize("fault", ["gpu-lost", "bad-rollout", "engine-dead"])
-def test_what_a_fault_lets_be_said_is_heard(fault: str) -> None:
+def test_the_events_of_a_fault_are_received(fault: str) -> None:
     async def scene(watch: Watch) -> None:
         await watch.round()
         truth = inject(watch.fleet, fault, seed=3, duration=timedelta(minutes=1))
@@ -174,7 +174,7 @@ def test_what_a_fault_lets_be_said_is_heard(fault: str) -> None:
     play(scene, adapters=DEVICES)
 
 
-def test_every_line_that_a_fault_lets_be_said_has_its_code_again() -> None:
+def test_every_log_line_of_a_fault_maps_to_its_code() -> None:
     doors = {"kernel_line": ("kernel_log", kernel_log.LINES), "engine_line": ("engine_log", engine_log.LINES)}
     seen = 0
     for fault in FAULTS.values():
@@ -190,7 +190,7 @@ def test_every_line_that_a_fault_lets_be_said_has_its_code_again() -> None:
     assert seen >= 15
 
 
-def test_an_xid_on_a_page_and_in_the_kernel_log_is_one_event() -> None:
+def test_an_xid_on_a_metrics_page_and_in_the_kernel_log_is_one_event() -> None:
     async def scene(watch: Watch) -> None:
         await watch.round()
         inject(watch.fleet, "gpu-xid-hardware", seed=3, duration=timedelta(minutes=5))
@@ -216,7 +216,7 @@ def test_events_reach_the_cycle_and_the_store(tmp_path) -> None:
     play(scene)
 
 
-def test_a_door_that_is_shut_is_named_and_the_pages_go_on() -> None:
+def test_an_unavailable_event_source_is_reported_and_scraping_continues() -> None:
     async def scene(watch: Watch) -> None:
         watch.fleet.effects.adjust("cluster", "seen")[0] = 0.0
         health = {one.target: one for one in watch.source.health}
@@ -231,7 +231,7 @@ def test_a_door_that_is_shut_is_named_and_the_pages_go_on() -> None:
     play(scene, adapters=("node_exporter",))
 
 
-def test_without_event_sources_the_pages_have_no_contributors() -> None:
+def test_without_event_sources_there_are_no_contributors() -> None:
     plain = factory.source(Settings(), ManualClock(START))
     assert isinstance(plain.pages, ScrapeManager)
     assert plain.contributors == ()
@@ -258,7 +258,7 @@ NO_NODE = "expected node: the name of the node that writes the log"
         ("{type: kernel_log, url: 'http://x/{node}', kind: a}", (2, "events[0].kind", "unknown key")),
     ],
 )  # fmt: skip
-def test_a_source_that_cannot_work_is_refused_with_its_line(tmp_path, entry: str, fault: tuple[int, str, str]) -> None:
+def test_an_invalid_source_is_refused_with_its_line(tmp_path, entry: str, fault: tuple[int, str, str]) -> None:
     path = tmp_path / "outrider.yaml"
     path.write_text(f"events:\n  - {entry}\n", encoding="utf-8")
     with pytest.raises(ConfigError) as caught:

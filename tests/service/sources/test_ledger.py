@@ -78,7 +78,7 @@ def api() -> Api:
 # --- announcements --------------------------------------------------------------------------------
 
 
-def test_an_announced_change_is_in_the_ledger_and_waits_for_the_engine(api: Api) -> None:
+def test_an_announced_change_is_stored_until_the_engine_reads_it(api: Api) -> None:
     body = {"code": "deploy", "service": "chat", "actor": "grace", "before": "v1", "after": "v2", "id": "build-7"}
     told = api.announce(body).json()
     assert told == {"taken": 1, "known": 0, "ended": 0, "unknown": ["service chat"]}  # no engine has spoken of it yet
@@ -94,7 +94,7 @@ def test_an_announced_change_is_in_the_ledger_and_waits_for_the_engine(api: Api)
     assert api.changes(service="code") == []
 
 
-def test_secrets_in_what_is_announced_go(api: Api) -> None:
+def test_secrets_in_announcements_are_redacted(api: Api) -> None:
     api.announce(
         {"code": "flags", "node": "n1", "after": "--api-key=sk-abcdefghijklmnopqrst", "text": "for bob@mail.x.org"}
     )
@@ -118,7 +118,7 @@ def test_secrets_in_what_is_announced_go(api: Api) -> None:
         (b'{"code": "deploy", "service": "a", "namespace": "x/y"}', "0.namespace"),
     ],
 )
-def test_a_malformed_body_gets_one_sentence_and_takes_nothing(api: Api, body: bytes, says: str) -> None:
+def test_a_malformed_body_is_rejected_with_one_sentence(api: Api, body: bytes, says: str) -> None:
     answer = api.ask("POST", "/changes", content=body, headers=ADMIN)
     assert answer.status_code == 400
     assert says in answer.json()["error"]["message"]
@@ -126,7 +126,7 @@ def test_a_malformed_body_gets_one_sentence_and_takes_nothing(api: Api, body: by
     assert api.changes() == []
 
 
-def test_who_may_announce(api: Api) -> None:
+def test_announcements_require_a_token_or_a_signature(api: Api) -> None:
     body = {"code": "deploy", "service": "chat"}
     assert api.ask("POST", "/changes", json=body).status_code == 401
     assert api.ask("POST", "/changes", json=body, headers={"Authorization": "Bearer wrong"}).status_code == 401
@@ -154,7 +154,7 @@ def test_who_may_announce(api: Api) -> None:
     assert api.ask("POST", "/changes", content=raw, headers={"X-Hub-Signature-256": right}).status_code == 401
 
 
-def test_a_repository_that_is_no_service_is_a_change_of_the_cluster(api: Api) -> None:
+def test_a_repository_without_a_service_is_a_change_of_the_cluster(api: Api) -> None:
     api.announce(DEPLOYMENT, **{"X-GitHub-Event": "deployment"})
     assert api.changes()[0]["entity"]["kind"] == "cluster"
     assert api.announce({"zen": "x"}, **{"X-GitHub-Event": "ping"}).json() == {"taken": 0, "known": 0, "ended": 0}
@@ -173,7 +173,7 @@ def logs(said: str) -> bytes:
     return request.SerializeToString()
 
 
-def test_pushed_logs_are_matched_redacted_and_left_for_the_engine(api: Api) -> None:
+def test_pushed_logs_are_matched_redacted_and_stored_for_the_engine(api: Api) -> None:
     kind = {"Content-Type": "application/x-protobuf", "Content-Encoding": "gzip"}
     body = gzip.compress(logs("CUDA out of memory for bob@mail.example.org\nINFO prompt: 'my salary'"))
     answer = api.ask("POST", "/otlp/v1/logs", content=body, headers={**ADMIN, **kind})
@@ -186,7 +186,7 @@ def test_pushed_logs_are_matched_redacted_and_left_for_the_engine(api: Api) -> N
     assert len(api.ledger.posted(0, NOW - timedelta(days=1))) == 1
 
 
-def test_what_is_no_export_of_logs_is_refused(api: Api) -> None:
+def test_a_body_that_is_not_a_log_export_is_refused(api: Api) -> None:
     kind = {"Content-Type": "application/x-protobuf"}
     for content, headers, says in (
         (b"\xff\xff", kind, "not an OTLP logs export"),
@@ -224,7 +224,7 @@ def test_startups_placements_and_audits_are_read(api: Api) -> None:
     assert api.ask("GET", "/audit/workloads", params={"lang": "zh"}).json()["findings"][0]["found"] == "坏"
 
 
-def test_deploy_markers_stand_beside_the_evidence_of_an_incident(api: Api) -> None:
+def test_evidence_of_an_incident_includes_deploy_markers(api: Api) -> None:
     opened = api.state.incident(INCIDENT)
     assert opened is not None
     cause = opened.suspected_cause
@@ -237,7 +237,7 @@ def test_deploy_markers_stand_beside_the_evidence_of_an_incident(api: Api) -> No
     assert [(one["code"], one["actor"]) for one in told["changes"]] == [("driver", "grace")]
 
 
-def test_an_api_without_a_ledger_says_so() -> None:
+def test_an_api_without_a_change_log_reports_it() -> None:
     app = create_app(MemoryStateStore(), MemoryMetricStore(), ApiSettings(token=TOKEN))
     transport = httpx.ASGITransport(app, raise_app_exceptions=False, client=("testclient", 1))
 
@@ -275,7 +275,7 @@ class Pages:
         """Nothing to release."""
 
 
-def test_what_was_left_reaches_the_cycle_once_about_the_component_it_names() -> None:
+def test_a_posted_event_reaches_the_cycle_once_for_its_component() -> None:
     pages, ledger = Pages(), MemoryChangeLog()
     source = CompositeSource(pages, (ChangeLogContributor(ledger),))
     pod = EntityRef("prod", EntityKind.POD, "serving", "chat-0")
@@ -296,7 +296,7 @@ def test_what_was_left_reaches_the_cycle_once_about_the_component_it_names() -> 
     assert [one.actor for one in ledger.changes()] == ["ada"]
 
 
-def test_changes_of_the_cluster_are_kept_once() -> None:
+def test_changes_of_the_cluster_are_stored_once() -> None:
     pages, ledger = Pages(), MemoryChangeLog()
     told = {"actor": "kubectl-edit", "actor_kind": "person", "from": "3", "to": "4"}
     pages.next = Collected(events=(Event("s", EventKind.CHANGE, SERVICE, NOW, "kubernetes", "scale", told, "s"),))
@@ -310,7 +310,7 @@ def test_changes_of_the_cluster_are_kept_once() -> None:
     )  # fmt: skip
 
 
-def test_the_noops_share_counts_who_made_each_change() -> None:
+def test_the_automation_share_counts_the_actor_of_each_change() -> None:
     metrics = MemoryMetricStore()
     kinds = ("person", "system", "system", "", "system")
     codes = ("flags", "scale", "sync", "image", "push")
@@ -379,7 +379,7 @@ def test_sources_of_logs_and_changes_are_configured(tmp_path: Path) -> None:
     assert Settings().changes.services == {}
 
 
-def test_an_announcement_is_dated_by_the_fleet_s_own_time_where_that_runs_ahead() -> None:
+def test_an_announcement_has_the_time_of_a_fleet_clock_that_is_ahead() -> None:
     ahead = Api()
     ahead.clock.set(NOW - timedelta(days=3))
     ahead.announce({"code": "deploy", "service": "chat"})

@@ -83,7 +83,7 @@ def written(tmp_path: Path, probes: str) -> Path:
     return file
 
 
-def test_a_probe_of_a_configuration_reaches_the_store(tmp_path, door) -> None:
+def test_a_configured_probe_reaches_the_store(tmp_path, door) -> None:
     file = written(
         tmp_path,
         f"  - {{type: generation, service: chat, namespace: serving, url: '{door}/v1', model: m}}\n"
@@ -114,7 +114,7 @@ def test_a_probe_of_a_configuration_reaches_the_store(tmp_path, door) -> None:
     asyncio.run(whole())
 
 
-def test_the_graph_is_the_same_one_as_long_as_that_of_the_pages_is(tmp_path, door) -> None:
+def test_the_topology_is_reused_while_that_of_the_metrics_pages_is_unchanged(tmp_path, door) -> None:
     given = settings.load(written(tmp_path, f"  - {{type: http, service: chat, url: '{door}/'}}\n"))
 
     async def whole() -> None:
@@ -152,7 +152,7 @@ def test_the_graph_is_the_same_one_as_long_as_that_of_the_pages_is(tmp_path, doo
         ("{type: htp, service: chat, url: 'http://x'}", "probes[0].type", "expected "),
     ],
 )
-def test_a_probe_that_cannot_be_used_is_named(tmp_path, line, place, said) -> None:
+def test_an_unusable_probe_is_reported(tmp_path, line, place, said) -> None:
     with pytest.raises(ConfigError) as fault:
         settings.load(written(tmp_path, f"  - {line}\n"))
     (problem,) = fault.value.problems
@@ -160,7 +160,7 @@ def test_a_probe_that_cannot_be_used_is_named(tmp_path, line, place, said) -> No
     assert said in problem.message
 
 
-def test_two_probes_of_one_name_are_told(tmp_path) -> None:
+def test_duplicate_probe_names_are_refused(tmp_path) -> None:
     twice = "  - {type: tls, service: a, host: x}\n  - {type: tls, service: a, host: y}\n"
     with pytest.raises(ConfigError, match="duplicate probe name 'tls-a'"):
         settings.load(written(tmp_path, twice))
@@ -175,7 +175,7 @@ def run(*arguments: str) -> tuple[int, dict]:
     return code, json.loads(result.stdout) if result.stdout.startswith("{") else {"error": result.exception}
 
 
-def test_a_door_is_asked_by_hand(door) -> None:
+def test_an_endpoint_is_probed_by_command(door) -> None:
     code, found = run("probe", "--url", f"{door}/v1", "--model", "m")
     (row,) = found["probes"]
     assert (code, row["success"], row["outcome"], row["type"], row["tokens"]) == (0, True, "ok", "generation", 1)
@@ -189,7 +189,7 @@ def test_a_door_is_asked_by_hand(door) -> None:
     assert (code, found["probes"][0]["type"]) == (0, "http")
 
 
-def test_probes_of_a_configuration_are_asked_by_hand(tmp_path, door) -> None:
+def test_configured_probes_are_run_by_command(tmp_path, door) -> None:
     lines = (
         f"  - {{type: http, name: page, service: chat, url: '{door}/'}}\n"
         f"  - {{type: http, name: gone, service: chat, url: '{door}/gone'}}\n"
@@ -214,24 +214,24 @@ def test_probes_of_a_configuration_are_asked_by_hand(tmp_path, door) -> None:
         (("--url", "http://[x"), "is no address"),
     ],
 )
-def test_doors_that_cannot_be_asked_are_told(arguments, said, tmp_path, monkeypatch) -> None:
+def test_endpoints_that_cannot_be_probed_are_reported(arguments, said, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     _, found = run("probe", *arguments)
     assert said in str(found["error"])
 
 
-def test_without_any_probe_the_command_says_how_to_name_one(tmp_path, monkeypatch) -> None:
+def test_without_probes_the_command_hints_at_an_endpoint(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     _, found = run("probe")
     assert "names no probe" in str(found["error"])
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_every_outcome_has_words(language) -> None:
+def test_every_outcome_has_a_text(language) -> None:
     assert [one for one in Outcome if f"collect.probe.{one.value}" not in i18n.texts(language)] == []
 
 
-def test_the_rules_of_the_how_to_can_be_used(tmp_path) -> None:
+def test_the_rules_of_the_how_to_are_valid(tmp_path) -> None:
     page = (Path(__file__).parents[3] / "docs/howto/probe-a-service.md").read_text(encoding="utf-8")
     (block,) = [one for one in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if one.startswith("version")]
     file = tmp_path / "rules.yaml"
