@@ -24,7 +24,7 @@ def test_rule_1_lost_monitoring_holds_everything_with_its_reason(fleet, words):
     made = fleet.cycle()
     assert made
     assert {(a.decision, a.reason) for a in made} == {(Verdict.REFUSED, DecisionReason.MONITOR_BLIND)}
-    assert fleet.cycle() == (), "said once, not in every cycle"
+    assert fleet.cycle() == (), "reported once, not in every cycle"
 
 
 def test_rule_1_an_untrusted_node_is_not_cordoned(fleet, words):

@@ -1,4 +1,4 @@
-"""A check-point that cannot be used costs its detector's past, never the engine's start."""
+"""An unusable checkpoint costs its detector the learned state, but never prevents the engine's start."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,7 @@
-"""What capacity planning hands out, on a real API server with the real definitions of KEDA and Knative.
+"""Manifests of capacity planning, on a real API server with the real definitions of KEDA and Knative.
 
 Every whole object is applied (server-side, strict: a field that the schema does not know is an error), twice, and
-every patch is laid on its object. What another field manager owns stays as it is.
+every patch is applied to its object. Fields of other field managers do not change.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def test_warm_start_documents_are_accepted_for_any_service_name(cluster: Cluster
 
 def test_prompts_to_a_second_endpoint_are_accepted(cluster: Cluster) -> None:
     for url in ("http://chat:8000", "http://chat-new:8000"):
-        taken(cluster, warm_documents(replace(WARM, service="doors", url=url))[-1])
+        taken(cluster, warm_documents(replace(WARM, service="second", url=url))[-1])
 
 
 @pytest.mark.parametrize("resource", ["amd.com/gpu", "huawei.com/Ascend910", "nvidia.com/mig-1g.10gb"])
@@ -156,12 +156,12 @@ def test_the_cron_scaler_is_accepted_and_read_by_keda(
     # what KEDA's own webhook and scalers ask beyond the schema: pkg/scalers/cron_scaler.go, ValidateTriggers
     assert spec["triggers"]
     for trigger in spec["triggers"]:
-        told = trigger["metadata"]
+        fields = trigger["metadata"]
         if trigger["type"] == "cron":
-            assert told["start"] != told["end"]
-            assert 1 <= int(told["desiredReplicas"]) <= spec["maxReplicaCount"]
+            assert fields["start"] != fields["end"]
+            assert 1 <= int(fields["desiredReplicas"]) <= spec["maxReplicaCount"]
         else:
-            assert told["url"] == f"{FARAWAY}/api/v1/scaling/{SPACE}/chat"
+            assert fields["url"] == f"{FARAWAY}/api/v1/scaling/{SPACE}/chat"
 
 
 def test_a_day_of_constant_need_is_the_floor_of_its_scaler() -> None:
@@ -194,8 +194,8 @@ def test_patches_are_applied_to_an_hpa_and_do_not_change_replicas(cluster: Clust
     assert same["metadata"]["resourceVersion"] == found["metadata"]["resourceVersion"]
     # the real HPA controller brings the workload up to it: replicas are its field, never ours
     wait_for("the HPA to set replicas", lambda: cluster.get(path)["spec"]["replicas"] == 6)
-    told = cluster.get(path)["metadata"]["managedFields"]
-    owners = {one["manager"] for one in told if "f:replicas" in one.get("fieldsV1", {}).get("f:spec", {})}
+    fields = cluster.get(path)["metadata"]["managedFields"]
+    owners = {one["manager"] for one in fields if "f:replicas" in one.get("fieldsV1", {}).get("f:spec", {})}
     assert owners == {cluster.kube.name}, "what runs the controllers"
     with pytest.raises(ActuationError, match="belong to HorizontalPodAutoscaler chat"):
         by(cluster, {"type": "deployment", "namespace": SPACE}).perform(act(9))

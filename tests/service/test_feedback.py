@@ -44,10 +44,10 @@ def give(world, alert, body, headers=ADMIN):
 
 def test_a_verdict_is_stored_with_its_alert_and_its_person(fresh):
     alert = fired(fresh)
-    said = give(fresh, alert, {"verdict": "wrong_cause", "cause": LOST, "comment": "the card was out"}).json()
-    assert said["changed"] == 1
+    given = give(fresh, alert, {"verdict": "wrong_cause", "cause": LOST, "comment": "the card was out"}).json()
+    assert given["changed"] == 1
     (found,) = fresh.get("/feedback")["feedback"]
-    assert said["feedback"] == [found]
+    assert given["feedback"] == [found]
     assert (found["verdict"], found["cause"], found["by"]) == ("wrong_cause", LOST, "ada")
     assert (found["fingerprint"], found["rule"], found["starts_at"]) == (
         alert["fingerprint"], alert["rule"], alert["starts_at"],
@@ -73,11 +73,11 @@ def test_a_verdict_on_an_incident_covers_all_its_fired_alerts(fresh):
     members = fresh.state.incident(INCIDENT).alerts
     answered = fresh.post(f"/incidents/{INCIDENT}/feedback", {"verdict": "not_useful"})
     assert answered.status_code == 200, answered.text
-    said = answered.json()["feedback"]
-    assert {one["fingerprint"] for one in said} == set(members)
-    assert {one["incident"] for one in said} == {INCIDENT}
+    given = answered.json()["feedback"]
+    assert {one["fingerprint"] for one in given} == set(members)
+    assert {one["incident"] for one in given} == {INCIDENT}
     assert len(fresh.get("/feedback", incident=INCIDENT)["feedback"]) == len(members)
-    assert len(fresh.get("/feedback", rule=said[0]["rule"], limit=1)["feedback"]) == 1
+    assert len(fresh.get("/feedback", rule=given[0]["rule"], limit=1)["feedback"]) == 1
     assert fresh.get(f"/incidents/{INCIDENT}")["feedback"] == fresh.get("/feedback", incident=INCIDENT)["feedback"]
 
 
@@ -180,8 +180,8 @@ def test_an_unknown_rule_or_incident_is_refused_and_an_empty_list_is_explained(s
     no_incident = answer("feedback", "list", "--incident", "inc-none", cwd=store, code=2)["error"]
     assert "outrider incidents list" in no_incident["hint"]
     for options in (("--rule", "kv-cache-full"), ("--since", "2030-01-01T00:00:00Z")):
-        told = run("feedback", "list", *options, "-o", "table", cwd=store).stdout
-        assert ("no verdict matches" in told, "no verdicts yet" in told) == (True, False)
+        shown = run("feedback", "list", *options, "-o", "table", cwd=store).stdout
+        assert ("no verdict matches" in shown, "no verdicts yet" in shown) == (True, False)
 
 
 def test_a_gpu_has_its_short_name_in_the_feedback_table(store, monkeypatch, capsys):
@@ -195,7 +195,7 @@ def test_a_gpu_has_its_short_name_in_the_feedback_table(store, monkeypatch, caps
 
 
 @pytest.mark.parametrize(
-    ("changed", "language", "told"),
+    ("changed", "language", "shown"),
     [
         (2, "en", "verdicts stored: 2"),
         (1, "en", "verdicts stored: 1 of 2 alerts"),
@@ -205,17 +205,17 @@ def test_a_gpu_has_its_short_name_in_the_feedback_table(store, monkeypatch, caps
         (0, "zh", "没有变化"),
     ],
 )
-def test_the_effect_of_a_verdict_is_reported(store, monkeypatch, capsys, changed, language, told):
+def test_the_effect_of_a_verdict_is_reported(store, monkeypatch, capsys, changed, language, shown):
     with wiring_stores.state_reader(
         Settings(store=StoreSettings(url=f"sqlite:///{store}/.outrider/outrider.db"))
     ) as state:
-        said = [serialization.feedback(one) for one in state.feedback()] * 2
-    monkeypatch.setattr("service.cli.core.client.write", lambda *_: {"changed": changed, "feedback": said})
+        given = [serialization.feedback(one) for one in state.feedback()] * 2
+    monkeypatch.setattr("service.cli.core.client.write", lambda *_: {"changed": changed, "feedback": given})
     monkeypatch.chdir(store)
     context = Context(config=None, output=Output.TABLE, language=language, progress=False)
     feedback.give(context, INCIDENT, Usefulness.USEFUL)
     *_, verdict, later = capsys.readouterr().out.splitlines()
-    assert verdict.startswith(told)
+    assert verdict.startswith(shown)
     assert later.startswith("The incident is still open" if language == "en" else "事件仍未结束")
 
 
@@ -257,9 +257,9 @@ def test_a_budget_needs_verdicts_and_reports_their_number(store):
     assert (few["reason"], few["judged"], few["useless"]) == ("too_few_for_budget", 6, 4)
     (gpu,) = few["budgets"]
     assert (gpu["enough"], gpu["judged"], gpu["judged_not_useful"], gpu["proposed"]) == (False, 6, 4, gpu["now"])
-    told = run("feedback", "propose", "anomaly", "-o", "table", cwd=store).stdout
-    assert "detect.alarms_per_entity_day.gpu" in told
-    assert "6 occurrences have a verdict, 4 not useful" in told
+    shown = run("feedback", "propose", "anomaly", "-o", "table", cwd=store).stdout
+    assert "detect.alarms_per_entity_day.gpu" in shown
+    assert "6 occurrences have a verdict, 4 not useful" in shown
     assert (
         "不基于指标数值" not in run("feedback", "propose", "anomaly", "-o", "table", "--lang", "zh", cwd=store).stdout
     )
@@ -288,11 +288,11 @@ def test_an_unknown_id_is_reported_with_the_command_that_lists_ids(store, monkey
     (store / "outrider.yaml").write_text(f"api: {{token_file: {store}/token}}\n")
     world = World(Story(history=timedelta(minutes=1)))
 
-    def asked(method, url, *, json, params, headers, timeout):
+    def through_api(method, url, *, json, params, headers, timeout):
         del headers, timeout
         return world.http.request(method, httpx.URL(url).path, json=json, params=params, headers=ADMIN)
 
-    monkeypatch.setattr(httpx, "request", asked)
+    monkeypatch.setattr(httpx, "request", through_api)
     context = Context(config=store / "outrider.yaml", output=Output.JSON, language="en", progress=False)
     with pytest.raises(UsageError) as refused:
         client.write(context, "POST", "/alerts/deadbeef/feedback", {"verdict": "useful"})
@@ -303,8 +303,8 @@ def test_an_unknown_id_is_reported_with_the_command_that_lists_ids(store, monkey
 def test_an_incident_is_shown_with_the_evidence_of_its_cause(store):
     story = answer("incidents", "show", INCIDENT, cwd=store)
     evidence = story["hypotheses"][0]["evidence"]
-    told = run("incidents", "show", INCIDENT, "-o", "table", cwd=store).stdout
-    lines = told.split("Evidence:\n")[1].splitlines()
+    shown = run("incidents", "show", INCIDENT, "-o", "table", cwd=store).stdout
+    lines = shown.split("Evidence:\n")[1].splitlines()
     assert len(lines) == len(evidence) > 0
     assert lines == [f"- {observation(one, 'en')}" for one in evidence]
     assert "证据：" in run("incidents", "show", INCIDENT, "-o", "table", "--lang", "zh", cwd=store).stdout

@@ -1,4 +1,4 @@
-"""What comes from a Prometheus and through the doors is recorded too, and replays to the same."""
+"""Data from a Prometheus and from the ingest endpoints is recorded too, and replays to the same values."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_an_unreachable_prometheus_is_reported(tmp_path: Path) -> None:
         asyncio.run(flight_recorder.record(settings, STEP, tmp_path / "new", StepClock(START), silent))
 
 
-# --- the doors ------------------------------------------------------------------------------------
+# --- ingest endpoints -----------------------------------------------------------------------------
 
 
 def test_pushed_samples_are_recorded_and_not_consumed(tmp_path: Path) -> None:
@@ -242,12 +242,12 @@ def test_sources_that_cannot_be_recorded_are_listed(tmp_path: Path) -> None:
         {
             "store": {"url": store},
             "collect": {"targets": [{"name": "n", "adapter": "dcgm", "url": "http://127.0.0.1:9/", "entity": NODE}]},
-            "probes": [{"type": "http", "name": "door", "url": "http://127.0.0.1:9/", "service": "chat"}],
+            "probes": [{"type": "http", "name": "home", "url": "http://127.0.0.1:9/", "service": "chat"}],
             "events": [{"type": "kubernetes", "url": "http://127.0.0.1:9"}],
         }
     )
     answer = asyncio.run(flight_recorder.record(settings, STEP, tmp_path / "new", StepClock(START), silent))
     assert answer["left_out"] == [
-        "probe door: probe results are not recorded",
+        "probe home: probe results are not recorded",
         "kubernetes: events are recorded; signals and topology of the Kubernetes API are not",
     ]

@@ -1,4 +1,4 @@
-"""Commands that count with the plan say what the plan says: spares, buying, the buffer of the formula."""
+"""Commands that use the plan agree with it: spares, buying, the buffer of the formula."""
 
 from __future__ import annotations
 
@@ -87,25 +87,25 @@ def test_spares_report_a_limit_below_the_need(folder):
 def test_the_formula_uses_the_buffer_of_the_plan(folder):
     where = folder()
     (planned,) = answer("capacity", "plan", cwd=where)
-    asked = ("capacity", "formula", "--qps", "1", "--tokens", "1", "--batch", "1", "--tokens-per-second", "1")
-    found = answer(*asked, "--buffer-of", "chat", cwd=where)["buffer"]
+    command_line = ("capacity", "formula", "--qps", "1", "--tokens", "1", "--batch", "1", "--tokens-per-second", "1")
+    found = answer(*command_line, "--buffer-of", "chat", cwd=where)["buffer"]
     counted = planned["derivation"]["buffer"]
     assert counted["source"] == "measured"
     assert found == counted
     assert counted["wanted_seconds"] == planned["lead_time_seconds"] + 600.0
     assert counted["lead_seconds"] >= counted["wanted_seconds"]
-    told = run("capacity", "explain", "-o", "table", cwd=where).stdout
-    assert "ahead (the first horizon beyond the 15m of lead time plus one scaling step)" in told
+    output = run("capacity", "explain", "-o", "table", cwd=where).stdout
+    assert "ahead (the first horizon beyond the 15m of lead time plus one scaling step)" in output
 
 
 def test_errors_of_a_file_have_no_lead_time(tmp_path):
     (tmp_path / "errors.txt").write_text("\n".join(["0.1"] * 40))
-    asked = ("capacity", "formula", "--qps", "1", "--tokens", "1", "--batch", "1", "--tokens-per-second", "1")
+    command_line = ("capacity", "formula", "--qps", "1", "--tokens", "1", "--batch", "1", "--tokens-per-second", "1")
     for language in ("en", "zh"):
-        told = run(*asked, "--errors", "errors.txt", "--lang", language, "-o", "table", cwd=tmp_path).stdout
-        assert "0s" not in told
-        assert ("1 in 20 of the given errors" in told) == (language == "en")
-    assert answer(*asked, "--errors", "errors.txt", cwd=tmp_path)["buffer"]["lead_seconds"] is None
+        output = run(*command_line, "--errors", "errors.txt", "--lang", language, "-o", "table", cwd=tmp_path).stdout
+        assert "0s" not in output
+        assert ("1 in 20 of the given errors" in output) == (language == "en")
+    assert answer(*command_line, "--errors", "errors.txt", cwd=tmp_path)["buffer"]["lead_seconds"] is None
 
 
 def test_buying_counts_whole_replicas_with_the_throughput_of_the_plan(folder):
@@ -127,8 +127,8 @@ def test_buying_uses_configured_prices_and_states_the_currency(folder):
     assert (found["burst"], found["currency"]) == (2.5, "EUR")
     assert found["held"] == pytest.approx(2.5 * 0.65)
     assert "configured" in found["source"]
-    told = run("capacity", "buy", "--service", "chat", "-o", "table", cwd=where).stdout
-    assert "2.5 EUR on demand" in told
+    output = run("capacity", "buy", "--service", "chat", "-o", "table", cwd=where).stdout
+    assert "2.5 EUR on demand" in output
     text = where.joinpath("outrider.yaml").read_text()
     offers = (
         "gpus:\n  - {type: H100, price_per_gpu_hour: 4}\n  - {type: H100, purchase: reserved, price_per_gpu_hour: 1}"
@@ -148,16 +148,18 @@ def test_a_plan_states_replicas_and_its_as_of_time(folder):
     assert planned["made_at"] == "2026-05-20T09:00:00Z"
     assert planned["age_seconds"] > 86400
     day = planned["derivation"]["next_24h"]
-    told = " ".join(run("capacity", "plan", "-o", "table", cwd=where).stdout.split())
-    assert f"{day['replicas']} ({day['gpus']})" in told
-    assert "as of 2026-05-20T09:00:00Z" in told
-    assert "no data collected since" in told
-    assert "short from" in told
-    assert "needed by" not in told
-    for language, said in (("en", f"needs {day['replicas']} replicas"), ("zh", f"需要 {day['replicas']} 个副本")):
-        told = run("capacity", "explain", "--lang", language, "-o", "table", cwd=where).stdout
-        (line,) = (line for line in told.splitlines() if "24" in line and str(day["gpus"]) in line and said in line)
-        assert said in line
+    output = " ".join(run("capacity", "plan", "-o", "table", cwd=where).stdout.split())
+    assert f"{day['replicas']} ({day['gpus']})" in output
+    assert "as of 2026-05-20T09:00:00Z" in output
+    assert "no data collected since" in output
+    assert "short from" in output
+    assert "needed by" not in output
+    for language, sentence in (("en", f"needs {day['replicas']} replicas"), ("zh", f"需要 {day['replicas']} 个副本")):
+        output = run("capacity", "explain", "--lang", language, "-o", "table", cwd=where).stdout
+        (line,) = (
+            line for line in output.splitlines() if "24" in line and str(day["gpus"]) in line and sentence in line
+        )
+        assert sentence in line
     then = run("capacity", "plan", "--at", "2026-05-20T09:00:00Z", "-o", "table", cwd=where).stdout
     assert "no data collected since" not in then
 
@@ -174,7 +176,7 @@ def test_a_time_without_data_is_refused_with_the_known_range(folder):
 
 
 def test_the_known_range_of_services_is_reported(tmp_path):
-    """The history of cycles reaches further back than what is known of the fleet."""
+    """The history of cycles reaches further back than the stored topology."""
     url = f"sqlite:///{tmp_path}/s.db"
     (tmp_path / "outrider.yaml").write_text(f"store: {{url: '{url}'}}\n{SERVICES}}}\n")
     with wiring_stores.stores(Settings(store=StoreSettings(url=url))) as (state, _):
@@ -189,6 +191,6 @@ def test_the_known_range_of_services_is_reported(tmp_path):
 def test_without_configuration_and_store_nothing_is_created_and_a_hint_explains(tmp_path):
     assert answer("capacity", "plan", cwd=tmp_path) == []
     for command in ("plan", "explain"):
-        told = run("capacity", command, "-o", "table", cwd=tmp_path).stdout
-        assert "outrider config init" in told
+        output = run("capacity", command, "-o", "table", cwd=tmp_path).stdout
+        assert "outrider config init" in output
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""``collect once`` and ``doctor`` say of what a Prometheus scrapes what they say of the pages themselves."""
+"""``collect once`` and ``doctor`` report the same for a Prometheus as for the metrics pages themselves."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ def test_adapters_of_jobs_are_detected_and_the_rest_is_listed(kept: Any, url: st
 def test_one_collection_is_the_newest_scrape_only(kept: Any, url: str) -> None:
     clock = ManualClock(kept.instants[-1] + kept_pages.STEP / 3)
     found = asyncio.run(one_off_collect.once(settings_of(url), (), clock))
-    told = [
+    answers = [
         (str(one["entity"]), one["signal"], one.get("quantile"), one.get("statistic"))
         for one in found["signals"]
         if one["entity"]["kind"] == "replica"
     ]
-    assert len(told) > 100
-    assert len(told) == len(set(told))
+    assert len(answers) > 100
+    assert len(answers) == len(set(answers))
 
 
 def test_an_unreachable_prometheus_is_unavailable() -> None:

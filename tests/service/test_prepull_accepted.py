@@ -1,4 +1,4 @@
-"""Pre-pull documents on a real API server: taken, placed by the real scheduler, ended by the real Job controller."""
+"""Pre-pull manifests on a real API server: accepted, placed by the real scheduler, ended by the real Job controller."""
 
 from __future__ import annotations
 

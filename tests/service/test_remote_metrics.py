@@ -1,4 +1,4 @@
-"""A whole platform whose values are kept by a real VictoriaMetrics, and the way there from a database."""
+"""A whole platform with its values in a real VictoriaMetrics, and the migration from a database."""
 
 from __future__ import annotations
 
@@ -179,12 +179,12 @@ def test_history_is_copied_and_reads_the_same(victoria_server: MetricServer, tmp
     )
     (tmp_path / "outrider.yaml").write_text(written)
     arguments = ["db", "copy", "--since", rfc3339(START), "--until", rfc3339(end), "-o", "json"]
-    told: list[float] = []
+    shares: list[float] = []
     with mock.patch.object(backfill, "_CELLS", 1000):
-        first = history_copy.run(settings, START, end, lambda _, share: told.append(share))
+        first = history_copy.run(settings, START, end, lambda _, share: shares.append(share))
         done = CliRunner().invoke(app, [*arguments, "--config", str(tmp_path / "outrider.yaml")])
     assert json.loads(done.stdout) == first, "again, it is the same"
-    assert (first["events"], first["refused"], told[-1]) == (130, {}, 1.0)
+    assert (first["events"], first["refused"], shares[-1]) == (130, {}, 1.0)
     assert first["values"] > 130 * 24
     victoria_server.flush()
     _, metrics_url = urls_of(settings.store.url)
@@ -219,5 +219,5 @@ def test_missing_keys_have_defaults_and_wrong_ones_are_reported(tmp_path: Path) 
     file = tmp_path / "wrong.yaml"
     file.write_text("store:\n  metrics:\n    url_write: victoria:8428\n")
     done = CliRunner().invoke(app, ["config", "check", str(file), "-o", "json"])
-    said = {(error["line"], error["key"]) for error in json.loads(done.stdout)["errors"]}
-    assert said == {(2, "store.metrics.url_read"), (3, "store.metrics.url_write")}
+    problems = {(error["line"], error["key"]) for error in json.loads(done.stdout)["errors"]}
+    assert problems == {(2, "store.metrics.url_read"), (3, "store.metrics.url_write")}

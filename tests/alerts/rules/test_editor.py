@@ -30,8 +30,8 @@ rules:
 
 
 def changed_lines(before: str, after: str) -> list[str]:
-    told = difflib.unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm="")
-    return [line for line in told if line[0] in "+-" and not line.startswith(("+++", "---"))]
+    diff = difflib.unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm="")
+    return [line for line in diff if line[0] in "+-" and not line.startswith(("+++", "---"))]
 
 
 @pytest.mark.parametrize(

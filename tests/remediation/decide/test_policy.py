@@ -158,8 +158,8 @@ def test_suggest_requests_approval_for_every_step(make_fleet, words):
 def test_an_approved_action_is_followed_by_the_next_step(make_fleet, words):
     fleet = make_fleet(autonomy="suggest")
     fleet.break_("engine-hung", fleet.replicas[0])
-    (asked,) = fleet.cycle()
-    fleet.actions[asked.id] = approval.approved(asked, "li", fleet.now)
+    (request,) = fleet.cycle()
+    fleet.actions[request.id] = approval.approved(request, "li", fleet.now)
     fleet.perform()
     assert words(fleet.cycle()) == [("restart_pod", "chat-0", "ask", "autonomy_suggest")]
 
@@ -167,8 +167,8 @@ def test_an_approved_action_is_followed_by_the_next_step(make_fleet, words):
 def test_a_rejected_action_is_not_proposed_again(make_fleet, words):
     fleet = make_fleet(autonomy="suggest")
     fleet.break_("pcie-degraded", fleet.gpus[0])
-    (asked,) = fleet.cycle()
-    fleet.actions[asked.id] = approval.rejected(asked, "li", fleet.now)
+    (request,) = fleet.cycle()
+    fleet.actions[request.id] = approval.rejected(request, "li", fleet.now)
     assert fleet.run(10) == []
 
 

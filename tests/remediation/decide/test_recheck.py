@@ -1,4 +1,4 @@
-"""What is asked once more when an intent is performed, minutes or an approval after it was decided."""
+"""Guards that are checked again before an intent is performed, minutes or an approval after its decision."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

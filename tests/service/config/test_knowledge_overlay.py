@@ -1,4 +1,4 @@
-"""What a site knows of faults itself: the folder of its configuration, and who goes by it."""
+"""Fault knowledge of a site: the configured folder and its users."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAGE = "https://wiki.example.org/gpu-lost"
 
 @pytest.fixture
 def configured(tmp_path):
-    """A configuration with a folder of its own knowledge; what is written into it."""
+    """Writes a configuration with a knowledge folder and one file in it."""
 
     def write(text, name="gpus.yaml"):
         folder = tmp_path / "known"
@@ -49,9 +49,9 @@ def test_engine_api_and_command_line_use_the_folder(configured, tmp_path):
 
     state, metrics = memory.MemoryStateStore(), memory.MemoryMetricStore()
     Story(alerts=3).fill(state, metrics)
-    door = Http(create_app(state, metrics, ApiSettings(), ApiExtras(knowledge=known)))
-    assert PAGE in door.get("/api/v1/knowledge", params={"name": "gpu-lost"}).text
-    assert PAGE in door.get(f"/api/v1/incidents/{INCIDENT}").text
+    http = Http(create_app(state, metrics, ApiSettings(), ApiExtras(knowledge=known)))
+    assert PAGE in http.get("/api/v1/knowledge", params={"name": "gpu-lost"}).text
+    assert PAGE in http.get(f"/api/v1/incidents/{INCIDENT}").text
 
     assert PAGE in str(answer("knowledge", "show", "gpu-lost", "--config", str(file), "-o", "json", cwd=tmp_path))
     say = wiring_alerting.messaging_of(settings).explain
@@ -61,8 +61,8 @@ def test_engine_api_and_command_line_use_the_folder(configured, tmp_path):
 
 def test_errors_have_file_line_and_key(configured, tmp_path):
     file = configured("gpu-lost:\n  remedy: [explode]\n")
-    told = answer("config", "check", str(file), "-o", "json", cwd=tmp_path, code=1)
-    (error,) = told["errors"]
+    result = answer("config", "check", str(file), "-o", "json", cwd=tmp_path, code=1)
+    (error,) = result["errors"]
     assert (error["line"], error["key"]) == (2, "gpu-lost.remedy[0]")
     with pytest.raises(ConfigError) as refused:
         settings_file.load(file)

@@ -32,7 +32,7 @@ signals:
 
 @pytest.fixture
 def known_adapters():
-    """Adapters that a test makes known are forgotten after it."""
+    """Removes adapters that a test registered."""
     before = dict(registry.ADAPTERS)
     yield registry.ADAPTERS
     registry.ADAPTERS.clear()
@@ -155,10 +155,10 @@ def test_receive_rules_are_checked_with_line_numbers(tmp_path):
     )
     with pytest.raises(ConfigError) as caught:
         settings.load(file)
-    told = [str(problem) for problem in caught.value.problems]
-    assert any(":3: " in one and "is not a regular expression" in one for one in told)
-    assert any(":4: " in one and "unknown adapter 'vlm'" in one and "vllm" in one for one in told)
-    assert any("must be longer than silent_after" in one for one in told)
+    reported = [str(problem) for problem in caught.value.problems]
+    assert any(":3: " in one and "is not a regular expression" in one for one in reported)
+    assert any(":4: " in one and "unknown adapter 'vlm'" in one and "vllm" in one for one in reported)
+    assert any("must be longer than silent_after" in one for one in reported)
 
 
 def test_retention_of_values_is_read(tmp_path):
@@ -208,7 +208,7 @@ def test_all_errors_are_reported_at_once(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("collect: {page_limit_bytes: 10MB}", "expected a whole number, not '10MB'; in bytes it is 10000000"),
         ("collect: {page_limit_bytes: 64MiB}", "in bytes it is 67108864"),
@@ -224,9 +224,9 @@ def test_all_errors_are_reported_at_once(tmp_path):
         ("collect: {page_limit_series: 0}", "expected more than 0, not 0"),
     ],
 )
-def test_messages_state_the_expected_value_in_plain_words(tmp_path, text, said):
+def test_messages_state_the_expected_value_in_plain_words(tmp_path, text, expected):
     ((_, _, message),) = problems(tmp_path, text + "\n")
-    assert said in message
+    assert expected in message
     for jargon in ("pattern", "parse", "interpret", "Input", "input should"):
         assert jargon not in message
 
@@ -283,11 +283,11 @@ planner:
 """
     found = problems(tmp_path, text)
     assert [line for line, _, _ in found] == [3, 8, 9, 10]
-    said = [message for _, _, message in found]
-    assert "duplicate service name 'chat'" in said[0]
-    assert "only one may act" in said[1]
-    assert "chat" in said[2]
-    assert "required by a webhook" in said[3]
+    expected = [message for _, _, message in found]
+    assert "duplicate service name 'chat'" in expected[0]
+    assert "only one may act" in expected[1]
+    assert "chat" in expected[2]
+    assert "required by a webhook" in expected[3]
 
 
 def test_a_ceiling_and_a_quota_of_zero_are_accepted(tmp_path):
@@ -296,13 +296,13 @@ def test_a_ceiling_and_a_quota_of_zero_are_accepted(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("service", "said"),
+    ("service", "expected"),
     [
         ("floor: 2, quota_gpus: 0", "is not enough for the floor of 2; expected 2 or more"),
         ("floor: 2, tensor_parallel: 4, quota_gpus: 7", "floor of 2 replicas of 4 GPUs; expected 8 or more"),
     ],
 )
-def test_a_quota_below_the_floor_is_refused(tmp_path, service, said):
+def test_a_quota_below_the_floor_is_refused(tmp_path, service, expected):
     ((line, key, message),) = problems(tmp_path, f"services:\n  - {{name: chat, {service}}}\n")
     assert (line, key) == (2, "services[0].quota_gpus")
-    assert said in message
+    assert expected in message

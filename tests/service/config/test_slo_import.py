@@ -1,4 +1,4 @@
-"""Objectives of other tools as ours: what maps, and what is refused with its line."""
+"""Import of SLOs of other tools: mapped ones, and refused ones with their line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cycle as a whole, on a store in memory, fed with pages that a small exporter would give."""
+"""The whole cycle on a store in memory, with metrics pages of a small exporter."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -53,7 +53,7 @@ def page(tokens):
 
 
 class World:
-    """Three replicas of one service; ``dead`` refuse, ``frozen`` stand still."""
+    """Three replicas of one service; ``dead`` ones refuse connections."""
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.clock = ManualClock(START)
@@ -72,7 +72,7 @@ class World:
         self.cycle = platform.cycle_in_memory(settings or Settings(), self.collector, self.clock, interval=STEP)
         self.tokens = dict.fromkeys(NAMES, 1000.0)
         self.dead, self.down = set(), set()
-        self.told = ()
+        self.pending_events = ()
 
     @property
     def state(self):
@@ -82,8 +82,8 @@ class World:
         for _ in range(count):
             now = self.clock.advance(STEP)
             collected = self.collector.absorb([self.scrape(target, now) for target in self.targets], now)
-            record = self.cycle.run_stages(now, replace(collected, events=self.told))
-            self.told = ()
+            record = self.cycle.run_stages(now, replace(collected, events=self.pending_events))
+            self.pending_events = ()
         return record
 
     def scrape(self, target, now):
@@ -146,15 +146,15 @@ def test_holds_and_muted_messages_are_audited_once():
     world.dead.add("a-1")
     world.step(4)
     (incident,) = world.state.incidents(open_only=True)
-    told = [record for record in world.state.audit() if record.subject == incident.id]
-    assert ("message_decided", "opened") in [(record.event, record.reason) for record in told]
+    records = [record for record in world.state.audit() if record.subject == incident.id]
+    assert ("message_decided", "opened") in [(record.event, record.reason) for record in records]
     world.state.add_silence(Silence("s", None, incident.suspected_cause.entity, START + timedelta(days=1), "ann"))
     world.step(20)
-    told = [(record.event, record.reason) for record in world.state.audit() if record.subject == incident.id]
-    held = [reason for event, reason in told if event == "held"]
+    records = [(record.event, record.reason) for record in world.state.audit() if record.subject == incident.id]
+    held = [reason for event, reason in records if event == "held"]
     assert held
-    assert all(one != other for one, other in pairwise(held)), "a reason that stands is written once"
-    assert told.count(("message_decided", "muted")) <= 1
+    assert all(one != other for one, other in pairwise(held)), "an unchanged reason is written once"
+    assert records.count(("message_decided", "muted")) <= 1
     muted = [record for record in world.state.audit() if record.event == "alert_muted"]
     assert {record.reason for record in muted} >= {"silenced"}
     assert all(record.detail["incident"] == incident.id for record in muted)
@@ -188,7 +188,7 @@ def test_a_clock_step_back_decides_nothing_and_is_audited():
     assert world.state.incidents() == ()
     assert "clock_stepped_back" in [entry.event for entry in world.state.audit()]
     world.step(12)
-    assert len(world.state.incidents()) == 1, "values of before the step must not hide what is broken now"
+    assert len(world.state.incidents()) == 1, "values from before the step must not hide a current fault"
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -197,7 +197,7 @@ def store_url(request, tmp_path):
 
 
 def test_a_clock_step_back_leaves_the_store_intact(store_url):
-    """Hours were compacted and rolled up when the clock goes back into them, and on from there."""
+    """The clock steps back into compacted and rolled-up hours, and continues from there."""
     state_url, metrics_url = factory.urls_of(store_url)
     world = World()
     parts = world.cycle.parts
@@ -247,12 +247,14 @@ def test_a_deleted_pod_is_not_a_crash_of_its_replica():
     world.step(10)
     pod = EntityRef("c", EntityKind.POD, "s", "a-1")
     attributes = {"text": "Stopping container vllm"}
-    world.told = (Event("k", EventKind.KUBERNETES, pod, world.clock.now(), "kubernetes", "Killing", attributes, "k"),)
+    world.pending_events = (
+        Event("k", EventKind.KUBERNETES, pod, world.clock.now(), "kubernetes", "Killing", attributes, "k"),
+    )
     world.dead.add("a-1")
     world.step(8)
     assert world.state.incidents() == ()
-    heard = world.cycle.parts.metrics.events(START, world.clock.now())
-    assert {event.entity.kind for event in heard} == {EntityKind.POD, EntityKind.REPLICA}
+    received = world.cycle.parts.metrics.events(START, world.clock.now())
+    assert {event.entity.kind for event in received} == {EntityKind.POD, EntityKind.REPLICA}
 
 
 def test_a_restarted_platform_resumes():
@@ -294,26 +296,26 @@ def test_an_xid_from_two_sources_counts_once_and_two_from_one_source_count_twice
 
     def tell(source, number, **attributes):
         at = world.clock.now()
-        world.told = (
+        world.pending_events = (
             Event(f"{source}{number}", EventKind.XID, gpu, at, source, "79", attributes, f"{source}{number}"),
         )
         world.step()
 
-    def heard():
+    def received():
         window = world.cycle.parts.detection.window(EntityKind.GPU, (), timedelta(minutes=10))
         return [(event.id, event.attributes.get("pid")) for event in window.events]
 
     tell("dcgm-node-0", 1)
     tell("kernel_log", 1, pid="7")
-    assert heard() == [("dcgm-node-01", "7")], "once, with what the log adds"
+    assert received() == [("dcgm-node-01", "7")], "once, with what the log adds"
     tell("kernel_log", 2, pid="8")
-    assert heard() == [("dcgm-node-01", "7"), ("kernel_log2", "8")]
+    assert received() == [("dcgm-node-01", "7"), ("kernel_log2", "8")]
     stored = world.cycle.parts.metrics.events(START, world.clock.now() + STEP)
     assert [event.id for event in stored if event.kind is EventKind.XID] == ["dcgm-node-01", "kernel_log2"]
 
 
 def test_an_empty_store_is_useful_within_ten_minutes():
-    """Rules need no past: an engine that dies in the fifth minute is named, and only statistics are still learning."""
+    """Rules need no history: an engine that dies in the fifth minute is reported while statistical detectors learn."""
     world = World()
     world.step(20)
     world.dead.add("a-1")

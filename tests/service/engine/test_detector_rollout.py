@@ -44,7 +44,7 @@ POWER = SignalKey("hw_accel_power_watts")
 
 
 class Statistics:
-    """A detector whose past and alarms a test sets."""
+    """A detector with history and alarm rate set by the test."""
 
     name, kind, keys, window, state_version = "seasonal-gpu", EntityKind.GPU, (POWER,), timedelta(minutes=10), 1
     weekly = True
@@ -104,7 +104,7 @@ def test_the_stages_of_a_detector_that_needs_history(statistics):
     assert (one.stage, one.reason) == (Stage.SHADOW, StageReason.ON_TRIAL)
     assert [each.entity for each in one.shadowed] == [GPUS[1]]
     later = judged(stages, statistics, now=NOW + 3 * STEP)
-    assert later.since == NOW + 2 * STEP, "it stands so since it began to"
+    assert later.since == NOW + 2 * STEP, "the stage keeps its start"
     statistics.past = timedelta(hours=48)
     one = judged(stages, statistics, finding(), now=NOW + 4 * STEP)
     assert (one.stage, one.reason, one.shadowed) == (Stage.ALERTING, StageReason.LEARNT_DAY, ())
@@ -132,8 +132,8 @@ def test_shadow_mode_raises_and_resolves_no_alert(statistics):
     statistics.past = timedelta(hours=3)
     silent = NoVerdict("seasonal-gpu", GPUS[2], NoVerdictReason.NO_EXPECTATION)
     standing = judged(DetectorRollout(), statistics, finding(), silent)
-    heard = alertable_verdicts(standing, (finding(), silent))
-    assert heard == (silent, NoVerdict("seasonal-gpu", None, NoVerdictReason.WARMING_UP))
+    alertable = alertable_verdicts(standing, (finding(), silent))
+    assert alertable == (silent, NoVerdict("seasonal-gpu", None, NoVerdictReason.WARMING_UP))
 
 
 def test_the_start_of_a_stage_survives_a_restart(statistics):
@@ -185,26 +185,26 @@ def test_an_entity_kind_learns_from_values_without_gaps():
 def test_standings_are_reported_once_a_minute_and_on_change(statistics):
     detection = Detection([statistics], STEP)
 
-    def told(seconds):
+    def reported(seconds):
         return bool(detection.run(NOW + timedelta(seconds=seconds), Collected(), Topology.build(())).standings)
 
-    assert [told(seconds) for seconds in (0, 15, 30, 45, 60, 75)] == [True, False, False, False, True, False]
+    assert [reported(seconds) for seconds in (0, 15, 30, 45, 60, 75)] == [True, False, False, False, True, False]
     statistics.past = timedelta(hours=1)
-    assert told(90)
+    assert reported(90)
 
 
 def test_standings_are_stored(tmp_path):
     settings = Settings(store=StoreSettings(url=f"sqlite:///{tmp_path}/o.db"))
     platform = wiring_platform.platform(settings, ManualClock(NOW), lockstep=True)
     platform.cycle.run_stages(NOW, Collected())
-    held = {one.detector: one for one in platform.state.standings()}
+    stored = {one.detector: one for one in platform.state.standings()}
     asyncio.run(platform.close())
-    assert (held["liveness"].stage, held["liveness"].reason) == (Stage.ALERTING, StageReason.NEEDS_NO_PAST)
-    assert held["seasonal-gpu"].stage is Stage.LEARNING
+    assert (stored["liveness"].stage, stored["liveness"].reason) == (Stage.ALERTING, StageReason.NEEDS_NO_PAST)
+    assert stored["seasonal-gpu"].stage is Stage.LEARNING
     again = wiring_platform.platform(settings, ManualClock(NOW + timedelta(hours=1)), lockstep=True)
     again.warm(NOW + timedelta(hours=1))
     again.cycle.run_stages(NOW + timedelta(hours=1), Collected())
-    assert {one.detector: one.since for one in again.state.standings()} == dict.fromkeys(held, NOW)
+    assert {one.detector: one.since for one in again.state.standings()} == dict.fromkeys(stored, NOW)
     asyncio.run(again.close())
 
 

@@ -1,4 +1,4 @@
-"""Which verdicts on pages hold scale-in and cordons (safety rule 1), and which news explains them."""
+"""Trust verdicts that block scale-in and cordons (safety rule 1), and alerts that explain them."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -56,8 +56,8 @@ HOLDING = (
 
 def detection(verdict: TrustVerdict, about: EntityRef) -> Detection:
     found = Detection((), timedelta(seconds=15), fleet_state.NEEDS)
-    for turn, said in enumerate((TrustVerdict.FRESH, verdict)):
-        codes = [said.code if target == about else TrustVerdict.FRESH.code for target in (EXPORTER, ENGINE)]
+    for turn, trust in enumerate((TrustVerdict.FRESH, verdict)):
+        codes = [trust.code if target == about else TrustVerdict.FRESH.code for target in (EXPORTER, ENGINE)]
         values = np.array([[1.0, code] for code in codes])
         status = np.full(values.shape, CellStatus.PRESENT, dtype=np.uint8)
         keys = fleet_state.NEEDS[EntityKind.WORKLOAD]
@@ -85,16 +85,16 @@ def test_trust_in_the_metrics_page_of_a_replica_decides_scale_in(verdict: TrustV
 
 @pytest.mark.parametrize("verdict", HOLDING)
 def test_a_lost_device_explains_a_partial_metrics_page_only(verdict: TrustVerdict) -> None:
-    """Else the very fault that asks for a cordon would forbid it for as long as it lasts."""
+    """Otherwise the fault that requires a cordon would block it."""
     held = fleet_state.untrusted((alert("gpu-lost", GPU),), TOPOLOGY, detection(verdict, EXPORTER))
     assert held == (set() if verdict is TrustVerdict.PARTIAL else {NODE})
 
 
 @pytest.mark.parametrize(
-    "said", [alert("gpu-lost", GPU, AlertState.RESOLVED), alert("disk-full", NODE), alert("engine-dead", REPLICA)]
+    "trust", [alert("gpu-lost", GPU, AlertState.RESOLVED), alert("disk-full", NODE), alert("engine-dead", REPLICA)]
 )
-def test_other_alerts_do_not_explain_a_partial_metrics_page(said: Alert) -> None:
-    assert fleet_state.untrusted((said,), TOPOLOGY, detection(TrustVerdict.PARTIAL, EXPORTER)) == {NODE}
+def test_other_alerts_do_not_explain_a_partial_metrics_page(trust: Alert) -> None:
+    assert fleet_state.untrusted((trust,), TOPOLOGY, detection(TrustVerdict.PARTIAL, EXPORTER)) == {NODE}
 
 
 def test_an_untrusted_node_is_not_healthy() -> None:

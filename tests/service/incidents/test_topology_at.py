@@ -40,7 +40,7 @@ def incident(cause=LOST_GPU, fault="gpu-lost"):
 
 
 def moved(at):
-    """The pod stands on another node, on none of its cards."""
+    """The pod runs on another node, on none of its GPUs."""
     whole = topology(at)
     stays = [edge for edge in whole.edges if edge[1] != MOVED]
     return Topology.build([*stays, (NEW_HOME, MOVED)], whole.entities, whole.labels, at)
@@ -53,7 +53,7 @@ def grown(at):
 
 
 def committed(state, **graphs):
-    """One cycle a graph, so many minutes after the incident opened."""
+    """Commits one cycle per graph, at minutes after the incident opened."""
     for name, (minutes, graph) in graphs.items():
         at = NOW + timedelta(minutes=minutes)
         record = CycleRecord(name, at, 1.0, 1, 1, 1, 0, 0, 0)
@@ -61,7 +61,7 @@ def committed(state, **graphs):
 
 
 def joined(state):
-    """The components on the way from the card to its dead replica, as the incident is drawn."""
+    """The edges between the GPU and its dead replica in the dependency graph."""
     graph = KnowledgeGraph(topology_at.of_incident(state, incident()), fault_catalogue.load())
     part = incident_graph.of_incident(graph, incident(), [(LOST_GPU, "gpu-lost"), (DEAD, "engine-dead")])
     return {(edge.source.entity, edge.target.entity) for edge in part.edges if edge.source.entity}

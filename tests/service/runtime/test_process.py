@@ -1,4 +1,4 @@
-"""The engine's schedule: what runs by the clock, and the upkeep of the metric store."""
+"""The schedule of the engine, and the maintenance of the metric store."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -106,26 +106,26 @@ def test_a_stop_ends_maintenance_after_its_step(platform):
 def test_maintenance_logs_its_results_with_reasons(platform, capsys):
     maintenance = StoreMaintenance(platform.metrics, Retention(raw=timedelta(hours=1)), lambda: False)
     maintenance.run_due(HOUR + timedelta(minutes=62))
-    said = "".join(capsys.readouterr())
-    assert "compact_spans=1" in said.replace(" ", "")
-    assert "10m_spans=1" in said.replace(" ", "")
+    output = "".join(capsys.readouterr())
+    assert "compact_spans=1" in output.replace(" ", "")
+    assert "10m_spans=1" in output.replace(" ", "")
     maintenance.run_due(HOUR + timedelta(hours=3))
     assert "raw_age=2" in "".join(capsys.readouterr()).replace(" ", "")
     platform.metrics.write(HOUR, [sample(HOUR, 1.0)])
-    for _ in range(2):  # the first run lets what came late settle
+    for _ in range(2):  # the first run lets late values settle
         maintenance.run_due(HOUR + timedelta(hours=3))
     assert "rolled_up_already=1" in "".join(capsys.readouterr()).replace(" ", "")
     maintenance.run_due(HOUR + timedelta(hours=3))
-    assert "rolled_up_already" not in "".join(capsys.readouterr()), "said once"
+    assert "rolled_up_already" not in "".join(capsys.readouterr()), "logged once"
 
 
 def test_values_deleted_by_the_size_limit_are_a_warning(platform, capsys):
     maintenance = StoreMaintenance(platform.metrics, Retention(size_bytes=1), lambda: False)
     platform.metrics.write(HOUR + timedelta(hours=1), [sample(HOUR + timedelta(hours=1), 1.0)])
     maintenance.run_due(HOUR + timedelta(hours=2, minutes=1))
-    said = "".join(capsys.readouterr())
-    assert "values_lost_for_room" in said
-    assert "size_limit_bytes" in said
+    output = "".join(capsys.readouterr())
+    assert "values_lost_for_room" in output
+    assert "size_limit_bytes" in output
 
 
 def test_values_kept_beyond_their_retention_are_a_warning(platform, capsys):

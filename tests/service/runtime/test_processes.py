@@ -1,4 +1,4 @@
-"""One engine per store; children that are started again; a token only its owner can read."""
+"""One engine per store; children that are restarted; a token readable by its owner only."""
 
 import asyncio
 import os

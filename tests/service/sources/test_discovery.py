@@ -1,4 +1,4 @@
-"""Targets that are found, from the configuration into the cycle and onto the command line."""
+"""Discovered targets, from the configuration to the cycle and the command line."""
 
 from __future__ import annotations
 
@@ -108,13 +108,13 @@ def test_targets_are_discovered_scraped_and_removed(tmp_path: Path, pages: Pages
         assert isinstance(source.pages, ScrapeManager)
         try:
             collected = await source.collect(START)
-            told = {
+            samples = {
                 entity.name: float(batch.values[row, batch.keys.index(up)])
                 for batch in collected.batches
                 if batch.kind is EntityKind.WORKLOAD
                 for row, entity in enumerate(batch.entities)
             }
-            assert told == {f"file-{pages.address}_one_metrics": 1, "discover/file": 1}
+            assert samples == {f"file-{pages.address}_one_metrics": 1, "discover/file": 1}
             service = EntityRef("default", EntityKind.SERVICE, "default", "chat")
             assert collected.topology.rests_on(service)
             assert (await source.collect(START)).topology.shares_graph(collected.topology)
@@ -182,7 +182,7 @@ def test_an_unavailable_source_is_listed_with_its_error(tmp_path: Path, pages: P
 
 
 @pytest.mark.parametrize(
-    ("line", "key", "said"),
+    ("line", "key", "message"),
     [
         ("{type: file}", "files", "is required by a source of type file"),
         ("{type: file, files: [x], url: 'http://x'}", "url", "is for sources of type http, kubernetes, not file"),
@@ -197,13 +197,13 @@ def test_an_unavailable_source_is_listed_with_its_error(tmp_path: Path, pages: P
         ("{type: consul}", "type", "expected "),
     ],
 )
-def test_an_unusable_source_is_reported(tmp_path: Path, line: str, key: str, said: str) -> None:
+def test_an_unusable_source_is_reported(tmp_path: Path, line: str, key: str, message: str) -> None:
     with pytest.raises(ConfigError) as fault:
         settings.load(written(tmp_path, f"    - {line}\n"))
     (problem,) = fault.value.problems
     assert problem.line == 4
     assert problem.key == f"collect.discover[0].{key}"
-    assert said in problem.message
+    assert message in problem.message
 
 
 def test_duplicate_sources_and_discovery_with_a_prometheus_are_refused(tmp_path: Path) -> None:
@@ -248,8 +248,8 @@ def test_sources_that_read_one_api_server_with_one_account_share_its_lists() -> 
             ],
         }
     )
-    doors = KubeClientPool((*given.collect.discover, *given.events))
-    targets_of, events, logs = (doors.of(one, "k") for one in (*given.collect.discover, *given.events))
+    clients = KubeClientPool((*given.collect.discover, *given.events))
+    targets_of, events, logs = (clients.of(one, "k") for one in (*given.collect.discover, *given.events))
     assert isinstance(events, SharedWatches)
     assert targets_of is events
     assert events.api.client.timeout == timedelta(seconds=20)

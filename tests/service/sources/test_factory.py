@@ -1,4 +1,4 @@
-"""What the configuration makes of targets: a door that hangs never brings a page into the next round."""
+"""Targets from a configuration: an endpoint that hangs never delays a scrape into the next cycle."""
 
 from __future__ import annotations
 
@@ -56,6 +56,6 @@ def test_a_hanging_load_endpoint_does_not_delay_scrape_and_health() -> None:
 @pytest.mark.parametrize(("interval", "spread"), [(15, 1), (15, 0), (4, 1), (1, 1), (1, 30)])
 def test_the_endpoint_timeout_leaves_time_for_the_last_scrape_of_a_cycle(interval: int, spread: int) -> None:
     deadline, later = timedelta(seconds=interval) / 4, timedelta(seconds=spread)
-    doors = factory.endpoint_timeout(deadline, later)
-    assert timedelta(0) < doors < deadline
-    assert later >= deadline / 2 or later + doors < deadline
+    timeout_ = factory.endpoint_timeout(deadline, later)
+    assert timedelta(0) < timeout_ < deadline
+    assert later >= deadline / 2 or later + timeout_ < deadline

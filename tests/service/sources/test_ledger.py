@@ -1,4 +1,4 @@
-"""Changes, start-ups and audits from the cluster through the ledger to the API, and what is announced by others."""
+"""Changes, start-ups and audits from the cluster through the change log to the API, and announced changes."""
 
 from __future__ import annotations
 
@@ -80,8 +80,13 @@ def api() -> Api:
 
 def test_an_announced_change_is_stored_until_the_engine_reads_it(api: Api) -> None:
     body = {"code": "deploy", "service": "chat", "actor": "grace", "before": "v1", "after": "v2", "id": "build-7"}
-    told = api.announce(body).json()
-    assert told == {"taken": 1, "known": 0, "ended": 0, "unknown": ["service chat"]}  # no engine has spoken of it yet
+    response = api.announce(body).json()
+    assert response == {
+        "taken": 1,
+        "known": 0,
+        "ended": 0,
+        "unknown": ["service chat"],
+    }  # no engine has spoken of it yet
     assert api.announce({**body, "outcome": "succeeded"}).json().items() >= {"taken": 0, "known": 1, "ended": 1}.items()
     (row,) = api.changes()
     assert (row["id"], row["code"], row["service"], row["source"]) == ("api/build-7", "deploy", "chat", "api")
@@ -163,13 +168,13 @@ def test_a_repository_without_a_service_is_a_change_of_the_cluster(api: Api) -> 
 # --- pushed logs ----------------------------------------------------------------------------------
 
 
-def logs(said: str) -> bytes:
+def logs(line: str) -> bytes:
     request = ExportLogsServiceRequest()
     resource = request.resource_logs.add()
     for name, value in (("k8s.namespace.name", "serving"), ("k8s.pod.name", "chat-0")):
         resource.resource.attributes.add(key=name).value.string_value = value
     record = resource.scope_logs.add().log_records.add(time_unix_nano=int(NOW.timestamp()) * 10**9)
-    record.body.string_value = said
+    record.body.string_value = line
     return request.SerializeToString()
 
 
@@ -208,9 +213,9 @@ def test_startups_placements_and_audits_are_read(api: Api) -> None:
     began = NOW - timedelta(minutes=10)
     started = Startup("s", pod, began, service="chat", node="n1", ready_at=began + timedelta(minutes=4))
     api.ledger.save_startups([started])
-    told = api.ask("GET", "/startups", params={"service": "chat"}).json()
-    assert told["lead_time_seconds"] == {"p50": 240.0, "p95": 240.0}
-    assert (told["startups"][0]["node"], told["startups"][0]["ready_at"]) == (
+    response = api.ask("GET", "/startups", params={"service": "chat"}).json()
+    assert response["lead_time_seconds"] == {"p50": 240.0, "p95": 240.0}
+    assert (response["startups"][0]["node"], response["startups"][0]["ready_at"]) == (
         "n1",
         rfc3339(began + timedelta(minutes=4)),
     )
@@ -233,8 +238,8 @@ def test_evidence_of_an_incident_includes_deploy_markers(api: Api) -> None:
     near = next(one for one in api.state.topology().causes_of(cause.entity) if one.kind is EntityKind.NODE)
     api.announce({"code": "driver", "node": near.name, "cluster": near.cluster, "at": at, "actor": "grace"})
     api.announce({"code": "flags", "node": "another-node", "at": at})
-    told = api.ask("GET", f"/incidents/{INCIDENT}/evidence").json()
-    assert [(one["code"], one["actor"]) for one in told["changes"]] == [("driver", "grace")]
+    response = api.ask("GET", f"/incidents/{INCIDENT}/evidence").json()
+    assert [(one["code"], one["actor"]) for one in response["changes"]] == [("driver", "grace")]
 
 
 def test_an_api_without_a_change_log_reports_it() -> None:
@@ -298,8 +303,8 @@ def test_a_posted_event_reaches_the_cycle_once_for_its_component() -> None:
 
 def test_changes_of_the_cluster_are_stored_once() -> None:
     pages, ledger = Pages(), MemoryChangeLog()
-    told = {"actor": "kubectl-edit", "actor_kind": "person", "from": "3", "to": "4"}
-    pages.next = Collected(events=(Event("s", EventKind.CHANGE, SERVICE, NOW, "kubernetes", "scale", told, "s"),))
+    response = {"actor": "kubectl-edit", "actor_kind": "person", "from": "3", "to": "4"}
+    pages.next = Collected(events=(Event("s", EventKind.CHANGE, SERVICE, NOW, "kubernetes", "scale", response, "s"),))
     source = CompositeSource(pages, (ChangeLogContributor(ledger),))
     for _ in range(2):
         asyncio.run(source.collect(NOW))
@@ -319,11 +324,11 @@ def test_the_automation_share_counts_the_actor_of_each_change() -> None:
         for n, (code, kind) in enumerate(zip(codes, kinds, strict=True))
     ]
     metrics.write(NOW, [], events)
-    told = read_history(MemoryStateStore(), metrics, NOW - timedelta(hours=1), NOW + timedelta(hours=1))
-    assert (told.changes, told.changes_automatic) == (4, 2)  # a push puts nothing into service
+    response = read_history(MemoryStateStore(), metrics, NOW - timedelta(hours=1), NOW + timedelta(hours=1))
+    assert (response.changes, response.changes_automatic) == (4, 2)  # a push puts nothing into service
 
 
-# --- one of two doors -----------------------------------------------------------------------------
+# --- one of two sources ---------------------------------------------------------------------------
 
 
 class FakeCluster:
@@ -345,7 +350,7 @@ def test_signals_come_from_the_api_or_from_kube_state_metrics_and_never_from_bot
         ("auto", [other], 1),
         ("auto", [other, exporter], 0),
         ("auto", [replace(exporter, up=None)], 0),
-        # values must not jump between doors while the exporter is away in passing
+        # values must not jump between sources during a short outage of the exporter
         ("auto", [replace(exporter, up=False, last_success=NOW - timedelta(minutes=1))], 0),
         ("auto", [replace(exporter, up=False, last_success=NOW - timedelta(minutes=3))], 1),
         ("auto", [replace(exporter, up=False, last_success=None)], 1),

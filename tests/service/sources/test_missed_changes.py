@@ -1,4 +1,4 @@
-"""Changes that are seen while the ledger is away are kept once it is back, in their order."""
+"""Changes during an outage of the change log are stored in order afterwards."""
 
 from __future__ import annotations
 
