@@ -127,10 +127,10 @@ def test_a_missing_low_quantile_is_unknown():
 def test_the_forecast_of_the_planner_is_accepted():
     times = NOW.timestamp() // 600.0 * 600.0 - 600.0 * np.arange(6 * 144, 0, -1)
     values = 50.0 + 20.0 * np.sin(times / 86400.0 * 2 * np.pi) + np.random.default_rng(1).normal(0, 1, times.size)
-    context = forecast(times, values, signal="svc_requests_per_second", entity=SERVICE, now=NOW, models=("ensemble",))
-    assert not isinstance(context, NoPlanReason)
+    planned = forecast(times, values, signal="svc_requests_per_second", entity=SERVICE, now=NOW, models=("ensemble",))
+    assert not isinstance(planned, NoPlanReason)
     context = ForecastContext()
-    context.add(Plan((context,)))
+    context.add(Plan((planned,)))
     assert np.isnan(context.view_at(NOW).middle[0])  # a plan covers the slots that begin after it
     seen = context.view_at(NOW + timedelta(minutes=15))
     truth = 50.0 + 20.0 * np.sin((NOW.timestamp() + 900.0) / 86400.0 * 2 * np.pi)
