@@ -203,7 +203,7 @@ def test_pushed_samples_are_recorded_and_not_consumed(tmp_path: Path) -> None:
         flight_recorder.record(Settings.model_validate(written), 2 * STEP, tmp_path / "two", clock, silent)
     )
     assert answer["left_out"] == [
-        "KPIs carts, orders of shop: a recording holds the main KPI of a service alone, see receive.main_kpi"
+        "KPIs carts, orders of shop: a recording holds only the main KPI of a service, see receive.main_kpi"
     ]
     spool.close()
 
