@@ -55,18 +55,18 @@ class DingTalkNotifier:
 
     def send(self, message: Message) -> None:
         """Delivers the message, or raises DeliveryError."""
-        self._keep_pace()
+        self._check_rate()
         url = self._url
         if self._secret:
             timestamp = int(self._clock.now().timestamp() * 1000)
-            joint = "&" if "?" in url else "?"
-            url = f"{url}{joint}timestamp={timestamp}&sign={signature(self._secret, timestamp)}"
+            separator = "&" if "?" in url else "?"
+            url = f"{url}{separator}timestamp={timestamp}&sign={signature(self._secret, timestamp)}"
         body = json.dumps(payload(message, self._at_mobiles), ensure_ascii=False).encode()
         self._sent.append(self._clock.monotonic())
-        answer = http.post(_NAME, url, body, {"Content-Type": "application/json; charset=utf-8"}, self._timeout)
-        _judge(answer)
+        response = http.post(_NAME, url, body, {"Content-Type": "application/json; charset=utf-8"}, self._timeout)
+        _raise_for_errcode(response)
 
-    def _keep_pace(self) -> None:
+    def _check_rate(self) -> None:
         now = self._clock.monotonic()
         while self._sent and now - self._sent[0] >= _MINUTE_SECONDS:
             self._sent.popleft()
@@ -85,24 +85,24 @@ def payload(message: Message, at_mobiles: tuple[str, ...] = ()) -> dict[str, Any
     """A Markdown card. DingTalk joins single line breaks, so each line is a paragraph of its own."""
     mark = mark_of(message)
     title = shorten(one_line(message.title), _TITLE_LIMIT, "…")
-    called = at_mobiles if message.is_page else ()
-    calls = "".join(f" @{mobile}" for mobile in called)
+    mentioned = at_mobiles if message.is_page else ()
+    mentions = "".join(f" @{mobile}" for mobile in mentioned)
     text = f"### {title}\n\n" + "\n\n".join(message.body.splitlines())
-    room = _BODY_LIMIT_BYTES - _ROOM_BYTES - len(calls.encode())
+    room = _BODY_LIMIT_BYTES - _ROOM_BYTES - len(mentions.encode())
     while (
         len(json.dumps(shorten_bytes(text, room, mark), ensure_ascii=False).encode()) > _BODY_LIMIT_BYTES - _ROOM_BYTES
     ):
         room -= _ROOM_BYTES  # quotes and line breaks grow in JSON
     return {
         "msgtype": "markdown",
-        "markdown": {"title": title, "text": shorten_bytes(text, room, mark) + calls},
-        "at": {"atMobiles": list(called), "isAtAll": False},
+        "markdown": {"title": title, "text": shorten_bytes(text, room, mark) + mentions},
+        "at": {"atMobiles": list(mentioned), "isAtAll": False},
     }
 
 
-def _judge(answer: http.Answer) -> None:
+def _raise_for_errcode(response: http.HttpResponse) -> None:
     """Raises DeliveryError if a 200 response reports an error."""
-    body = answer.json()
+    body = response.json()
     code = body.get("errcode") if isinstance(body, dict) else None
     if code == 0:
         return

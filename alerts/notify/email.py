@@ -59,9 +59,9 @@ class EmailNotifier:
                 refused = connection.send_message(compose(message, self._sender, self._to))
         except smtplib.SMTPRecipientsRefused as error:
             codes = {code for code, _ in error.recipients.values()}
-            raise _refusal("every receiver", max(codes), all(code >= 500 for code in codes)) from error
+            raise _rejection("all recipients", max(codes), all(code >= 500 for code in codes)) from error
         except smtplib.SMTPResponseException as error:
-            raise _refusal("the message", error.smtp_code, error.smtp_code >= 500) from error
+            raise _rejection("the message", error.smtp_code, error.smtp_code >= 500) from error
         except smtplib.SMTPNotSupportedError as error:
             text = "the mail server does not support the configured STARTTLS or authentication"
             raise DeliveryError(
@@ -104,8 +104,8 @@ def _unreachable(error: Exception, timeout: timedelta) -> DeliveryError:
     return DeliveryError(text, retryable=True, reason="refused")
 
 
-def _refusal(what: str, code: int, final: bool) -> DeliveryError:
-    return DeliveryError(f"the mail server rejected {what} with {code}", retryable=not final, reason=f"smtp_{code}")
+def _rejection(subject: str, code: int, final: bool) -> DeliveryError:
+    return DeliveryError(f"the mail server rejected {subject} with {code}", retryable=not final, reason=f"smtp_{code}")
 
 
 def compose(message: Message, sender: str, to: tuple[str, ...]) -> EmailMessage:
@@ -144,8 +144,8 @@ def from_settings(values: Mapping[str, Any]) -> EmailNotifier:
     security: Security = values.get("security", "starttls")
     if security not in get_args(Security):
         raise ConfigError(f"security of the {_NAME} channel must be one of {', '.join(get_args(Security))}")
-    receivers = values.get("to") or ()
-    to = (receivers,) if isinstance(receivers, str) else tuple(str(receiver) for receiver in receivers)
+    recipients = values.get("to") or ()
+    to = (recipients,) if isinstance(recipients, str) else tuple(str(recipient) for recipient in recipients)
     if not to:
         raise ConfigError(f"the {_NAME} channel needs to", hint="give one address or a list")
     server = Server(

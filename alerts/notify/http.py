@@ -14,13 +14,13 @@ import httpx
 from outrider.clock import SystemClock
 from outrider.errors import DeliveryError
 
-_ANSWER_LIMIT_BYTES = 64 * 1024
+_RESPONSE_LIMIT_BYTES = 64 * 1024
 _RETRYABLE = frozenset({408, 425, 429})  # 5xx as well
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """The response."""
+class HttpResponse:
+    """Status and body of a response."""
 
     status: int
     body: bytes
@@ -33,7 +33,7 @@ class Answer:
             return None
 
 
-def post(channel: str, url: str, body: bytes, headers: Mapping[str, str], timeout: timedelta) -> Answer:
+def post(channel: str, url: str, body: bytes, headers: Mapping[str, str], timeout: timedelta) -> HttpResponse:
     """Sends the request and returns a 2xx response.
 
     Raises DeliveryError: retryable on a refused connection, a timeout (also of a slowly arriving body), 408, 425, 429
@@ -42,9 +42,9 @@ def post(channel: str, url: str, body: bytes, headers: Mapping[str, str], timeou
     # httpx logs the full address of each request at INFO, and the address of a webhook is a secret
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
-        answer = _exchange(channel, url, body, headers, timeout)
+        response = _exchange(channel, url, body, headers, timeout)
     except httpx.TimeoutException as error:
-        raise late(channel, timeout) from error
+        raise timeout_error(channel, timeout) from error
     except httpx.ConnectError as error:
         raise DeliveryError(f"the {channel} channel cannot be reached", retryable=True, reason="refused") from error
     except httpx.TransportError as error:
@@ -58,24 +58,24 @@ def post(channel: str, url: str, body: bytes, headers: Mapping[str, str], timeou
         raise DeliveryError(
             f"the address of the {channel} channel is not a URL", retryable=False, reason="address"
         ) from None
-    if answer.status // 100 != 2:
-        retryable = answer.status in _RETRYABLE or answer.status >= 500
+    if response.status // 100 != 2:
+        retryable = response.status in _RETRYABLE or response.status >= 500
         raise DeliveryError(
-            f"the {channel} channel returned HTTP {answer.status}",
+            f"the {channel} channel returned HTTP {response.status}",
             retryable=retryable,
-            reason=f"http_{answer.status}",
+            reason=f"http_{response.status}",
             hint="" if retryable else "check the address and the token of the channel",
         )
-    return answer
+    return response
 
 
-def late(channel: str, timeout: timedelta) -> DeliveryError:
-    """True if the deadline has passed."""
+def timeout_error(channel: str, timeout: timedelta) -> DeliveryError:
+    """Returns the error for a missed deadline."""
     text = f"the {channel} channel did not respond within {timeout.total_seconds():g} s"
     return DeliveryError(text, retryable=True, reason="timeout")
 
 
-def _exchange(channel: str, url: str, body: bytes, headers: Mapping[str, str], timeout: timedelta) -> Answer:
+def _exchange(channel: str, url: str, body: bytes, headers: Mapping[str, str], timeout: timedelta) -> HttpResponse:
     clock = SystemClock()  # an I/O deadline uses real time, regardless of the simulated clock
     deadline = clock.monotonic() + timeout.total_seconds()
     received = b""
@@ -85,8 +85,8 @@ def _exchange(channel: str, url: str, body: bytes, headers: Mapping[str, str], t
     ):
         for chunk in response.iter_bytes():
             received += chunk
-            if len(received) > _ANSWER_LIMIT_BYTES:
+            if len(received) > _RESPONSE_LIMIT_BYTES:
                 break
             if clock.monotonic() > deadline:
-                raise late(channel, timeout)
-        return Answer(response.status_code, received)
+                raise timeout_error(channel, timeout)
+        return HttpResponse(response.status_code, received)

@@ -44,7 +44,7 @@ def optional(channel: str, settings: Mapping[str, Any], key: str) -> str:
 
 
 def url(channel: str, settings: Mapping[str, Any]) -> str:
-    """The address, http or https."""
+    """The URL, http or https."""
     result = required(channel, settings, "url")
     if not result.startswith(("http://", "https://")):
         raise ConfigError(f"url of the {channel} channel must start with https:// or http://")

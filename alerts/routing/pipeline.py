@@ -1,4 +1,4 @@
-"""Plans messages: one per change of an incident, with an id that two replicas compute alike.
+"""Plans messages: one per change of an incident, with an id that two engines compute alike.
 
 Earlier messages are recorded in the incident's own timeline. A restart therefore neither repeats nor drops a message,
 and the end of a silence sends one.
@@ -12,7 +12,7 @@ from datetime import datetime
 
 from alerts.routing import simultaneous, wording
 from alerts.routing.routes import Messaging
-from alerts.state.silence import speaker
+from alerts.state.silence import lead_alert
 from outrider.model import (
     Action,
     ActionStatus,
@@ -62,7 +62,7 @@ class _SentMessages:
         priorities = [Priority(entry.arguments["priority"]) for entry in pages]
         names = [name for entry in pages for name in entry.arguments.get("channels", "").split(", ") if name]
         return _SentMessages(
-            priority=min(priorities, key=lambda result: result.rank) if priorities else None,
+            priority=min(priorities, key=lambda priority: priority.rank) if priorities else None,
             at=max((entry.at for entry in pages), default=None),
             resolved=any(entry.what == _TIMELINE + NotifyReason.RESOLVED for entry in entries),
             requested=frozenset(entry.arguments["action"] for entry in entries if "action" in entry.arguments),
@@ -110,9 +110,9 @@ def _counted(
     incidents: Sequence[Incident], planned: Sequence[Message], sent: Sequence[Message]
 ) -> tuple[Incident, ...]:
     """The incidents; one that was merged into another's page has no page of its own, so a higher priority pages."""
-    calling = {message.incident for message in sent if message.is_page}
-    paged = {message.incident for message in planned if message.is_page} - calling
-    return tuple(replace(incident, pages=0) if incident.id in paged else incident for incident in incidents)
+    paging = {message.incident for message in sent if message.is_page}
+    merged = {message.incident for message in planned if message.is_page} - paging
+    return tuple(replace(incident, pages=0) if incident.id in merged else incident for incident in incidents)
 
 
 class _MessagePlanner:
@@ -140,7 +140,7 @@ class _MessagePlanner:
         reason = self._due()
         channels = self._channels(reason)
         if reason in (NotifyReason.NOT_CHANGED, NotifyReason.MUTED):
-            self._ask(reason)
+            self._request_approvals(reason)
             return reason
         if not channels:
             return NotifyReason.NOT_CHANGED
@@ -159,7 +159,7 @@ class _MessagePlanner:
         self._note(reason, arguments)
         if first_page:
             self.incident = replace(self.incident, pages=1)
-        self._ask(reason)
+        self._request_approvals(reason)
         return reason
 
     def _due(self) -> NotifyReason:
@@ -181,8 +181,8 @@ class _MessagePlanner:
     def _channels(self, reason: NotifyReason) -> tuple[str, ...]:
         if reason is NotifyReason.RESOLVED:
             return self._sent.channels
-        speaking = [alert for alert in self._alerts if alert.muted_by is not MuteReason.SILENCED]
-        return self._messaging.channels(self.incident.priority, speaking)
+        unsilenced = [alert for alert in self._alerts if alert.muted_by is not MuteReason.SILENCED]
+        return self._messaging.channels(self.incident.priority, unsilenced)
 
     def _nth(self, reason: NotifyReason) -> int:
         interval = self._messaging.repeat.get(self.incident.priority)
@@ -190,7 +190,7 @@ class _MessagePlanner:
             return 0
         return (self._now - self.incident.opened_at) // interval
 
-    def _ask(self, reason: NotifyReason) -> None:
+    def _request_approvals(self, reason: NotifyReason) -> None:
         """Requests approval once for every action that waits for it."""
         if reason is NotifyReason.MUTED or self.incident.resolved_at is not None:
             return
@@ -212,12 +212,12 @@ class _MessagePlanner:
         before: Priority | None = None,
         action: Action | None = None,
     ) -> None:
-        voice = speaker(self.incident, self._alerts) or (self._alerts[0] if self._alerts else None)
+        lead = lead_alert(self.incident, self._alerts) or (self._alerts[0] if self._alerts else None)
         for channel in channels:
             language = self._messaging.language_of(channel)
             text = wording.Wording(
                 self.incident,
-                voice,
+                lead,
                 tuple(self._actions),
                 language,
                 self._messaging.base_url,
@@ -252,7 +252,7 @@ class _MessagePlanner:
 
 
 def _counts(alert: Alert) -> bool:
-    """False for a mere symptom: it pages nobody, so it sends nothing if the rest of its incident is silenced."""
+    """False for a symptom: it never pages, so it sends nothing if the rest of its incident is silenced."""
     return alert.priority is not Priority.P3 or alert.fault is not None
 
 

@@ -15,7 +15,7 @@ from outrider.model import EntityKind, Incident, Message, NotifyReason, Priority
 from outrider.text.i18n import LANGUAGES, Language
 
 MOST_IN_FULL = 5  # incidents described in full; the others only have title and link
-_Likeness = tuple[str, Priority | None, str, EntityKind, str]
+_GroupKey = tuple[str, Priority | None, str, EntityKind, str]
 
 
 def group_simultaneous(planned: Sequence[Message], incidents: Mapping[str, Incident]) -> tuple[Message, ...]:
@@ -23,17 +23,17 @@ def group_simultaneous(planned: Sequence[Message], incidents: Mapping[str, Incid
 
     ``incidents`` are those of the messages, by id. An incident without a known cause is never merged.
     """
-    groups: dict[_Likeness, list[Message]] = {}
+    groups: dict[_GroupKey, list[Message]] = {}
     for message in planned:
-        likeness = _likeness(message, incidents)
-        if likeness is not None:
-            groups.setdefault(likeness, []).append(message)
-    one_for = {group[0].id: _one(group, incidents) for group in groups.values() if len(group) > 1}
-    merged = {message.id for group in groups.values() for message in group[1:]}
-    return tuple(one_for.get(message.id, message) for message in planned if message.id not in merged)
+        key = _group_key(message, incidents)
+        if key is not None:
+            groups.setdefault(key, []).append(message)
+    shared = {group[0].id: _merged(group, incidents) for group in groups.values() if len(group) > 1}
+    covered = {message.id for group in groups.values() for message in group[1:]}
+    return tuple(shared.get(message.id, message) for message in planned if message.id not in covered)
 
 
-def _likeness(message: Message, incidents: Mapping[str, Incident]) -> _Likeness | None:
+def _group_key(message: Message, incidents: Mapping[str, Incident]) -> _GroupKey | None:
     incident = incidents.get(message.incident or "")
     cause = None if incident is None else incident.suspected_cause
     if cause is None or not message.is_page or message.reason is not NotifyReason.OPENED:
@@ -41,24 +41,26 @@ def _likeness(message: Message, incidents: Mapping[str, Incident]) -> _Likeness 
     return (message.channel, message.priority, cause.entity.cluster, cause.entity.kind, cause.fault)
 
 
-def _one(group: Sequence[Message], incidents: Mapping[str, Incident]) -> Message:
-    """One message with the content of these."""
+def _merged(group: Sequence[Message], incidents: Mapping[str, Incident]) -> Message:
+    """One message with the content of all messages of the group."""
     first = group[0]
-    language: Language = next((one for one in LANGUAGES if one == first.language), "en")
-    causes = [cause for one in group if (cause := incidents[one.incident or ""].suspected_cause) is not None]
-    words = {
+    language: Language = next((known for known in LANGUAGES if known == first.language), "en")
+    causes = [cause for message in group if (cause := incidents[message.incident or ""].suspected_cause) is not None]
+    arguments = {
         "count": len(group),
         "fault": fault_name(causes[0].fault, language),
         "entities": ", ".join(entity_name(cause.entity, language) for cause in causes[:MOST_IN_FULL])
         + (", ..." if len(causes) > MOST_IN_FULL else ""),
     }
-    parts = [f"{one.title}\n{one.body}" for one in group[:MOST_IN_FULL]]
-    parts += [f"{one.title}\n{say('line.link', language, link=one.link or '')}" for one in group[MOST_IN_FULL:]]
-    services = {name: None for one in group for name in one.labels.get("services", "").split(", ") if name}
+    parts = [f"{message.title}\n{message.body}" for message in group[:MOST_IN_FULL]]
+    parts += [
+        f"{message.title}\n{say('line.link', language, link=message.link or '')}" for message in group[MOST_IN_FULL:]
+    ]
+    services = {name: None for message in group for name in message.labels.get("services", "").split(", ") if name}
     return replace(
         first,
-        title=say("title.together", language, priority=first.priority, **words),
-        body="\n\n".join([say("line.together", language, **words), *parts]),
+        title=say("title.together", language, priority=first.priority, **arguments),
+        body="\n\n".join([say("line.together", language, **arguments), *parts]),
         labels={**first.labels, "services": ", ".join(services)},
-        also=tuple(one.incident for one in group[1:] if one.incident is not None),
+        also=tuple(message.incident for message in group[1:] if message.incident is not None),
     )

@@ -38,8 +38,8 @@ def action_line(action: Action, language: Language) -> str:
 
 def approval_title(action: Action, priority: Priority, language: Language) -> str:
     """The title of an approval request."""
-    what = f"{word('action_kind', action.kind, language)} {entity_name(action.target, language)}"
-    return say("title.approval_wanted", language, priority=priority, action=what)
+    name = f"{word('action_kind', action.kind, language)} {entity_name(action.target, language)}"
+    return say("title.approval_wanted", language, priority=priority, action=name)
 
 
 def approve_line(action: Action, language: Language) -> str:
@@ -65,13 +65,13 @@ def evidence_line(evidence: Evidence, language: Language) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """Texts of one incident in one language. ``voice`` is the alert that represents it.
+    """Texts of one incident in one language. ``lead`` is the alert that represents it.
 
     ``explained`` are further lines about the cause.
     """
 
     incident: Incident
-    voice: Alert | None
+    lead: Alert | None
     actions: tuple[Action, ...]
     language: Language
     base_url: str
@@ -84,7 +84,7 @@ class Wording:
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """Labels for receivers that sort messages."""
+        """Labels by which receivers sort messages."""
         cause = self.incident.suspected_cause
         result = {"layer": self.incident.layer.value, "services": ", ".join(self.incident.services)}
         if cause is not None:
@@ -160,7 +160,7 @@ class Wording:
 
     def _evidence(self) -> list[str]:
         cause = self.incident.suspected_cause
-        result = [*(cause.evidence if cause else ()), *(evidence_of(self.voice) if self.voice else ())]
+        result = [*(cause.evidence if cause else ()), *(evidence_of(self.lead) if self.lead else ())]
         texts = list(dict.fromkeys(evidence_line(evidence, self.language) for evidence in result))[:_MOST_LINES]
         return self._list("line.evidence", texts)
 
@@ -170,7 +170,7 @@ class Wording:
         return self._list("line.actions", [action_line(action, self.language) for action in self.actions])
 
     def _next(self) -> list[str]:
-        annotations = self.voice.annotations if self.voice else {}
+        annotations = self.lead.annotations if self.lead else {}
         lines = []
         if annotations.get("default_action_text"):
             text = translate(annotations["default_action_text"], self.language)

@@ -21,27 +21,27 @@ def with_key(text: str, file: str, rule: str, key: str, value: str, *, part: tup
     """
     try:
         source = text if yaml.safe_load(text) is not None else text + _EMPTY
-        wanted = _wanted(yaml.safe_load(source), rule, key, value)
+        expected = _expected(yaml.safe_load(source), rule, key, value)
         candidates = list(_candidates(source, rule, key, value, part))
     except (yaml.YAMLError, TypeError, AttributeError, KeyError) as error:
-        raise _by_hand(file, rule, key, value) from error
+        raise _not_in_place(file, rule, key, value) from error
     for changed in candidates:
         try:
-            if _same(yaml.safe_load(changed), wanted, rule, key):
+            if _same(yaml.safe_load(changed), expected, rule, key):
                 return changed
         except yaml.YAMLError:
             continue
-    raise _by_hand(file, rule, key, value)
+    raise _not_in_place(file, rule, key, value)
 
 
-def _by_hand(file: str, rule: str, key: str, value: str) -> UsageError:
+def _not_in_place(file: str, rule: str, key: str, value: str) -> UsageError:
     return UsageError(
         f"{file}: rule {rule} cannot be changed in place",
         hint=f"edit the file by hand: name: {rule}, {key}: {value}",
     )
 
 
-def _wanted(plain: Any, rule: str, key: str, value: str) -> Any:
+def _expected(plain: Any, rule: str, key: str, value: str) -> Any:
     result = copy.deepcopy(plain)
     result["rules"] = list(result.get("rules") or [])
     entry = next((item for item in result["rules"] if isinstance(item, dict) and item.get("name") == rule), None)
@@ -52,13 +52,13 @@ def _wanted(plain: Any, rule: str, key: str, value: str) -> Any:
     return result
 
 
-def _same(plain: Any, wanted: Any, rule: str, key: str) -> bool:
+def _same(plain: Any, expected: Any, rule: str, key: str) -> bool:
     """Equality except for line breaks inside the changed value."""
-    for result in (plain, wanted):
+    for result in (plain, expected):
         for item in result["rules"]:
             if isinstance(item, dict) and item.get("name") == rule:
                 item[key] = " ".join(str(item[key]).split())
-    return bool(plain == wanted)
+    return bool(plain == expected)
 
 
 def _candidates(text: str, rule: str, key: str, value: str, part: tuple[int, int, str] | None) -> list[str]:
@@ -95,13 +95,13 @@ def _quoted(value: str) -> str:
 def _in_place(text: str, start: int, end: int, value: str, part: tuple[int, int, str]) -> str | None:
     """Replaces a part of a value by counting non-space characters; None if the text has others."""
     first, last, replacement = part
-    places = [place for place in range(start, end) if not text[place].isspace()]
-    written = "".join(text[place] for place in places)
+    positions = [position for position in range(start, end) if not text[position].isspace()]
+    written = "".join(text[position] for position in positions)
     begin = written.find("".join(value.split()))
     if begin < 0:
         return None
     first, last = (begin + len("".join(value[:item].split())) for item in (first, last))
-    return text[: places[first]] + replacement + text[places[last - 1] + 1 :]
+    return text[: positions[first]] + replacement + text[positions[last - 1] + 1 :]
 
 
 def _inserted(text: str, entry: Any, key: str, value: str) -> str:

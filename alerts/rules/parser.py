@@ -110,11 +110,11 @@ def check(raw: _Raw) -> list[ConfigProblem]:
     ]
     if not isinstance(keys.get("name"), str) or not _NAME.fullmatch(keys["name"]):
         problems.append(raw.problem("name", "expected a name of lowercase letters, digits and hyphens"))
-    problems += _check_words(raw) + _check_numbers(raw) + _check_condition(raw)
+    problems += _check_choices(raw) + _check_numbers(raw) + _check_condition(raw)
     return problems
 
 
-def _check_words(raw: _Raw) -> list[ConfigProblem]:
+def _check_choices(raw: _Raw) -> list[ConfigProblem]:
     problems: list[ConfigProblem] = []
     one_of: dict[str, tuple[str, ...]] = {
         "kind": tuple(EntityKind),

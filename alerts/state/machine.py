@@ -64,19 +64,19 @@ def advance(
     """
     known = {rule.name: rule for rule in rules}
     observed = (*findings, *(plan_findings(plan, rules, now) if plan is not None else ()))
-    seen = _merge(observed, Matcher.of(rules), context)
-    unheard = SuppressedFinding.of(observed)
+    current = _merge(observed, Matcher.of(rules), context)
+    suppressed = SuppressedFinding.of(observed)
     alive = {alert.fingerprint: alert for alert in active if alert.state is not AlertState.RESOLVED}
     after: dict[str, Alert] = {}
-    for print_, observation in seen.items():
+    for print_, observation in current.items():
         after[print_] = _holds(alive.get(print_), observation, print_, context, now)
     for print_, alert in alive.items():
-        if print_ in seen:
+        if print_ in current:
             continue
         detectors = _detectors(alert)
         if plan is None and all(name.startswith(PLAN) for name in detectors):
             after[print_] = alert
-        elif unheard.about(detectors, alert.entity) and alert.rule in known:
+        elif suppressed.about(detectors, alert.entity) and alert.rule in known:
             after[print_] = _kept(alert, context)
         else:
             after[print_] = _gone(alert, known.get(alert.rule), context, now)
@@ -107,7 +107,7 @@ def _merge(
 def _worst(entries: list[tuple[Rule, Priority, Finding]]) -> _Observation:
     ordered = sorted(entries, key=lambda entry: (entry[1].rank, -entry[2].score, entry[2].fingerprint))
     rule, priority, finding = ordered[0]
-    evidence = [result for _, _, other in ordered for result in other.evidence]
+    evidence = [item for _, _, other in ordered for item in other.evidence]
     detectors = tuple(sorted({other.detector for _, _, other in ordered}))
     return _Observation(rule, finding.entity, priority, finding, detectors, tuple(evidence[:_MOST_EVIDENCE]))
 
@@ -117,7 +117,7 @@ def _holds(
 ) -> Alert:
     """The condition is true: start, wait, or keep firing."""
     rule = observation.rule
-    if alert is None or _lost_sight(alert, rule, now):
+    if alert is None or _waiting_time_void(alert, rule, now):
         alert = Alert(
             fingerprint=print_,
             rule=rule.name,
@@ -147,10 +147,10 @@ def _holds(
     )
 
 
-def _lost_sight(alert: Alert, rule: Rule, now: datetime) -> bool:
+def _waiting_time_void(alert: Alert, rule: Rule, now: datetime) -> bool:
     """True if a pending alert was unobserved for so long that its waiting time is void."""
-    kept = alert.reason is AlertReason.KEPT_WITHOUT_VALUES
-    return alert.state is AlertState.PENDING and kept and now - alert.seen_at > rule.wait
+    without_values = alert.reason is AlertReason.KEPT_WITHOUT_VALUES
+    return alert.state is AlertState.PENDING and without_values and now - alert.seen_at > rule.wait
 
 
 def _kept(alert: Alert, context: ServiceContext) -> Alert:
@@ -179,8 +179,8 @@ def _raised(alert: Alert, context: ServiceContext) -> Alert:
     return replace(alert, priority=_never_lower(alert.priority, known.burning))
 
 
-def _never_lower(now_firing: Priority, priority: Priority) -> Priority:
-    return priority if priority.rank < now_firing.rank else now_firing
+def _never_lower(current: Priority, priority: Priority) -> Priority:
+    return priority if priority.rank < current.rank else current
 
 
 def _annotations(observation: _Observation) -> dict[str, str]:
@@ -188,12 +188,12 @@ def _annotations(observation: _Observation) -> dict[str, str]:
         "evidence": json.dumps(
             [
                 {
-                    "signal": result.signal,
-                    "observed": _finite(result.observed),
-                    "text": result.text,
-                    "arguments": dict(result.arguments),
+                    "signal": item.signal,
+                    "observed": _finite(item.observed),
+                    "text": item.text,
+                    "arguments": dict(item.arguments),
                 }
-                for result in observation.evidence
+                for item in observation.evidence
             ],
             ensure_ascii=False,
         ),

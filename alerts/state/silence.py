@@ -10,7 +10,7 @@ from outrider.ports import Silence
 
 
 def silenced(alert: Alert, silences: Iterable[Silence]) -> bool:
-    """True if a silence names the alert's rule, its entity, or both. One that names neither mutes nothing."""
+    """True if a silence names the alert's rule, its entity, or both. A silence without either mutes nothing."""
     return any(
         (silence.rule is not None or silence.entity is not None)
         and silence.rule in (None, alert.rule)
@@ -19,7 +19,7 @@ def silenced(alert: Alert, silences: Iterable[Silence]) -> bool:
     )
 
 
-def speaker(incident: Incident, alerts: Iterable[Alert]) -> Alert | None:
+def lead_alert(incident: Incident, alerts: Iterable[Alert]) -> Alert | None:
     """The alert that represents an incident: the cause's own if it fires, else the most urgent.
 
     Silenced alerts never do. None if nothing of the incident fires.
@@ -49,9 +49,9 @@ def mute(alerts: Sequence[Alert], incidents: Sequence[Incident], silences: Seque
     reasons: dict[str, MuteReason] = {}
     for incident in incidents:
         members = [by_print[print_] for print_ in incident.alerts if print_ in by_print]
-        voice = speaker(incident, members)
+        lead = lead_alert(incident, members)
         for alert in members:
-            if voice is not None and alert.fingerprint != voice.fingerprint:
+            if lead is not None and alert.fingerprint != lead.fingerprint:
                 reasons[alert.fingerprint] = MuteReason.FOLDED
             elif incident.acknowledged_at is not None:
                 reasons[alert.fingerprint] = MuteReason.ACKNOWLEDGED

@@ -1,8 +1,8 @@
 """Scales through autoscaling objects: minimum replicas of HPAs and ScaledObjects, Knative min-scale, webhooks.
 
-Every object is read before it is changed. A field set by another controller is left alone and its owner named. A
-number never exceeds the object's own maximum, and an equal value is not written again. A dry run is a server-side dry
-run of the API server.
+Every object is read before it is changed. A field set by another controller is not changed; the error names its owner.
+A number never exceeds the object's own maximum, and an equal value is not written again. A dry run is a server-side
+dry run of the API server.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ from outrider.model import Action, ActionKind, Outcome, OutcomeStatus
 from outrider.wire.http_auth import Access
 
 FIELD_MANAGER = "outrider"
-_PEOPLE = "kubectl"  # field managers with these prefixes are manual edits, which the requested plan may overwrite
+_MANUAL_MANAGERS = (
+    "kubectl"  # field managers with these prefixes are manual edits, which the requested plan may overwrite
+)
 _TIMEOUT_SECONDS = 10.0
 _TRIES = 3
 _AUTOSCALERS = {
     "HorizontalPodAutoscaler": "/apis/autoscaling/v2/namespaces/{namespace}/horizontalpodautoscalers",
     "ScaledObject": "/apis/keda.sh/v1alpha1/namespaces/{namespace}/scaledobjects",
 }
-_USUAL_MOST = {"scaled_object": 100}  # KEDA's default of maxReplicaCount
+_DEFAULT_MAXIMUM = {"scaled_object": 100}  # KEDA's default of maxReplicaCount
 Json = Mapping[str, Any]
 
 
@@ -103,7 +105,7 @@ class AutoscalerActuator:
             for change, _ in changes:  # one that may not be changed blocks all of them
                 self._prepared(client, change)
             done = [self._applied(client, change, hook, action) for change, hook in changes]
-        changed = any(happened for happened, _ in done)
+        changed = any(was_changed for was_changed, _ in done)
         status = OutcomeStatus.DONE if changed else OutcomeStatus.ALREADY
         if action.dry_run:
             status = OutcomeStatus.DRY_RUN
@@ -117,7 +119,7 @@ class AutoscalerActuator:
         return httpx.Client(headers=headers, verify=trust, timeout=_TIMEOUT_SECONDS, follow_redirects=False)
 
     def _applied(self, client: httpx.Client, change: Change, hook: Webhook | None, action: Action) -> tuple[bool, str]:
-        """Whether something changed, and one sentence; reads again after a concurrent write."""
+        """Returns (changed, one sentence); reads again after a concurrent write."""
         for _ in range(_TRIES - 1):
             try:
                 return self._apply(client, change, hook, self._prepared(client, change), action)
@@ -126,7 +128,7 @@ class AutoscalerActuator:
         return self._apply(client, change, hook, self._prepared(client, change), action)
 
     def _prepared(self, client: httpx.Client, change: Change) -> tuple[str, Json] | None:
-        """The object to patch and its path, None for a webhook; ActuationError if it is not ours to change."""
+        """Returns path and object to patch, None for a webhook. Raises ActuationError if it must not be changed."""
         if not change.path:
             return None
         path, result = change.path, self._get(client, change.path)
@@ -137,18 +139,18 @@ class AutoscalerActuator:
             path = path.rsplit("/services/", 1)[0] + f"/revisions/{revision}"
             result = self._get(client, path)
         elif change.kind == "deployment":
-            self._nobody_scales(client, result, path)
+            self._check_not_autoscaled(client, result, path)
         owner = owner_of(result, change.sets, controlled=change.kind != "knative")
         if owner:
             sentence = f"{path}: {'.'.join(change.sets)} belongs to {owner}"
             raise ActuationError(sentence, retryable=False, hint="configure that owner instead, see capacity emit")
         return path, result
 
-    def _nobody_scales(self, client: httpx.Client, result: Json, path: str) -> None:
+    def _check_not_autoscaled(self, client: httpx.Client, result: Json, path: str) -> None:
         """Raises if an autoscaler sets the replicas of this workload."""
         meta = result.get("metadata", {})
-        for kind, where in _AUTOSCALERS.items():
-            listed = self._get(client, where.format(namespace=meta.get("namespace")), missing_is_empty=True)
+        for kind, path_template in _AUTOSCALERS.items():
+            listed = self._get(client, path_template.format(namespace=meta.get("namespace")), missing_is_empty=True)
             for item in listed.get("items", []):
                 target = item.get("spec", {}).get("scaleTargetRef", {})
                 if target.get("name") == meta.get("name") and target.get("kind", "Deployment") == "Deployment":
@@ -164,19 +166,19 @@ class AutoscalerActuator:
         prepared: tuple[str, Json] | None,
         action: Action,
     ) -> tuple[bool, str]:
-        """Whether something changed, and one sentence about it."""
+        """Returns (changed, one sentence)."""
         if prepared is None:
             return self._post(change, hook, action)
         path, result = prepared
-        wanted, bound = _at(change.body, change.sets), _at(result, change.most) if change.most else None
-        bound = _USUAL_MOST.get(change.kind) if bound is None else bound
-        number, note = int(wanted), ""
+        requested, bound = _at(change.body, change.sets), _at(result, change.most) if change.most else None
+        bound = _DEFAULT_MAXIMUM.get(change.kind) if bound is None else bound
+        number, note = int(requested), ""
         if isinstance(bound, int) and number > bound:
-            number, note = bound, f" (wanted {int(wanted)}, bounded by {'.'.join(change.most)})"
-        value: int | str = str(number) if isinstance(wanted, str) else number
-        held = _at(result, change.sets)
+            number, note = bound, f" (requested {int(requested)}, bounded by {'.'.join(change.most)})"
+        value: int | str = str(number) if isinstance(requested, str) else number
+        current = _at(result, change.sets)
         name = path.rsplit("/", 2)[-2] + "/" + path.rsplit("/", 1)[-1]
-        if held == value:
+        if current == value:
             return False, f"{name}: {change.sets[-1]} is {value} already{note}"
         body = _with(change.body, change.sets, value)
         version = result.get("metadata", {}).get("resourceVersion")
@@ -184,11 +186,11 @@ class AutoscalerActuator:
         params = {"fieldManager": FIELD_MANAGER, **({"dryRun": "All"} if action.dry_run else {})}
         kind = {"Content-Type": "application/merge-patch+json"}
         self._request(client, "PATCH", self._url + path, params=params, json=body, headers=kind)
-        return True, f"{name}: {change.sets[-1]} {held} -> {value}{note}"
+        return True, f"{name}: {change.sets[-1]} {current} -> {value}{note}"
 
     def _post(self, change: Change, hook: Webhook | None, action: Action) -> tuple[bool, str]:
         if hook is None:
-            raise ActuationError(f"{change.kind} has no destination", retryable=False, hint="give its url")
+            raise ActuationError(f"{change.kind} has no destination", retryable=False, hint="set its url")
         if action.dry_run:
             return True, f"would be posted to {httpx.URL(hook.url).host}"
         headers = {**hook.headers(), "Idempotency-Key": action.id}
@@ -199,32 +201,32 @@ class AutoscalerActuator:
 
     def _get(self, client: httpx.Client, path: str, *, missing_is_empty: bool = False) -> Json:
         if not self._url:
-            hint = "give planner.scaling.kubernetes.url"
+            hint = "set planner.scaling.kubernetes.url"
             raise ActuationError("no Kubernetes API is configured for scaling", retryable=False, hint=hint)
-        answer = self._request(client, "GET", self._url + path, missing=missing_is_empty)
-        return {} if answer is None else answer
+        result = self._request(client, "GET", self._url + path, missing=missing_is_empty)
+        return {} if result is None else result
 
     def _request(
         self, client: httpx.Client, method: str, url: str, *, missing: bool = False, **parts: Any
     ) -> dict[str, Any] | None:
-        """The response's JSON; None for an accepted 404. Raises ActuationError."""
+        """Returns the response's JSON; None for an accepted 404. Raises ActuationError."""
         try:
-            answer = client.request(method, url, **parts)
+            response = client.request(method, url, **parts)
         except httpx.InvalidURL as error:
             raise ActuationError(f"{url!r} is not a URL", retryable=False) from error
         except httpx.HTTPError as error:
-            where = httpx.URL(url).host
-            raise ActuationError(f"{where} cannot be reached ({type(error).__name__})", retryable=True) from error
-        if answer.status_code == 404 and missing:
+            host = httpx.URL(url).host
+            raise ActuationError(f"{host} cannot be reached ({type(error).__name__})", retryable=True) from error
+        if response.status_code == 404 and missing:
             return None
-        if answer.status_code // 100 != 2:
-            sentence, path = _message(answer), httpx.URL(url).path
-            retry = answer.status_code >= 500 or answer.status_code in (409, 429)
-            hint = "its account needs the verbs get, list and patch" if answer.status_code in (401, 403) else ""
-            fault = _ConflictError if answer.status_code == 409 else ActuationError
-            raise fault(f"{method} {path} returned {answer.status_code}: {sentence}", retryable=retry, hint=hint)
+        if response.status_code // 100 != 2:
+            sentence, path = _message(response), httpx.URL(url).path
+            retry = response.status_code >= 500 or response.status_code in (409, 429)
+            hint = "its account needs the verbs get, list and patch" if response.status_code in (401, 403) else ""
+            fault = _ConflictError if response.status_code == 409 else ActuationError
+            raise fault(f"{method} {path} returned {response.status_code}: {sentence}", retryable=retry, hint=hint)
         try:
-            result = answer.json()
+            result = response.json()
         except ValueError:
             result = {}
         return result if isinstance(result, dict) else {}
@@ -241,32 +243,32 @@ def owner_of(result: Json, field: Sequence[str], *, controlled: bool = True) -> 
             return f"{owner.get('kind')} {owner.get('name')}"
     for entry in meta.get("managedFields", []):
         manager = str(entry.get("manager", ""))
-        if manager == FIELD_MANAGER or manager.startswith(_PEOPLE):
+        if manager == FIELD_MANAGER or manager.startswith(_MANUAL_MANAGERS):
             continue
-        place: Any = entry.get("fieldsV1", {})
+        node: Any = entry.get("fieldsV1", {})
         for part in field:
-            place = place.get(f"f:{part}") if isinstance(place, Mapping) else None
-        if place is not None:
+            node = node.get(f"f:{part}") if isinstance(node, Mapping) else None
+        if node is not None:
             return f"field manager {manager}"
     return ""
 
 
-def _at(result: Json, where: Sequence[str]) -> Any:
-    place: Any = result
-    for part in where:
-        place = place.get(part) if isinstance(place, Mapping) else None
-    return place
+def _at(result: Json, path: Sequence[str]) -> Any:
+    node: Any = result
+    for part in path:
+        node = node.get(part) if isinstance(node, Mapping) else None
+    return node
 
 
-def _with(body: Json, where: Sequence[str], value: Any) -> dict[str, Any]:
+def _with(body: Json, path: Sequence[str], value: Any) -> dict[str, Any]:
     """A copy with one value set."""
-    first, rest = where[0], where[1:]
+    first, rest = path[0], path[1:]
     inner = body.get(first)
     return {**body, first: _with(inner if isinstance(inner, Mapping) else {}, rest, value) if rest else value}
 
 
-def _message(answer: httpx.Response) -> str:
+def _message(response: httpx.Response) -> str:
     try:
-        return str(answer.json().get("message", ""))[:300]
+        return str(response.json().get("message", ""))[:300]
     except (ValueError, AttributeError):
-        return answer.text[:120]
+        return response.text[:120]

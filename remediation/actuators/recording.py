@@ -21,13 +21,13 @@ class DryRunActuator:
         self._clock = clock or SystemClock()
 
     def perform(self, action: Action) -> Outcome:
-        """Returns the sentence of what would be done."""
+        """Returns the effect of the action as one sentence."""
         self.received.append(action)
         now = self._clock.now()
-        return Outcome(action.id, OutcomeStatus.DRY_RUN, would(action, self._language), now, now)
+        return Outcome(action.id, OutcomeStatus.DRY_RUN, dry_run_text(action, self._language), now, now)
 
 
-def would(action: Action, language: Language = "en") -> str:
+def dry_run_text(action: Action, language: Language = "en") -> str:
     """The effect of the action, in one sentence."""
     arguments = {"current": "?", "replicas": "?"} | {key: str(value) for key, value in action.params.items()}
     target = entity_name(action.target, language)

@@ -11,7 +11,7 @@ import httpx
 from outrider.clock import Clock, SystemClock
 from outrider.errors import ActuationError, ConfigError
 from outrider.model import Action, Outcome, OutcomeStatus
-from remediation.actuators.recording import would
+from remediation.actuators.recording import dry_run_text
 
 _PATH = "/control/actions"
 _TIMEOUT = timedelta(seconds=10)
@@ -30,10 +30,10 @@ class SimulatedActuator:
         """Performs the action, or raises ActuationError: retryable if the endpoint is unreachable or returns 5xx."""
         started = self._clock.now()
         if action.dry_run:
-            return Outcome(action.id, OutcomeStatus.DRY_RUN, would(action), started, self._clock.now())
-        answer = self._answer(action)
-        status = _STATUSES.get(str(answer.get("status")))
-        detail = str(answer.get("detail", ""))
+            return Outcome(action.id, OutcomeStatus.DRY_RUN, dry_run_text(action), started, self._clock.now())
+        body = self._post(action)
+        status = _STATUSES.get(str(body.get("status")))
+        detail = str(body.get("detail", ""))
         if status is None:
             raise ActuationError(
                 "the control endpoint returned no status",
@@ -42,7 +42,7 @@ class SimulatedActuator:
             )
         return Outcome(action.id, status, detail, started, self._clock.now())
 
-    def _answer(self, action: Action) -> dict[str, Any]:
+    def _post(self, action: Action) -> dict[str, Any]:
         seconds = self._timeout.total_seconds()
         try:
             response = httpx.post(self._url, json=request(action), timeout=seconds, follow_redirects=False)
@@ -55,12 +55,12 @@ class SimulatedActuator:
             raise ActuationError("the control endpoint cannot be reached", retryable=True, hint=hint) from error
         except httpx.InvalidURL as error:
             raise ActuationError("control_url is not a URL", retryable=False) from error
-        answer = _json(response)
+        body = _json(response)
         if response.status_code // 100 != 2:
-            sentence, hint = _refusal(answer)
+            sentence, hint = _refusal(body)
             text = f"the control endpoint returned HTTP {response.status_code}" + (f": {sentence}" if sentence else "")
             raise ActuationError(text, retryable=response.status_code >= 500, hint=hint)
-        return answer
+        return body
 
 
 _STATUSES = {status.value: status for status in OutcomeStatus}
@@ -90,11 +90,11 @@ def _json(response: httpx.Response) -> dict[str, Any]:
     return result if isinstance(result, dict) else {}
 
 
-def _refusal(answer: Mapping[str, Any]) -> tuple[str, str]:
+def _refusal(body: Mapping[str, Any]) -> tuple[str, str]:
     """The sentence and the hint of an error response."""
-    error = answer.get("error")
+    error = body.get("error")
     if not isinstance(error, dict):
-        return str(answer.get("detail") or error or ""), ""
+        return str(body.get("detail") or error or ""), ""
     return str(error.get("message") or ""), str(error.get("hint") or "")
 
 
@@ -102,5 +102,5 @@ def from_settings(values: Mapping[str, Any]) -> SimulatedActuator:
     """``control_url``, ``timeout`` (a timedelta)."""
     url = values.get("control_url")
     if not url:
-        raise ConfigError("the simulated actuator needs control_url", hint="give the root of the fleet's server")
+        raise ConfigError("the simulated actuator needs control_url", hint="set it to the root of the fleet's server")
     return SimulatedActuator(str(url), values.get("timeout") or _TIMEOUT)

@@ -45,19 +45,19 @@ class DecisionContext:
     now: datetime
     kept_cordoned: frozenset[EntityRef] = frozenset()
 
-    def sick(self, entity: EntityRef) -> bool:
+    def has_alert(self, entity: EntityRef) -> bool:
         """True while an alert on this entity is active."""
         return entity in self.suspect
 
-    def node_well(self, node: EntityRef) -> bool:
+    def node_healthy(self, node: EntityRef) -> bool:
         """True if the node is healthy and no device in it has an alert."""
-        devices = [above for above in self.topology.holds_up(node) if above.kind is EntityKind.GPU]
-        return node in self.facts.healthy and not any(self.sick(entity) for entity in (node, *devices))
+        devices = [device for device in self.topology.holds_up(node) if device.kind is EntityKind.GPU]
+        return node in self.facts.healthy and not any(self.has_alert(entity) for entity in (node, *devices))
 
     def recovered(self, incident: Incident | None) -> bool:
         """True if the incident is over, or its cause and everything that rests on it are healthy.
 
-        Services are excluded: their windows of minutes still contain the past.
+        Services are excluded: their windows of some minutes still contain the fault.
         """
         if incident is None or incident.resolved_at is not None:
             return True
@@ -65,7 +65,7 @@ class DecisionContext:
         if cause is None or cause.entity not in self.facts.healthy:
             return False
         reached = self.topology.affected_by(cause.entity)
-        return not any(self.sick(entity) for entity in reached if entity.kind is not EntityKind.SERVICE)
+        return not any(self.has_alert(entity) for entity in reached if entity.kind is not EntityKind.SERVICE)
 
     def targets(self, cause: EntityRef, selector: Selector) -> tuple[EntityRef, ...]:
         """The components of a step, relative to the cause."""
@@ -81,7 +81,7 @@ class DecisionContext:
         if cause.kind is EntityKind.POD:
             return (cause,)
         pods = [self.topology.below(replica, EntityKind.POD) or (replica,) for replica in replicas]
-        return tuple(dict.fromkeys(pod for result in pods for pod in result))
+        return tuple(dict.fromkeys(pod for group in pods for pod in group))
 
     def replicas(self, entity: EntityRef) -> tuple[EntityRef, ...]:
         """The replicas that rest on an entity; a replica is its own."""
@@ -94,10 +94,10 @@ class DecisionContext:
         already diverted.
         """
         broken = frozenset() if playbook.serving else self.topology.affected_by(cause)
-        away = self.history.shifted()
+        diverted = self.history.shifted()
         lost: dict[EntityRef, int] = {}
         for replica in self._served_by(target):
-            serves = replica not in away and (replica not in broken or replica in self.facts.healthy)
+            serves = replica not in diverted and (replica not in broken or replica in self.facts.healthy)
             for service in self.topology.above(replica, EntityKind.SERVICE):
                 lost[service] = lost.get(service, 0) + serves
         return lost
@@ -110,8 +110,8 @@ class DecisionContext:
 
     def recommendation(self, service: EntityRef) -> Recommendation | None:
         """The plan's recommendation for a service."""
-        result = (entry for entry in self.plan.recommendations if isinstance(entry, Recommendation))
-        return next((entry for entry in result if entry.service == service), None)
+        entries = (entry for entry in self.plan.recommendations if isinstance(entry, Recommendation))
+        return next((entry for entry in entries if entry.service == service), None)
 
     def current_replicas(self, service: EntityRef) -> int:
         """Replicas ordered for the service now, ready or not.
@@ -123,35 +123,35 @@ class DecisionContext:
         """
         planned, action = self.recommendation(service), self.history.last_scaled(service)
         known = planned.current_replicas if planned else 0
-        seen = len(self.topology.below(service, EntityKind.REPLICA))
+        in_topology = len(self.topology.below(service, EntityKind.REPLICA))
         if action is None:
-            return max(seen, known)
+            return max(in_topology, known)
         count, at = int(action.params["replicas"]), action.ended_at or action.decided_at
         settling = self.now - at <= STARTS_WITHIN
         newer = planned is None or at >= planned.made_at
         if newer and settling and count < int(action.params.get("current", 0)):
             return count
         if newer and planned is not None:
-            return max(seen, count)
-        return max(seen, known, count if settling else 0)
+            return max(in_topology, count)
+        return max(in_topology, known, count if settling else 0)
 
     @staticmethod
     def _self_or(entity: EntityRef, kind: EntityKind) -> tuple[EntityRef, ...]:
         return (entity,) if entity.kind is kind else ()
 
 
-def away(history: History, topology: Topology, facts: FleetFacts) -> dict[EntityRef, int]:
+def diverted_replicas(history: History, topology: Topology, facts: FleetFacts) -> dict[EntityRef, int]:
     """Ready replicas of each service whose traffic we divert or are about to.
 
     Excludes unhealthy ones, which do not count as ready.
     """
-    going = {
+    diverting = {
         replica
         for action in history.in_flight((ActionKind.SHIFT_TRAFFIC, ActionKind.RESTART_POD, ActionKind.DRAIN))
         for replica in (action.target, *topology.above(action.target, EntityKind.REPLICA))
     }
     result: dict[EntityRef, int] = {}
-    for replica in (history.shifted() | going) & facts.healthy:
+    for replica in (history.shifted() | diverting) & facts.healthy:
         for service in topology.above(replica, EntityKind.SERVICE):
             result[service] = result.get(service, 0) + 1
     return result
@@ -162,8 +162,8 @@ def suspects(alerts: tuple[Alert, ...]) -> frozenset[EntityRef]:
     return frozenset(alert.entity for alert in alerts if alert.state is not AlertState.RESOLVED)
 
 
-def unseen(alerts: tuple[Alert, ...]) -> frozenset[EntityRef]:
-    """Components whose exporter is gone or whose values are frozen."""
+def unobserved(alerts: tuple[Alert, ...]) -> frozenset[EntityRef]:
+    """Components whose exporter is down or whose values are frozen."""
     return frozenset(
         alert.entity for alert in alerts if alert.state is not AlertState.RESOLVED and alert.fault in _BLINDING
     )

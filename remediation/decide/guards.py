@@ -50,7 +50,7 @@ class CapacityBudget:
         """
         self.nodes = set(facts.nodes_cordoned_by_us) | set(history.cordoned())
         self.nodes |= {action.target for action in history.in_flight(CORDONING)}
-        self.taken = dict(away)
+        self.removed = dict(away)
         self.performed = history.performed_since(now - _HOUR)
         self.scaled: set[EntityRef] = set()
         self.rolled_back: set[EntityRef] = set()
@@ -65,12 +65,12 @@ class CapacityBudget:
         if proposal.kind is ActionKind.ROLLBACK:
             self.rolled_back.add(proposal.target)
         for service, count in proposal.takes.items():
-            self.taken[service] = self.taken.get(service, 0) + count
+            self.removed[service] = self.removed.get(service, 0) + count
 
     def ready(self, facts: FleetFacts, service: EntityRef) -> int | None:
         """Serving replicas left after all entered actions; None if unknown."""
         result = facts.ready_replicas.get(service)
-        return None if result is None else result - self.taken.get(service, 0)
+        return None if result is None else result - self.removed.get(service, 0)
 
 
 def judge(

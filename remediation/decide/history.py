@@ -104,24 +104,24 @@ class History:
 
     def in_flight(self, kinds: Iterable[ActionKind]) -> list[Action]:
         """Intended or in progress, and not a dry run."""
-        wanted = frozenset(kinds)
+        selected = frozenset(kinds)
         return [
             action
             for action in self.actions
-            if action.kind in wanted and action.status in IN_FLIGHT and not action.dry_run
+            if action.kind in selected and action.status in IN_FLIGHT and not action.dry_run
         ]
 
     def _standing(self, done: frozenset[ActionKind], undone: ActionKind, session: str | None) -> frozenset[EntityRef]:
-        standing: set[EntityRef] = set()
+        targets: set[EntityRef] = set()
         ordered = sorted(self.actions, key=lambda action: action.ended_at or action.decided_at)
         for action in ordered:
             if action.status is not ActionStatus.DONE or action.dry_run:
                 continue
             if action.kind in done and session in (None, action.session):
-                standing.add(action.target)
+                targets.add(action.target)
             elif action.kind is undone:
-                standing.discard(action.target)
-        return frozenset(standing)
+                targets.discard(action.target)
+        return frozenset(targets)
 
 
 def is_over(actions: Iterable[Action]) -> bool:
@@ -134,10 +134,10 @@ def rejected(action: Action) -> bool:
     return action.reason is DecisionReason.REJECTED_BY_HAND
 
 
-def settled(action: Action | None, now: datetime, patience: timedelta) -> bool:
+def settled(action: Action | None, now: datetime, timeout: timedelta) -> bool:
     """True if a step is over: done, failed, refused for good, or rejected."""
     if action is None or (action.status is ActionStatus.REFUSED and action.reason in _HELD):
         return False
     if action.status in IN_FLIGHT:
-        return now - action.decided_at > patience
+        return now - action.decided_at > timeout
     return action.status not in WAITING

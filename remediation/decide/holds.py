@@ -10,10 +10,10 @@ from remediation.decide.limits import Hold
 
 
 def holds(
-    context: DecisionContext, incidents: Sequence[Incident], made: Iterable[Action], troubled: frozenset[EntityRef]
+    context: DecisionContext, incidents: Sequence[Incident], actions: Iterable[Action], troubled: frozenset[EntityRef]
 ) -> tuple[Hold, ...]:
     """One hold per open incident without a new decision, and per service whose plan is not followed now."""
-    decided = list(made)
+    decided = list(actions)
     acted = {action.because for action in decided}
     scaled = {action.target for action in decided}
     return (

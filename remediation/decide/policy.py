@@ -1,4 +1,4 @@
-"""The decision of each cycle: which action, on what, allowed, refused or pending approval, and why.
+"""The decisions of each cycle: actions with target, verdict of the guards and reason.
 
 Pure. Every action has an id made of session, kind, target and ordinal, so that a repeated decision has no second
 effect.
@@ -13,7 +13,7 @@ from datetime import datetime
 from outrider.model import Action, Alert, EntityRef, Incident, Plan, RemediationSession
 from outrider.topology import Topology
 from remediation.decide import recovery, scaling
-from remediation.decide.context import DecisionContext, away, cause_of, is_blind, suspects, unseen
+from remediation.decide.context import DecisionContext, cause_of, diverted_replicas, is_blind, suspects, unobserved
 from remediation.decide.guards import CapacityBudget
 from remediation.decide.history import History
 from remediation.decide.holds import holds
@@ -47,16 +47,16 @@ def decide(
     open_sessions = refreshed(sessions, history)
     by_id = {incident.id: incident for incident in incidents}
     context = _context(policy, alerts, plan, topology, facts, history, playbooks, now)
-    context = replace(context, kept_cordoned=_kept(context, open_sessions, by_id))
+    context = replace(context, kept_cordoned=_still_cordoned(context, open_sessions, by_id))
     actions: list[Action] = []
     after: dict[str, RemediationSession] = {}
     for session in open_sessions:
-        made, changed = _tend(context, session, by_id.get(session.incident))
-        actions += made
+        new_actions, changed = _follow_up(context, session, by_id.get(session.incident))
+        actions += new_actions
         after[session.id] = changed
-    for incident in sorted(incidents, key=lambda each: (each.priority.rank, each.opened_at, each.id)):
-        made, opened = _act(context, incident, tuple(after.values()))
-        actions += made
+    for incident in sorted(incidents, key=lambda incident: (incident.priority.rank, incident.opened_at, incident.id)):
+        new_actions, opened = _act(context, incident, tuple(after.values()))
+        actions += new_actions
         if opened is not None:
             after[opened.id] = opened
     troubled = _troubled(context, incidents)
@@ -76,22 +76,23 @@ def _context(
     playbooks: Mapping[str, Playbook],
     now: datetime,
 ) -> DecisionContext:
-    seen = tuple(alerts)
-    facts = replace(facts, blind=facts.blind or is_blind(seen), untrusted=facts.untrusted | unseen(seen))
+    current = tuple(alerts)
+    untrusted = facts.untrusted | unobserved(current)
+    facts = replace(facts, blind=facts.blind or is_blind(current), untrusted=untrusted)
     return DecisionContext(
         policy=policy,
         facts=facts,
         topology=topology,
         history=history,
-        budget=CapacityBudget(facts, history, now, away(history, topology, facts)),
+        budget=CapacityBudget(facts, history, now, diverted_replicas(history, topology, facts)),
         plan=plan or Plan(),
         playbooks=playbooks,
-        suspect=suspects(seen),
+        suspect=suspects(current),
         now=now,
     )
 
 
-def _kept(
+def _still_cordoned(
     context: DecisionContext, open_sessions: Sequence[RemediationSession], incidents: Mapping[str, Incident]
 ) -> frozenset[EntityRef]:
     """Nodes that an active session keeps cordoned, even if another one has finished."""
@@ -103,18 +104,18 @@ def _kept(
     )
 
 
-def _tend(
+def _follow_up(
     context: DecisionContext, session: RemediationSession, incident: Incident | None
 ) -> tuple[list[Action], RemediationSession]:
     """Undoes the actions of a recovered session, and closes it when nothing is left."""
     if incident is not None and not context.recovered(incident):
         if recovery.recovering(context, session):
-            return recovery.wind_up(context, session, incident), session
-        return recovery.give_back(context, session, incident), session
-    made = recovery.wind_up(context, session, incident)
-    if not made and finished(session, context.history):
-        return made, replace(session, closed_at=context.now)
-    return made, session
+            return recovery.undo_all(context, session, incident), session
+        return recovery.restore_moved(context, session, incident), session
+    actions = recovery.undo_all(context, session, incident)
+    if not actions and finished(session, context.history):
+        return actions, replace(session, closed_at=context.now)
+    return actions, session
 
 
 def _act(
@@ -127,8 +128,8 @@ def _act(
     session = acting(known, incident, context.history)
     new = session is None
     session = session or open_session(incident, context.now)
-    made = PlaybookRun(context, incident, cause, session).actions()
-    return made, session if new and made else None
+    actions = PlaybookRun(context, incident, cause, session).actions()
+    return actions, session if new and actions else None
 
 
 def _troubled(context: DecisionContext, incidents: Sequence[Incident]) -> frozenset[EntityRef]:
@@ -143,7 +144,8 @@ def _troubled(context: DecisionContext, incidents: Sequence[Incident]) -> frozen
     planned = {entry.service for entry in context.plan.recommendations}
     named |= {service.name for service in services}
     # a pool of a service (prefill, decode) is affected with it
-    whole = {service: context.topology.label(service, "pool_of") for service in planned}
+    parents = {service: context.topology.label(service, "pool_of") for service in planned}
     return frozenset(
-        services | {item for item in planned if named & {item.name, str(item), item.key, *filter(None, [whole[item]])}}
+        services
+        | {item for item in planned if named & {item.name, str(item), item.key, *filter(None, [parents[item]])}}
     )

@@ -8,7 +8,7 @@ from remediation.decide.context import DecisionContext
 from remediation.decide.guards import Judgement, Proposal
 from remediation.decide.history import IN_FLIGHT, UNDO, WAITING
 
-# Approval was requested, then the doubt ended: the request is withdrawn and the action taken.
+# If these reasons for an approval request no longer apply, the request is withdrawn and the action performed.
 _DOUBTS = frozenset({DecisionReason.LOW_CONFIDENCE, DecisionReason.NO_HEADROOM})
 
 
@@ -28,15 +28,15 @@ def record(
     replaced: list[Action] = []
     if newest is not None and newest.status in WAITING:
         same = dict(newest.params) == dict(proposal.params)
-        answered = verdict is Verdict.ALLOWED and newest.reason in _DOUBTS
-        if same and not answered and verdict is not Verdict.REFUSED:
+        resolved = verdict is Verdict.ALLOWED and newest.reason in _DOUBTS
+        if same and not resolved and verdict is not Verdict.REFUSED:
             return []
         replaced = [approval.cancelled(newest, context.now, newest.reason, "replaced by a newer decision")]
     elif newest is not None and newest.status is ActionStatus.REFUSED and (newest.decision, newest.reason) == judgement:
         return []
     if ordinal is None:
         ordinal = len(history.of(proposal.session, proposal.kind, proposal.target))
-    made = approval.action(proposal, judgement, ordinal, dry_run=context.policy.dry_run, now=context.now)
+    action = approval.action(proposal, judgement, ordinal, dry_run=context.policy.dry_run, now=context.now)
     if verdict is Verdict.ALLOWED and proposal.kind not in UNDO:
         context.budget.enter(proposal)
-    return [*replaced, made]
+    return [*replaced, action]

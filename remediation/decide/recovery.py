@@ -23,38 +23,38 @@ from remediation.decide.guards import Proposal, judge_undo
 from remediation.decide.history import CANCELLABLE, PERFORMED, is_over
 from remediation.decide.record import record
 
-_SETTLING = timedelta(seconds=60)  # a restarted engine is not judged by its page from before the restart
+_SETTLING = timedelta(seconds=60)  # a restarted engine is not judged by a scrape from before the restart
 _MOVES = frozenset({ActionKind.RESTART_POD, ActionKind.DRAIN})
 
 
-def wind_up(context: DecisionContext, session: RemediationSession, incident: Incident | None) -> list[Action]:
-    """Everything to cancel and undo of a session whose cause has recovered."""
-    made = [
+def undo_all(context: DecisionContext, session: RemediationSession, incident: Incident | None) -> list[Action]:
+    """Cancels pending steps and undoes changes of a session whose cause has recovered."""
+    actions = [
         approval.cancelled(action, context.now, DecisionReason.RECOVERED)
         for action in context.history.of_session(session.id)
         if action.status in CANCELLABLE and action.reason is not DecisionReason.RECOVERED
     ]
     for node in session.cordoned:
-        if node not in context.kept_cordoned and context.node_well(node):
-            made += _undo(context, session, ActionKind.UNCORDON, node, incident)
+        if node not in context.kept_cordoned and context.node_healthy(node):
+            actions += _undo(context, session, ActionKind.UNCORDON, node, incident)
     for replica in _shifted(context, session):
-        if replica in context.facts.healthy and not context.sick(replica):
-            made += _undo(context, session, ActionKind.RESTORE_TRAFFIC, replica, incident)
-    return made
+        if replica in context.facts.healthy and not context.has_alert(replica):
+            actions += _undo(context, session, ActionKind.RESTORE_TRAFFIC, replica, incident)
+    return actions
 
 
-def give_back(context: DecisionContext, session: RemediationSession, incident: Incident) -> list[Action]:
-    """Routes of replicas that run elsewhere again, while the cause itself is not repaired yet."""
+def restore_moved(context: DecisionContext, session: RemediationSession, incident: Incident) -> list[Action]:
+    """Restores the traffic of replicas that run elsewhere again, while the cause is not repaired yet."""
     cause = incident.suspected_cause
     playbook = context.playbooks.get(cause.fault) if cause else None
     if cause is None or playbook is None or playbook.serving:
         return []
-    made: list[Action] = []
+    actions: list[Action] = []
     for replica in _shifted(context, session):
-        well = replica in context.facts.healthy and not context.sick(replica)
-        if replica != cause.entity and well and _moved(context, session, replica):
-            made += _undo(context, session, ActionKind.RESTORE_TRAFFIC, replica, incident, over=False)
-    return made
+        healthy = replica in context.facts.healthy and not context.has_alert(replica)
+        if replica != cause.entity and healthy and _moved(context, session, replica):
+            actions += _undo(context, session, ActionKind.RESTORE_TRAFFIC, replica, incident, over=False)
+    return actions
 
 
 def recovering(context: DecisionContext, session: RemediationSession) -> bool:

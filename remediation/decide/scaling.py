@@ -20,11 +20,11 @@ def from_plan(context: DecisionContext, troubled: frozenset[EntityRef]) -> list[
     """
     if not context.policy.plan_acts:
         return []
-    made: list[Action] = []
+    actions: list[Action] = []
     for entry in context.plan.recommendations:
         if isinstance(entry, Recommendation) and entry.service not in context.budget.scaled:
-            made += _service(context, entry, entry.service in troubled)
-    return made
+            actions += _service(context, entry, entry.service in troubled)
+    return actions
 
 
 def _service(context: DecisionContext, entry: Recommendation, troubled: bool) -> list[Action]:
@@ -33,7 +33,7 @@ def _service(context: DecisionContext, entry: Recommendation, troubled: bool) ->
     due = not grows or entry.needed_by is None or entry.needed_by <= context.now
     if entry.target_replicas == entry.current_replicas or not due or (troubled and not grows):
         if newest is not None and newest.status in WAITING:
-            return [approval.cancelled(newest, context.now, newest.reason, "the plan no longer wants it")]
+            return [approval.cancelled(newest, context.now, newest.reason, "the plan no longer requires it")]
         return []
     current, target = entry.current_replicas, entry.target_replicas
     replicas = target if grows else context.policy.scale_in_to(current, target)
@@ -58,7 +58,7 @@ def _service(context: DecisionContext, entry: Recommendation, troubled: bool) ->
 
 
 def _stands(context: DecisionContext, newest: Action) -> bool:
-    """True while the same number is in flight, was only a dry run, or was set a moment ago."""
+    """True while the same number is in flight, was only a dry run, or was set recently."""
     if newest.status in IN_FLIGHT or newest.status is ActionStatus.DRY_RUN:
         return True
     return newest.status is ActionStatus.DONE and context.now - newest.decided_at < context.policy.cooldown

@@ -25,22 +25,22 @@ def ownership(session: str) -> dict[str, str]:
 
 def acting(sessions: Iterable[RemediationSession], incident: Incident, history: History) -> RemediationSession | None:
     """The session that still works on the incident; one that has begun to undo does not count."""
-    mine = [session for session in sessions if session.incident == incident.id and session.closed_at is None]
-    alive = [session for session in mine if not is_over(history.of_session(session.id))]
-    return max(alive, key=lambda session: session.opened_at, default=None)
+    open_sessions = [session for session in sessions if session.incident == incident.id and session.closed_at is None]
+    active = [session for session in open_sessions if not is_over(history.of_session(session.id))]
+    return max(active, key=lambda session: session.opened_at, default=None)
 
 
 def refreshed(sessions: Sequence[RemediationSession], history: History) -> tuple[RemediationSession, ...]:
     """Open sessions with the nodes they hold cordoned, from the performed actions."""
     return tuple(
-        replace(session, cordoned=tuple(sorted(held, key=lambda node: node.key)))
+        replace(session, cordoned=tuple(sorted(nodes, key=lambda node: node.key)))
         for session in sessions
         if session.closed_at is None
-        for held in [_held(session, history)]
+        for nodes in [_cordoned_by(session, history)]
     )
 
 
-def _held(session: RemediationSession, history: History) -> frozenset[EntityRef]:
+def _cordoned_by(session: RemediationSession, history: History) -> frozenset[EntityRef]:
     """Nodes from the given actions, and those that the session recorded before them."""
     return history.cordoned(session.id) | (frozenset(session.cordoned) - history.uncordoned(session.opened_at))
 

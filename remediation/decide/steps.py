@@ -24,7 +24,7 @@ from remediation.decide.history import IN_FLIGHT, WAITING, rejected, settled
 from remediation.decide.record import record
 from remediation.playbooks.model import Playbook, Step
 
-_PATIENCE = timedelta(minutes=5)  # a step in progress for longer no longer blocks the next one
+_STEP_TIMEOUT = timedelta(minutes=5)  # a step in progress for longer no longer blocks the next one
 _GROWTH_RATIO = 0.25  # share of the replicas to add without a plan
 _MUST_EXIST = frozenset({"self", "node", "services"})  # a missing replica on a broken part is not a data gap
 _NOT_AN_ATTEMPT = WAITING | {ActionStatus.REFUSED, ActionStatus.CANCELLED}
@@ -36,7 +36,7 @@ class PlaybookRun:
     def __init__(
         self, context: DecisionContext, incident: Incident, cause: Hypothesis, session: RemediationSession
     ) -> None:
-        """``session`` may be new: it counts only if it leads to an action."""
+        """``session`` may be new: it counts only if an action follows."""
         self._context = context
         self._incident = incident
         self._cause = cause
@@ -45,19 +45,19 @@ class PlaybookRun:
 
     def actions(self) -> list[Action]:
         """New decisions of every step that is due."""
-        made: list[Action] = []
-        before_are_over = True
+        actions: list[Action] = []
+        earlier_steps_over = True
         for step in self._playbook.steps:
             waits = self._context.now - self._incident.opened_at < step.wait
-            if waits or not self._due(step) or (step.after_done and not before_are_over):
+            if waits or not self._due(step) or (step.after_done and not earlier_steps_over):
                 break
             targets = self._targets(step)
             if not targets and step.target in _MUST_EXIST:
-                made += self._unknown(step)
+                actions += self._unknown(step)
             for target in targets:
-                made += self._step(step, target)
-            before_are_over = before_are_over and all(self._over(step, target) for target in targets)
-        return made
+                actions += self._step(step, target)
+            earlier_steps_over = earlier_steps_over and all(self._over(step, target) for target in targets)
+        return actions
 
     def _due(self, step: Step) -> bool:
         """True if the step's condition is met: every node of the cause reports not ready."""
@@ -71,7 +71,7 @@ class PlaybookRun:
 
     def _over(self, step: Step, target: EntityRef) -> bool:
         newest = self._context.history.newest(self._session.id, step.kind, target)
-        return settled(newest, self._context.now, _PATIENCE)
+        return settled(newest, self._context.now, _STEP_TIMEOUT)
 
     def _unknown(self, step: Step) -> list[Action]:
         proposal = Proposal(self._session.id, self._incident.id, step.kind, self._cause.entity)
@@ -91,7 +91,7 @@ class PlaybookRun:
             return []
         judgement = judge(proposal, context.policy, context.facts, context.history, context.budget, context.now)
         if tried and judgement[1] is DecisionReason.COOLDOWN:
-            return []  # the pause between two own attempts is not a refusal
+            return []  # the cooldown between two attempts is not a refusal
         surge: list[Action] = []
         if step.surge and self._short(proposal):
             surge, judgement = self._surge(proposal, judgement)
@@ -99,11 +99,11 @@ class PlaybookRun:
 
     def _proposal(self, step: Step, target: EntityRef) -> Proposal | None:
         if step.kind is ActionKind.SCALE:
-            return self._scale_out(target, self._wanted(target), ask=step.ask)
+            return self._scale_out(target, self._target_replicas(target), ask=step.ask)
         if step.kind is ActionKind.ROLLBACK and target in self._context.budget.rolled_back:
             return None  # two incidents of one change: one rollback covers both
-        # A cordon removes nothing, and a rollback no more at once than a rolling update.
-        spares = step.kind in (ActionKind.CORDON, ActionKind.ROLLBACK)
+        # A cordon removes no capacity, a rollback no more at once than a rolling update.
+        keeps_capacity = step.kind in (ActionKind.CORDON, ActionKind.ROLLBACK)
         params: dict[str, Any] = dict(sessions.ownership(self._session.id))
         if step.kind is ActionKind.SHIFT_TRAFFIC:
             params["weight"] = 0.0
@@ -113,30 +113,30 @@ class PlaybookRun:
             kind=step.kind,
             target=target,
             params=params,
-            takes={} if spares else self._context.takes(target, self._cause.entity, self._playbook),
+            takes={} if keeps_capacity else self._context.takes(target, self._cause.entity, self._playbook),
             confidence=self._cause.confidence,
             ask=step.ask,
         )
 
-    def _wanted(self, service: EntityRef) -> int:
+    def _target_replicas(self, service: EntityRef) -> int:
         """Replicas to order: the plan's number, else a quarter more, never above the ceiling."""
         current, planned = self._context.current_replicas(service), self._context.recommendation(service)
         if planned is not None and planned.target_replicas > current:
             return planned.target_replicas
-        wanted = current + max(1, ceil(current * _GROWTH_RATIO))
-        return min(wanted, planned.ceiling) if planned else wanted
+        target = current + max(1, ceil(current * _GROWTH_RATIO))
+        return min(target, planned.ceiling) if planned else target
 
-    def _scale_out(self, service: EntityRef, wanted: int, *, ask: bool) -> Proposal | None:
+    def _scale_out(self, service: EntityRef, replicas: int, *, ask: bool) -> Proposal | None:
         """None at the ceiling, and if the service is already scaled in this round."""
         current = self._context.current_replicas(service)
-        if service in self._context.budget.scaled or wanted <= current:
+        if service in self._context.budget.scaled or replicas <= current:
             return None
         return Proposal(
             session=self._session.id,
             because=self._incident.id,
             kind=ActionKind.SCALE,
             target=service,
-            params={**sessions.ownership(self._session.id), "replicas": wanted, "current": current},
+            params={**sessions.ownership(self._session.id), "replicas": replicas, "current": current},
             confidence=self._cause.confidence,
             ask=ask,
         )
@@ -154,24 +154,24 @@ class PlaybookRun:
     def _surge(self, drain: Proposal, judgement: Judgement) -> tuple[list[Action], Judgement]:
         """Adds capacity first (safety rule 8).
 
-        Until it is ready the drain is held. If it cannot come, approval is requested.
+        Until it is ready the drain is held. If it cannot be added, approval is requested.
         """
         if judgement[0] is Verdict.REFUSED:
             return [], judgement
-        context, made, coming = self._context, list[Action](), False
+        context, actions, expected = self._context, list[Action](), False
         for service, count in self._short(drain).items():
             newest = context.history.newest(self._session.id, ActionKind.SCALE, service)
             if newest is None:
-                wanted = context.current_replicas(service) + count
+                target = context.current_replicas(service) + count
                 planned = context.recommendation(service)
-                proposal = self._scale_out(service, min(wanted, planned.ceiling) if planned else wanted, ask=False)
+                proposal = self._scale_out(service, min(target, planned.ceiling) if planned else target, ask=False)
                 if proposal is None:
                     continue
                 verdict = judge(proposal, context.policy, context.facts, context.history, context.budget, context.now)
-                made += record(context, proposal, verdict)
-                coming = coming or verdict[0] is not Verdict.REFUSED
+                actions += record(context, proposal, verdict)
+                expected = expected or verdict[0] is not Verdict.REFUSED
             else:
-                hopeful = newest.status in IN_FLIGHT | WAITING | {ActionStatus.DONE}
-                coming = coming or (hopeful and context.now - newest.decided_at < STARTS_WITHIN)
+                pending = newest.status in IN_FLIGHT | WAITING | {ActionStatus.DONE}
+                expected = expected or (pending and context.now - newest.decided_at < STARTS_WITHIN)
         held = (Verdict.REFUSED, DecisionReason.NO_HEADROOM)
-        return made, held if coming else (Verdict.ASK, DecisionReason.NO_HEADROOM)
+        return actions, held if expected else (Verdict.ASK, DecisionReason.NO_HEADROOM)

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from outrider.audit import AuditEvent
 from outrider.model import ActionKind, AlertState, EntityKind, HoldReason, Plan, Recommendation, Verdict
 from outrider.ports import StateStore
-from remediation.decide.context import away, unseen
+from remediation.decide.context import diverted_replicas, unobserved
 from remediation.decide.guards import CapacityBudget, Proposal, judge
 from remediation.decide.history import History
 from remediation.decide.limits import FleetFacts, Policy
@@ -39,9 +39,9 @@ def refusal(policy: Policy, state: StateStore, recommendation: Recommendation, n
     fleet = FleetFacts(
         paused=state.paused(),
         blind=any(fleet_state.is_blind(incident) for incident in incidents),
-        untrusted=unseen(alerts),
-        ready_replicas={recommendation.service: len(set(members) - firing)},
-        needed_replicas=fleet_state.needed(Plan((), (recommendation,))),
+        untrusted=unobserved(alerts),
+        ready_replicas={found.service: len(set(members) - firing)},
+        needed_replicas=fleet_state.needed(Plan((), (found,))),
     )
     history = History(fleet_state.weighed_actions(state, (), now - _SPAN))
     proposal = Proposal(
@@ -54,7 +54,12 @@ def refusal(policy: Policy, state: StateStore, recommendation: Recommendation, n
         touches=members if shrinks else (),
     )
     verdict, reason = judge(
-        proposal, policy, fleet, history, CapacityBudget(fleet, history, now, away(history, topology, fleet)), now
+        proposal,
+        policy,
+        fleet,
+        history,
+        CapacityBudget(fleet, history, now, diverted_replicas(history, topology, fleet)),
+        now,
     )
     return reason.value if verdict is Verdict.REFUSED else None
 

@@ -1,4 +1,4 @@
-"""Shared building blocks: a small world of one cluster, and findings in one line."""
+"""Shared test objects: a small cluster, findings, alerts and incidents."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NODE = EntityRef("c1", EntityKind.NODE, None, "node-1")
 
 
 class World:
-    """Makers of the things tests talk about."""
+    """Builds findings, alerts and incidents of one cluster."""
 
     t0 = T0
     service, replica, gpu, node = SERVICE, REPLICA, GPU, NODE

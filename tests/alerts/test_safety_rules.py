@@ -33,17 +33,17 @@ def rule(name):
 def test_rule_1_a_metrics_outage_resolves_no_alert(world, reason):
     alerts = advance([], [world.finding("engine-hung")], None, RULES, world.context(), world.at(0))
     for seconds in (15, 60, 3600, 86400):
-        unheard = [NoVerdict("liveness", world.replica, reason)]
-        alerts = advance(alerts, unheard, None, RULES, world.context(), world.at(seconds))
+        no_verdict = [NoVerdict("liveness", world.replica, reason)]
+        alerts = advance(alerts, no_verdict, None, RULES, world.context(), world.at(seconds))
         assert [(a.state, a.reason) for a in alerts] == [(AlertState.FIRING, AlertReason.KEPT_WITHOUT_VALUES)]
 
 
 def test_rule_1_a_metrics_outage_fires_nothing_that_was_pending(world):
     full = world.finding("kv-pressure", detector="rule:kv-cache-full")
     alerts = advance([], [full], None, RULES, world.context(), world.at(0))
-    unheard = [NoVerdict("rule:kv-cache-full", None, NoVerdictReason.NO_VALUES)]
+    no_verdict = [NoVerdict("rule:kv-cache-full", None, NoVerdictReason.NO_VALUES)]
     for seconds in range(15, 1200, 15):
-        alerts = advance(alerts, unheard, None, RULES, world.context(), world.at(seconds))
+        alerts = advance(alerts, no_verdict, None, RULES, world.context(), world.at(seconds))
         assert [a.state for a in alerts] == [AlertState.PENDING]
 
 
@@ -65,17 +65,17 @@ def test_rule_11_a_resolved_incident_takes_no_new_alerts(world):
     assert (again.incident, again.starts_at) == (None, world.at(75))
 
 
-def test_rule_11_a_resolved_incident_is_not_spoken_of_again(world):
+def test_rule_11_a_resolved_incident_sends_no_message(world):
     alert = world.alert()
-    told = messages([], [world.incident(alert)], [alert], [], MESSAGING, world.t0)
-    over = replace(told.incidents[0], resolved_at=world.at(60))
-    ended = messages(told.incidents, [over], [], [], MESSAGING, world.at(60))
+    result = messages([], [world.incident(alert)], [alert], [], MESSAGING, world.t0)
+    over = replace(result.incidents[0], resolved_at=world.at(60))
+    ended = messages(result.incidents, [over], [], [], MESSAGING, world.at(60))
     assert {m.reason for m in ended.messages} == {NotifyReason.RESOLVED}
     raised = [replace(ended.incidents[0], priority=Priority.P0)]
     assert messages(ended.incidents, raised, [alert], [], MESSAGING, world.at(75)).messages == ()
 
 
-def test_rule_11_two_replicas_of_ours_send_one_message(world):
+def test_rule_11_two_engines_send_one_message(world):
     """Both plan from the same state at slightly different instants; the outbox keeps one row an id."""
     alert = world.alert()
     outbox = {}
@@ -88,17 +88,17 @@ def test_rule_11_two_replicas_of_ours_send_one_message(world):
 @pytest.mark.parametrize("acknowledged", [False, True])
 def test_rule_11_a_higher_priority_always_breaks_through_folding(world, acknowledged):
     cause = world.alert(priority=Priority.P1)
-    told = messages([], [world.incident(cause)], [cause], [], MESSAGING, world.t0)
+    result = messages([], [world.incident(cause)], [cause], [], MESSAGING, world.t0)
     worse = world.alert("availability-low", world.service, priority=Priority.P0, fault=None)
     incident = replace(
-        told.incidents[0],
+        result.incidents[0],
         priority=Priority.P0,
         alerts=(cause.fingerprint, worse.fingerprint),
         acknowledged_at=world.at(5) if acknowledged else None,
     )
     alerts = mute([cause, worse], [incident], [])
     assert alerts[1].muted_by is MuteReason.FOLDED
-    raised = messages(told.incidents, [incident], alerts, [], MESSAGING, world.at(15))
+    raised = messages(result.incidents, [incident], alerts, [], MESSAGING, world.at(15))
     assert {(m.reason, m.priority) for m in raised.messages} == {(NotifyReason.PRIORITY_RAISED, Priority.P0)}
     assert "hook" in {m.channel for m in raised.messages}
     assert raised.incidents[0].pages == 1, "the incident had its page"
@@ -107,10 +107,10 @@ def test_rule_11_a_higher_priority_always_breaks_through_folding(world, acknowle
 
 def test_rule_11_a_p2_that_becomes_a_p0_is_a_page(world):
     alert = world.alert(priority=Priority.P2)
-    told = messages([], [world.incident(alert, priority=Priority.P2)], [alert], [], MESSAGING, world.t0)
-    assert told.incidents[0].pages == 0
-    worse = replace(told.incidents[0], priority=Priority.P0)
-    raised = messages(told.incidents, [worse], [replace(alert, priority=Priority.P0)], [], MESSAGING, world.at(15))
+    result = messages([], [world.incident(alert, priority=Priority.P2)], [alert], [], MESSAGING, world.t0)
+    assert result.incidents[0].pages == 0
+    worse = replace(result.incidents[0], priority=Priority.P0)
+    raised = messages(result.incidents, [worse], [replace(alert, priority=Priority.P0)], [], MESSAGING, world.at(15))
     assert raised.incidents[0].pages == 1
     assert all(message.is_page for message in raised.messages)
 
@@ -156,6 +156,6 @@ def test_rule_14_a_blind_monitor_is_a_p0(world):
     (alert,) = advance([], [blind], None, RULES, world.context(), world.t0)
     assert (alert.priority, alert.state) == (Priority.P0, AlertState.FIRING), "at once, whatever the SLO says"
     incident = world.incident(alert, priority=Priority.P0, cause=("monitor-blind", cluster))
-    told = messages([], [incident], [alert], [], MESSAGING, world.t0)
-    assert "hook" in {message.channel for message in told.messages}
-    assert told.incidents[0].pages == 1
+    result = messages([], [incident], [alert], [], MESSAGING, world.t0)
+    assert "hook" in {message.channel for message in result.messages}
+    assert result.incidents[0].pages == 1

@@ -26,7 +26,7 @@ from outrider.model import (
     Verdict,
 )
 from outrider.text.i18n import LANGUAGES
-from remediation.actuators.recording import DryRunActuator, would
+from remediation.actuators.recording import DryRunActuator, dry_run_text
 from remediation.actuators.registry import ACTUATORS
 from remediation.actuators.simulated import SimulatedActuator, request
 
@@ -182,10 +182,10 @@ def test_the_dry_run_actuator_never_acts():
 
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("kind", list(ActionKind))
-def test_the_dry_run_text_exists_in_both_languages(kind, language):
-    sentence = would(an_action(kind, EntityRef("c", EntityKind.NODE, None, "n1"), replicas=5, current=3), language)
-    assert "n1" in sentence
-    assert "{" not in sentence
+def test_what_would_be_done_is_a_sentence_in_both_languages(kind, language):
+    said = dry_run_text(an_action(kind, EntityRef("c", EntityKind.NODE, None, "n1"), replicas=5, current=3), language)
+    assert "n1" in said
+    assert "{" not in said
     if kind is ActionKind.SCALE:
         assert "5" in sentence
 

@@ -1,4 +1,4 @@
-"""A small fleet: 8 nodes of 2 GPUs, one pod and replica a node, one service; and makers of what tests say."""
+"""A small fleet: 8 nodes with one GPU, pod and replica each, and one service."""
 
 from __future__ import annotations
 
@@ -115,17 +115,17 @@ class Fleet:
 
     def cycle(self, *, perform=True, after=CYCLE):
         """Decide, commit as the store does, perform, move the clock. Returns what was decided."""
-        made = self.decide()
-        for action in made.actions:
+        decisions = self.decide()
+        for action in decisions.actions:
             known = self.actions.get(action.id)
             if known is None or action.status is ActionStatus.CANCELLED:
                 self.actions[action.id] = action
-        for session in made.sessions:
+        for session in decisions.sessions:
             self.sessions[session.id] = session
         if perform:
             self.perform()
         self.now += after
-        return made.actions
+        return decisions.actions
 
     def perform(self, *, status=ActionStatus.DONE):
         done = []
@@ -150,11 +150,11 @@ def make_fleet():
     return Fleet
 
 
-def said(actions):
-    """(kind, target, verdict, reason) of actions, in plain words."""
+def summaries(actions):
+    """(kind, target, verdict, reason) of actions, as text."""
     return [(a.kind.value, a.target.name, a.decision.value, a.reason.value) for a in actions]
 
 
 @pytest.fixture
 def words():
-    return said
+    return summaries

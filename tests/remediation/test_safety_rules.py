@@ -24,7 +24,7 @@ def test_rule_1_lost_monitoring_holds_everything_with_its_reason(fleet, words):
     made = fleet.cycle()
     assert made
     assert {(a.decision, a.reason) for a in made} == {(Verdict.REFUSED, DecisionReason.MONITOR_BLIND)}
-    assert fleet.cycle() == (), "said once, not in every cycle"
+    assert fleet.cycle() == (), "reported once, not in every cycle"
 
 
 def test_rule_1_an_untrusted_node_is_not_cordoned(fleet, words):
@@ -74,7 +74,7 @@ def test_rule_1_the_cordon_follows_once_values_are_back(fleet, words):
 @pytest.mark.parametrize(
     ("target", "verdict", "reason"), [(4, "allowed", "within_limits"), (3, "refused", "no_headroom")]
 )
-def test_rule_3_the_survivors_must_carry_the_load_of_now(fleet, words, target, verdict, reason):
+def test_rule_3_the_remaining_replicas_must_carry_the_current_load(fleet, words, target, verdict, reason):
     fleet.policy = replace(fleet.policy, scale_in_step_ratio=1.0)
     fleet.recommend(8, target)  # 4 are needed
     assert words(fleet.cycle()) == [("scale", "chat", verdict, reason)]
@@ -173,7 +173,7 @@ def test_rule_6_only_our_own_cordon_is_undone_and_always(fleet, words):
     assert undone[0].params["session"] == session
 
 
-def test_rule_6_a_node_cordoned_by_somebody_else_is_not_made_ours(fleet, words):
+def test_rule_6_a_node_cordoned_by_others_is_not_taken_over(fleet, words):
     fleet.facts = replace(fleet.facts, nodes_cordoned_by_others=frozenset({fleet.nodes[0]}))
     incident = fleet.break_("pcie-degraded", fleet.gpus[0])
     assert words(fleet.cycle()) == [("cordon", "node-0", "refused", "already_done")]
@@ -342,7 +342,7 @@ def test_rule_8_a_burning_budget_needs_approval(fleet, words):
     assert words(fleet.cycle()) == [("shift_traffic", "chat-0", "ask", "no_headroom")]
 
 
-def test_rule_8_once_there_is_headroom_the_question_becomes_a_deed(fleet, words):
+def test_rule_8_with_headroom_an_approval_request_becomes_an_action(fleet, words):
     short_of(fleet, 8)
     fleet.break_("gpu-slow-peer", fleet.gpus[0])
     fleet.cycle()
@@ -351,7 +351,7 @@ def test_rule_8_once_there_is_headroom_the_question_becomes_a_deed(fleet, words)
     assert [a.status for a in made] == [ActionStatus.CANCELLED, ActionStatus.INTENDED]
 
 
-def test_rule_8_what_is_broken_already_needs_no_headroom(fleet, words):
+def test_rule_8_a_broken_replica_needs_no_headroom(fleet, words):
     short_of(fleet, 8)
     fleet.break_("engine-hung", fleet.replicas[0])
     fleet.facts = replace(fleet.facts, ready_replicas={fleet.service: 7})
@@ -369,7 +369,7 @@ def reject_all(fleet):
             )
 
 
-def test_rule_8_a_drain_makes_capacity_first(fleet, words):
+def test_rule_8_a_drain_adds_capacity_first(fleet, words):
     short_of(fleet, 8)
     fleet.break_("gpu-ecc-uncorrectable", fleet.gpus[0])
     fleet.policy = replace(fleet.policy, min_confidence=0.5)
@@ -387,7 +387,7 @@ def test_rule_8_a_drain_makes_capacity_first(fleet, words):
     assert words(fleet.cycle()) == [("drain", "node-0", "ask", "needs_approval")]
 
 
-def test_rule_8_a_surge_that_never_comes_ends_in_a_question(fleet, words):
+def test_rule_8_a_surge_that_never_starts_needs_approval(fleet, words):
     short_of(fleet, 8)
     fleet.break_("gpu-ecc-uncorrectable", fleet.gpus[0])
     for _ in range(2):
@@ -445,7 +445,7 @@ def test_rule_13_a_weak_cause_needs_approval(fleet, words):
     assert words(fleet.cycle()) == [("shift_traffic", "chat-0", "ask", "low_confidence")]
 
 
-def test_rule_14_blindness_known_from_alerts_alone_holds(fleet, words):
+def test_rule_14_blind_monitoring_known_from_alerts_alone_holds(fleet, words):
     cluster = EntityRef("c1", fleet.service.kind.__class__.CLUSTER, None, "c1")
     fleet.break_("engine-hung", fleet.replicas[0])
     fleet.raise_alert("monitor-blind", cluster)

@@ -1,4 +1,4 @@
-"""A check-point that cannot be used costs its detector's past, never the engine's start."""
+"""An unusable checkpoint costs its detector the learned state, but never prevents the engine's start."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -81,7 +81,7 @@ def kept(settings):
     return payload
 
 
-def test_a_whole_check_point_is_taken_up_without_a_word(settings, lived):
+def test_an_intact_checkpoint_is_restored_without_a_log_line(settings, lived):
     logs, held = started_anew(settings)
     assert [entry["event"] for entry in logs] == []
     np.testing.assert_array_equal(held[NAME].arrays["level"], lived.arrays["level"])
@@ -98,7 +98,7 @@ def test_a_whole_check_point_is_taken_up_without_a_word(settings, lived):
     ],
     ids=["empty", "text", "half", "overwritten", "without its end"],
 )
-def test_a_damaged_check_point_is_logged_and_learnt_anew(settings, lived, damage):
+def test_a_damaged_checkpoint_is_logged_and_relearned(settings, lived, damage):
     overwrite(settings, damage(kept(settings)))
     logs, held = started_anew(settings)
     assert [entry["event"] for entry in logs] == ["detector_state_damaged", "detector_warmed"]
@@ -106,7 +106,7 @@ def test_a_damaged_check_point_is_logged_and_learnt_anew(settings, lived, damage
     np.testing.assert_array_equal(held[NAME].arrays["level"], lived.arrays["level"])
 
 
-def test_what_another_version_left_is_logged_and_learnt_anew(settings, lived):
+def test_a_checkpoint_of_another_version_is_logged_and_relearned(settings, lived):
     platform = open_platform(settings)
     older = DetectorState(lived.version - 1, lived.entities, lived.arrays)
     platform.state.save_detector_states({NAME: older}, LATER)
@@ -118,7 +118,7 @@ def test_what_another_version_left_is_logged_and_learnt_anew(settings, lived):
     np.testing.assert_array_equal(held[NAME].arrays["level"], lived.arrays["level"])
 
 
-def test_levels_of_other_signals_are_never_read_as_ours(settings, lived):
+def test_state_of_other_signals_is_never_used(settings, lived):
     names = lived.arrays["signals"][::-1].copy()
     platform = open_platform(settings)
     other = DetectorState(lived.version, lived.entities, {**lived.arrays, "signals": names})

@@ -1,7 +1,7 @@
-"""What capacity planning hands out, on a real API server with the real definitions of KEDA and Knative.
+"""Manifests of capacity planning, on a real API server with the real definitions of KEDA and Knative.
 
 Every whole object is applied (server-side, strict: a field that the schema does not know is an error), twice, and
-every patch is laid on its object. What another field manager owns stays as it is.
+every patch is applied to its object. Fields of other field managers do not change.
 """
 
 from __future__ import annotations
@@ -86,25 +86,25 @@ def wanted(target: int = 6, **changes: Any) -> Recommendation:
 
 
 @pytest.mark.parametrize("service", ["chat", "Org/Qwen_2.5-72B", "模型", "a" * 90])
-def test_warm_start_documents_are_taken_whatever_a_service_is_called(cluster: Cluster, service: str) -> None:
+def test_warm_start_documents_are_accepted_for_any_service_name(cluster: Cluster, service: str) -> None:
     made = warm_documents(replace(WARM, service=service))
     assert [one["kind"] for one in made] == ["PriorityClass", "Deployment", "PriorityClass", "DaemonSet", "Job"]
     for body in made:
         taken(cluster, body)
 
 
-def test_prompts_to_another_door_are_taken_beside_the_first(cluster: Cluster) -> None:
+def test_prompts_to_a_second_endpoint_are_accepted(cluster: Cluster) -> None:
     for url in ("http://chat:8000", "http://chat-new:8000"):
-        taken(cluster, warm_documents(replace(WARM, service="doors", url=url))[-1])
+        taken(cluster, warm_documents(replace(WARM, service="second", url=url))[-1])
 
 
 @pytest.mark.parametrize("resource", ["amd.com/gpu", "huawei.com/Ascend910", "nvidia.com/mig-1g.10gb"])
-def test_balloons_and_pulls_of_other_vendors_are_taken(cluster: Cluster, resource: str) -> None:
+def test_balloons_and_pulls_of_other_vendors_are_accepted(cluster: Cluster, resource: str) -> None:
     for body in warm_documents(replace(WARM, service="vendors", gpu_resource=resource, node_selector=None)):
         taken(cluster, body)
 
 
-def test_balloons_and_their_priority_are_what_the_scheduler_sees(cluster: Cluster) -> None:
+def test_the_scheduler_sees_balloons_and_their_priority(cluster: Cluster) -> None:
     for body in warm_documents(replace(WARM, service="aloft"))[:2]:
         taken(cluster, body)
 
@@ -145,7 +145,7 @@ def test_balloons_that_another_program_counts_keep_its_number(cluster: Cluster) 
         ((0.0,), "", {"floor": 0, "ceiling": 0, "target_replicas": 0}),
     ],
 )
-def test_the_cron_scaler_is_taken_and_is_what_keda_reads(
+def test_the_cron_scaler_is_accepted_and_read_by_keda(
     cluster: Cluster, levels: tuple[float, ...], url: str, changes: dict[str, Any]
 ) -> None:
     aim = scaling_manifests.ScalingTarget("cron", "chat", SPACE, timezone="Asia/Kolkata")
@@ -156,15 +156,15 @@ def test_the_cron_scaler_is_taken_and_is_what_keda_reads(
     # what KEDA's own webhook and scalers ask beyond the schema: pkg/scalers/cron_scaler.go, ValidateTriggers
     assert spec["triggers"]
     for trigger in spec["triggers"]:
-        told = trigger["metadata"]
+        fields = trigger["metadata"]
         if trigger["type"] == "cron":
-            assert told["start"] != told["end"]
-            assert 1 <= int(told["desiredReplicas"]) <= spec["maxReplicaCount"]
+            assert fields["start"] != fields["end"]
+            assert 1 <= int(fields["desiredReplicas"]) <= spec["maxReplicaCount"]
         else:
-            assert told["url"] == f"{FARAWAY}/api/v1/scaling/{SPACE}/chat"
+            assert fields["url"] == f"{FARAWAY}/api/v1/scaling/{SPACE}/chat"
 
 
-def test_a_day_that_needs_the_same_all_along_is_the_floor_of_its_scaler() -> None:
+def test_a_day_of_constant_need_is_the_floor_of_its_scaler() -> None:
     spec = scaling_manifests.render(
         wanted(), scaling_manifests.ScalingTarget("cron", "chat", SPACE), forecast((90.0,))
     ).body["spec"]
@@ -182,7 +182,7 @@ def test_a_field_that_the_schema_does_not_know_is_refused(cluster: Cluster) -> N
     assert ".spec.minReplicas: field not declared in schema" in answer.text
 
 
-def test_patches_are_laid_on_an_hpa_and_leave_replicas_alone(cluster: Cluster) -> None:
+def test_patches_are_applied_to_an_hpa_and_do_not_change_replicas(cluster: Cluster) -> None:
     path = deployment(cluster, SPACE)
     spec = {"scaleTargetRef": TARGET, "minReplicas": 2, "maxReplicas": 20}
     cluster.create(where("HorizontalPodAutoscaler"), {"metadata": {"name": "chat"}, "spec": spec})
@@ -194,8 +194,8 @@ def test_patches_are_laid_on_an_hpa_and_leave_replicas_alone(cluster: Cluster) -
     assert same["metadata"]["resourceVersion"] == found["metadata"]["resourceVersion"]
     # the real HPA controller brings the workload up to it: replicas are its field, never ours
     wait_for("the HPA to set replicas", lambda: cluster.get(path)["spec"]["replicas"] == 6)
-    told = cluster.get(path)["metadata"]["managedFields"]
-    owners = {one["manager"] for one in told if "f:replicas" in one.get("fieldsV1", {}).get("f:spec", {})}
+    fields = cluster.get(path)["metadata"]["managedFields"]
+    owners = {one["manager"] for one in fields if "f:replicas" in one.get("fieldsV1", {}).get("f:spec", {})}
     assert owners == {cluster.kube.name}, "what runs the controllers"
     with pytest.raises(ActuationError, match="belong to HorizontalPodAutoscaler chat"):
         by(cluster, {"type": "deployment", "namespace": SPACE}).perform(act(9))
@@ -260,7 +260,7 @@ def test_min_scale_goes_to_the_ready_revision_and_makes_no_new_one(cluster: Clus
     assert actuator.perform(act(5)).status is OutcomeStatus.ALREADY
 
 
-def test_the_kustomize_component_is_built_by_the_real_kustomize_and_taken(cluster: Cluster, tmp_path: Any) -> None:
+def test_the_kustomize_component_is_built_and_accepted(cluster: Cluster, tmp_path: Any) -> None:
     document = scaling_manifests.render(
         wanted(), scaling_manifests.ScalingTarget("kustomize", "chat", SPACE, file="plan/kustomization.yaml")
     )

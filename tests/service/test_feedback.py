@@ -42,12 +42,12 @@ def give(world, alert, body, headers=ADMIN):
     return world.http.post(f"/api/v1/alerts/{alert['fingerprint']}/feedback", json=body, headers=headers)
 
 
-def test_a_verdict_is_kept_with_its_alert_and_its_person(fresh):
+def test_a_verdict_is_stored_with_its_alert_and_its_person(fresh):
     alert = fired(fresh)
-    said = give(fresh, alert, {"verdict": "wrong_cause", "cause": LOST, "comment": "the card was out"}).json()
-    assert said["changed"] == 1
+    given = give(fresh, alert, {"verdict": "wrong_cause", "cause": LOST, "comment": "the card was out"}).json()
+    assert given["changed"] == 1
     (found,) = fresh.get("/feedback")["feedback"]
-    assert said["feedback"] == [found]
+    assert given["feedback"] == [found]
     assert (found["verdict"], found["cause"], found["by"]) == ("wrong_cause", LOST, "ada")
     assert (found["fingerprint"], found["rule"], found["starts_at"]) == (
         alert["fingerprint"], alert["rule"], alert["starts_at"],
@@ -55,7 +55,7 @@ def test_a_verdict_is_kept_with_its_alert_and_its_person(fresh):
     assert fresh.state.audit(1)[0].event is AuditEvent.FEEDBACK_GIVEN
 
 
-def test_a_second_verdict_of_the_same_person_replaces_and_another_person_adds(fresh):
+def test_a_second_verdict_replaces_that_of_the_same_person_only(fresh):
     alert = fired(fresh)
     give(fresh, alert, {"verdict": "useful"})
     assert give(fresh, alert, {"verdict": "useful"}).json()["changed"] == 0
@@ -69,19 +69,19 @@ def test_a_second_verdict_of_the_same_person_replaces_and_another_person_adds(fr
     assert (row["rule"], row["judged"], row["useful"], row["precision"]) == (alert["rule"], 1, 1, 1.0)
 
 
-def test_an_incident_is_judged_through_all_its_alerts_that_fired(fresh):
+def test_a_verdict_on_an_incident_covers_all_its_fired_alerts(fresh):
     members = fresh.state.incident(INCIDENT).alerts
     answered = fresh.post(f"/incidents/{INCIDENT}/feedback", {"verdict": "not_useful"})
     assert answered.status_code == 200, answered.text
-    said = answered.json()["feedback"]
-    assert {one["fingerprint"] for one in said} == set(members)
-    assert {one["incident"] for one in said} == {INCIDENT}
+    given = answered.json()["feedback"]
+    assert {one["fingerprint"] for one in given} == set(members)
+    assert {one["incident"] for one in given} == {INCIDENT}
     assert len(fresh.get("/feedback", incident=INCIDENT)["feedback"]) == len(members)
-    assert len(fresh.get("/feedback", rule=said[0]["rule"], limit=1)["feedback"]) == 1
+    assert len(fresh.get("/feedback", rule=given[0]["rule"], limit=1)["feedback"]) == 1
     assert fresh.get(f"/incidents/{INCIDENT}")["feedback"] == fresh.get("/feedback", incident=INCIDENT)["feedback"]
 
 
-def test_an_earlier_spell_is_judged_by_its_start(fresh):
+def test_an_earlier_occurrence_is_judged_by_its_start(fresh):
     alert = fresh.state.alert(fired(fresh)["fingerprint"])
     old = replace(
         alert, starts_at=NOW - timedelta(hours=5), state=AlertState.RESOLVED, ends_at=NOW - timedelta(hours=4)
@@ -110,7 +110,7 @@ def test_an_earlier_spell_is_judged_by_its_start(fresh):
         ({"verdict": "useful", "mood": "bad"}, 422, "mood"),
     ],
 )
-def test_a_verdict_that_cannot_be_is_refused_with_a_sentence(fresh, body, status, message):
+def test_an_invalid_verdict_is_refused_with_a_sentence(fresh, body, status, message):
     refused = give(fresh, fired(fresh), body)
     assert refused.status_code == status
     assert message in refused.json()["error"]["message"]
@@ -157,7 +157,7 @@ def test_verdicts_and_precision_are_read_without_an_api(store):
     assert "有用" in run("feedback", "list", "-o", "table", "--lang", "zh", cwd=store).stdout
 
 
-def test_giving_needs_the_api_and_refuses_what_is_none(store):
+def test_giving_feedback_needs_the_api_and_valid_arguments(store):
     done = run("feedback", "give", INCIDENT, "useful", "-o", "json", cwd=store)
     assert done.returncode == 3
     error = json.loads(done.stdout)["error"]
@@ -174,17 +174,17 @@ def test_giving_needs_the_api_and_refuses_what_is_none(store):
     assert (since.returncode, "--since" in since.stdout) == (2, True)
 
 
-def test_a_rule_or_an_incident_that_nobody_knows_is_refused_and_one_without_verdicts_says_so(store):
+def test_an_unknown_rule_or_incident_is_refused_and_an_empty_list_is_explained(store):
     no_rule = answer("feedback", "list", "--rule", "kv-cache-ful", cwd=store, code=2)["error"]
     assert 'did you mean "kv-cache-full"' in no_rule["message"]
     no_incident = answer("feedback", "list", "--incident", "inc-none", cwd=store, code=2)["error"]
     assert "outrider incidents list" in no_incident["hint"]
     for options in (("--rule", "kv-cache-full"), ("--since", "2030-01-01T00:00:00Z")):
-        told = run("feedback", "list", *options, "-o", "table", cwd=store).stdout
-        assert ("no verdict matches" in told, "no verdicts yet" in told) == (True, False)
+        shown = run("feedback", "list", *options, "-o", "table", cwd=store).stdout
+        assert ("no verdict matches" in shown, "no verdicts yet" in shown) == (True, False)
 
 
-def test_a_card_is_named_short_in_the_table_of_verdicts(store, monkeypatch, capsys):
+def test_a_gpu_has_its_short_name_in_the_feedback_table(store, monkeypatch, capsys):
     (found,) = answer("feedback", "list", "-o", "json", cwd=store)
     card = {**found, "entity": serialization.entity(LOST_GPU)}
     monkeypatch.setattr("service.cli.core.client.write", lambda *_: {"changed": 1, "feedback": [card]})
@@ -195,7 +195,7 @@ def test_a_card_is_named_short_in_the_table_of_verdicts(store, monkeypatch, caps
 
 
 @pytest.mark.parametrize(
-    ("changed", "language", "told"),
+    ("changed", "language", "shown"),
     [
         (2, "en", "verdicts stored: 2"),
         (1, "en", "verdicts stored: 1 of 2 alerts"),
@@ -205,21 +205,21 @@ def test_a_card_is_named_short_in_the_table_of_verdicts(store, monkeypatch, caps
         (0, "zh", "没有变化"),
     ],
 )
-def test_what_a_verdict_changed_is_told(store, monkeypatch, capsys, changed, language, told):
+def test_the_effect_of_a_verdict_is_reported(store, monkeypatch, capsys, changed, language, shown):
     with wiring_stores.state_reader(
         Settings(store=StoreSettings(url=f"sqlite:///{store}/.outrider/outrider.db"))
     ) as state:
-        said = [serialization.feedback(one) for one in state.feedback()] * 2
-    monkeypatch.setattr("service.cli.core.client.write", lambda *_: {"changed": changed, "feedback": said})
+        given = [serialization.feedback(one) for one in state.feedback()] * 2
+    monkeypatch.setattr("service.cli.core.client.write", lambda *_: {"changed": changed, "feedback": given})
     monkeypatch.chdir(store)
     context = Context(config=None, output=Output.TABLE, language=language, progress=False)
     feedback.give(context, INCIDENT, Usefulness.USEFUL)
     *_, verdict, later = capsys.readouterr().out.splitlines()
-    assert verdict.startswith(told)
+    assert verdict.startswith(shown)
     assert later.startswith("The incident is still open" if language == "en" else "事件仍未结束")
 
 
-def test_a_verdict_given_again_covers_what_joined_the_incident_since(fresh):
+def test_a_repeated_verdict_covers_alerts_added_since(fresh):
     found = fresh.state.incident(INCIDENT)
     late = replace(
         fresh.state.alert(found.alerts[0]), fingerprint="late0", rule="users-wait", incident=INCIDENT, starts_at=NOW
@@ -247,7 +247,7 @@ def _judged(folder, kind, useful, useless):
         ])  # fmt: skip
 
 
-def test_a_budget_needs_verdicts_and_says_how_many_there_are(store):
+def test_a_budget_needs_verdicts_and_reports_their_number(store):
     none = answer("feedback", "propose", "anomaly", cwd=store, code=1)
     assert (none["reason"], none["budgets"]) == ("too_few_for_budget", [])
     assert "0 occurrences have a verdict" in none["said"]
@@ -257,15 +257,15 @@ def test_a_budget_needs_verdicts_and_says_how_many_there_are(store):
     assert (few["reason"], few["judged"], few["useless"]) == ("too_few_for_budget", 6, 4)
     (gpu,) = few["budgets"]
     assert (gpu["enough"], gpu["judged"], gpu["judged_not_useful"], gpu["proposed"]) == (False, 6, 4, gpu["now"])
-    told = run("feedback", "propose", "anomaly", "-o", "table", cwd=store).stdout
-    assert "detect.alarms_per_entity_day.gpu" in told
-    assert "6 occurrences have a verdict, 4 not useful" in told
+    shown = run("feedback", "propose", "anomaly", "-o", "table", cwd=store).stdout
+    assert "detect.alarms_per_entity_day.gpu" in shown
+    assert "6 occurrences have a verdict, 4 not useful" in shown
     assert (
         "不基于指标数值" not in run("feedback", "propose", "anomaly", "-o", "table", "--lang", "zh", cwd=store).stdout
     )
 
 
-def test_a_class_with_enough_verdicts_gets_its_budget_and_another_does_not(store):
+def test_only_an_entity_kind_with_enough_verdicts_gets_a_budget(store):
     _judged(store, EntityKind.GPU, 4, 8)
     _judged(store, EntityKind.REPLICA, 0, 2)
     found = answer("feedback", "propose", "anomaly", cwd=store)
@@ -283,16 +283,16 @@ def test_useful_alarms_keep_their_budget(store):
     assert (found["reason"], found["budgets"][0]["enough"]) == ("budget_stays", True)
 
 
-def test_what_the_api_does_not_know_is_told_with_the_command_that_lists_it(store, monkeypatch):
+def test_an_unknown_id_is_reported_with_the_command_that_lists_ids(store, monkeypatch):
     (store / "token").write_text("t")
     (store / "outrider.yaml").write_text(f"api: {{token_file: {store}/token}}\n")
     world = World(Story(history=timedelta(minutes=1)))
 
-    def asked(method, url, *, json, params, headers, timeout):
+    def through_api(method, url, *, json, params, headers, timeout):
         del headers, timeout
         return world.http.request(method, httpx.URL(url).path, json=json, params=params, headers=ADMIN)
 
-    monkeypatch.setattr(httpx, "request", asked)
+    monkeypatch.setattr(httpx, "request", through_api)
     context = Context(config=store / "outrider.yaml", output=Output.JSON, language="en", progress=False)
     with pytest.raises(UsageError) as refused:
         client.write(context, "POST", "/alerts/deadbeef/feedback", {"verdict": "useful"})
@@ -303,8 +303,8 @@ def test_what_the_api_does_not_know_is_told_with_the_command_that_lists_it(store
 def test_an_incident_is_shown_with_the_evidence_of_its_cause(store):
     story = answer("incidents", "show", INCIDENT, cwd=store)
     evidence = story["hypotheses"][0]["evidence"]
-    told = run("incidents", "show", INCIDENT, "-o", "table", cwd=store).stdout
-    lines = told.split("Evidence:\n")[1].splitlines()
+    shown = run("incidents", "show", INCIDENT, "-o", "table", cwd=store).stdout
+    lines = shown.split("Evidence:\n")[1].splitlines()
     assert len(lines) == len(evidence) > 0
     assert lines == [f"- {observation(one, 'en')}" for one in evidence]
     assert "证据：" in run("incidents", "show", INCIDENT, "-o", "table", "--lang", "zh", cwd=store).stdout

@@ -1,4 +1,4 @@
-"""What comes from a Prometheus and through the doors is recorded too, and replays to the same."""
+"""Data from a Prometheus and from the ingest endpoints is recorded too, and replays to the same values."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def configured(url: str, kept: Kept, **more) -> Settings:
 @pytest.mark.slow
 @pytest.mark.live
 @pytest.mark.parametrize("pushdown", [None, "5m"])
-def test_what_a_prometheus_keeps_replays_to_what_it_tells(url: str, kept: Kept, tmp_path: Path, pushdown) -> None:
+def test_a_recording_of_a_prometheus_replays_to_the_same_values(url: str, kept: Kept, tmp_path: Path, pushdown) -> None:
     settings = configured(url, kept, **({"pushdown": pushdown} if pushdown else {}))
     clock = StepClock(kept.instants[-ROUNDS])
     answer = asyncio.run(flight_recorder.record(settings, ROUNDS * STEP, tmp_path / "new", clock, silent))
@@ -133,7 +133,7 @@ def test_what_a_prometheus_keeps_replays_to_what_it_tells(url: str, kept: Kept, 
 
 @pytest.mark.slow
 @pytest.mark.live
-def test_what_led_to_an_incident_is_kept_of_a_prometheus_too(url: str, kept: Kept, tmp_path: Path) -> None:
+def test_scrapes_before_an_incident_are_recorded_from_a_prometheus(url: str, kept: Kept, tmp_path: Path) -> None:
     ring = FlightRing(tmp_path / "ring")
 
     async def read() -> PrometheusSource:
@@ -152,16 +152,16 @@ def test_what_led_to_an_incident_is_kept_of_a_prometheus_too(url: str, kept: Kep
     assert len(present(replayed(tmp_path / "out"))) > 2000
 
 
-def test_a_prometheus_that_does_not_answer_is_told(tmp_path: Path) -> None:
+def test_an_unreachable_prometheus_is_reported(tmp_path: Path) -> None:
     settings = Settings.model_validate({"collect": {"prometheus": {"url": "http://127.0.0.1:9"}}})
     with pytest.raises(UnavailableError, match="unreachable"):
         asyncio.run(flight_recorder.record(settings, STEP, tmp_path / "new", StepClock(START), silent))
 
 
-# --- the doors ------------------------------------------------------------------------------------
+# --- ingest endpoints -----------------------------------------------------------------------------
 
 
-def test_what_is_pushed_is_recorded_and_nothing_is_taken_from_the_engine(tmp_path: Path) -> None:
+def test_pushed_samples_are_recorded_and_not_consumed(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/o.db"
     spool = factory.open_ingest_buffer(factory.urls_of(store)[0])
     world = PushWorld(spool=spool)
@@ -237,19 +237,19 @@ def test_a_scrape_that_failed_at_its_sender_is_an_error_in_the_recording(tmp_pat
 # --- what cannot be kept --------------------------------------------------------------------------
 
 
-def test_what_a_recording_cannot_hold_is_named(tmp_path: Path) -> None:
+def test_sources_that_cannot_be_recorded_are_listed(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/o.db"
     factory.open_ingest_buffer(factory.urls_of(store)[0]).close()
     settings = Settings.model_validate(
         {
             "store": {"url": store},
             "collect": {"targets": [{"name": "n", "adapter": "dcgm", "url": "http://127.0.0.1:9/", "entity": NODE}]},
-            "probes": [{"type": "http", "name": "door", "url": "http://127.0.0.1:9/", "service": "chat"}],
+            "probes": [{"type": "http", "name": "home", "url": "http://127.0.0.1:9/", "service": "chat"}],
             "events": [{"type": "kubernetes", "url": "http://127.0.0.1:9"}],
         }
     )
     answer = asyncio.run(flight_recorder.record(settings, STEP, tmp_path / "new", StepClock(START), silent))
     assert answer["left_out"] == [
-        "probe door: probe results are not recorded",
+        "probe home: probe results are not recorded",
         "kubernetes: events are recorded; signals and topology of the Kubernetes API are not",
     ]

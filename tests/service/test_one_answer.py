@@ -1,4 +1,4 @@
-"""Commands that count with the plan say what the plan says: spares, buying, the buffer of the formula."""
+"""Commands that use the plan agree with it: spares, buying, the buffer of the formula."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def folder(store: str, tmp_path: Path):
     return written
 
 
-def test_spares_keep_the_replicas_of_the_plan_that_is_made_now(folder):
+def test_spares_keep_the_replicas_of_the_current_plan(folder):
     where = folder()
     (planned,) = answer("capacity", "plan", cwd=where)
     found = answer("capacity", "spares", "--service", "chat", cwd=where)
@@ -74,7 +74,7 @@ def test_spares_keep_the_replicas_of_the_plan_that_is_made_now(folder):
     assert other["nodes"]["nodes"] == other["replicas"]
 
 
-def test_spares_say_when_a_limit_leaves_less_than_the_load_needs(folder):
+def test_spares_report_a_limit_below_the_need(folder):
     where = folder().joinpath("outrider.yaml")
     where.write_text(where.read_text().replace("ceiling: 60", "ceiling: 5"))
     (planned,) = answer("capacity", "plan", cwd=where.parent)
@@ -84,31 +84,31 @@ def test_spares_say_when_a_limit_leaves_less_than_the_load_needs(folder):
     assert f"the load of chat needs {needs} replicas" in found["derivation"][-1]
 
 
-def test_the_formula_takes_the_buffer_that_the_plan_counts_with(folder):
+def test_the_formula_uses_the_buffer_of_the_plan(folder):
     where = folder()
     (planned,) = answer("capacity", "plan", cwd=where)
-    asked = ("capacity", "formula", "--qps", "1", "--tokens", "1", "--batch", "1", "--tokens-per-second", "1")
-    found = answer(*asked, "--buffer-of", "chat", cwd=where)["buffer"]
+    command_line = ("capacity", "formula", "--qps", "1", "--tokens", "1", "--batch", "1", "--tokens-per-second", "1")
+    found = answer(*command_line, "--buffer-of", "chat", cwd=where)["buffer"]
     counted = planned["derivation"]["buffer"]
     assert counted["source"] == "measured"
     assert found == counted
     assert counted["wanted_seconds"] == planned["lead_time_seconds"] + 600.0
     assert counted["lead_seconds"] >= counted["wanted_seconds"]
-    told = run("capacity", "explain", "-o", "table", cwd=where).stdout
-    assert "ahead (the first horizon beyond the 15m of lead time plus one scaling step)" in told
+    output = run("capacity", "explain", "-o", "table", cwd=where).stdout
+    assert "ahead (the first horizon beyond the 15m of lead time plus one scaling step)" in output
 
 
 def test_errors_of_a_file_have_no_lead_time(tmp_path):
     (tmp_path / "errors.txt").write_text("\n".join(["0.1"] * 40))
-    asked = ("capacity", "formula", "--qps", "1", "--tokens", "1", "--batch", "1", "--tokens-per-second", "1")
+    command_line = ("capacity", "formula", "--qps", "1", "--tokens", "1", "--batch", "1", "--tokens-per-second", "1")
     for language in ("en", "zh"):
-        told = run(*asked, "--errors", "errors.txt", "--lang", language, "-o", "table", cwd=tmp_path).stdout
-        assert "0s" not in told
-        assert ("1 in 20 of the given errors" in told) == (language == "en")
-    assert answer(*asked, "--errors", "errors.txt", cwd=tmp_path)["buffer"]["lead_seconds"] is None
+        output = run(*command_line, "--errors", "errors.txt", "--lang", language, "-o", "table", cwd=tmp_path).stdout
+        assert "0s" not in output
+        assert ("1 in 20 of the given errors" in output) == (language == "en")
+    assert answer(*command_line, "--errors", "errors.txt", cwd=tmp_path)["buffer"]["lead_seconds"] is None
 
 
-def test_buying_counts_whole_replicas_at_what_the_plan_says_they_carry(folder):
+def test_buying_counts_whole_replicas_with_the_throughput_of_the_plan(folder):
     where = folder()
     (planned,) = answer("capacity", "plan", cwd=where)
     inputs = {name: entry["value"] for name, entry in planned["derivation"]["inputs"].items()}
@@ -121,14 +121,14 @@ def test_buying_counts_whole_replicas_at_what_the_plan_says_they_carry(folder):
     assert found["held_gpus"] % 4 == found["burst_gpus"] % 4 == 0
 
 
-def test_buying_takes_the_prices_of_the_configuration_and_says_the_currency(folder):
+def test_buying_uses_configured_prices_and_states_the_currency(folder):
     where = folder(", price_per_gpu_hour: 2.5, currency: EUR")
     found = answer("capacity", "buy", "--service", "chat", cwd=where)["prices"]
     assert (found["burst"], found["currency"]) == (2.5, "EUR")
     assert found["held"] == pytest.approx(2.5 * 0.65)
     assert "configured" in found["source"]
-    told = run("capacity", "buy", "--service", "chat", "-o", "table", cwd=where).stdout
-    assert "2.5 EUR on demand" in told
+    output = run("capacity", "buy", "--service", "chat", "-o", "table", cwd=where).stdout
+    assert "2.5 EUR on demand" in output
     text = where.joinpath("outrider.yaml").read_text()
     offers = (
         "gpus:\n  - {type: H100, price_per_gpu_hour: 4}\n  - {type: H100, purchase: reserved, price_per_gpu_hour: 1}"
@@ -142,27 +142,29 @@ def test_buying_takes_the_prices_of_the_configuration_and_says_the_currency(fold
     assert (given["held"], given["burst"], given["source"]) == (3, 5, "given")
 
 
-def test_a_plan_says_what_must_run_and_as_of_when_it_speaks(folder):
+def test_a_plan_states_replicas_and_its_as_of_time(folder):
     where = folder()
     (planned,) = answer("capacity", "plan", cwd=where)
     assert planned["made_at"] == "2026-05-20T09:00:00Z"
     assert planned["age_seconds"] > 86400
     day = planned["derivation"]["next_24h"]
-    told = " ".join(run("capacity", "plan", "-o", "table", cwd=where).stdout.split())
-    assert f"{day['replicas']} ({day['gpus']})" in told
-    assert "as of 2026-05-20T09:00:00Z" in told
-    assert "no data collected since" in told
-    assert "short from" in told
-    assert "needed by" not in told
-    for language, said in (("en", f"needs {day['replicas']} replicas"), ("zh", f"需要 {day['replicas']} 个副本")):
-        told = run("capacity", "explain", "--lang", language, "-o", "table", cwd=where).stdout
-        (line,) = (line for line in told.splitlines() if "24" in line and str(day["gpus"]) in line and said in line)
-        assert said in line
+    output = " ".join(run("capacity", "plan", "-o", "table", cwd=where).stdout.split())
+    assert f"{day['replicas']} ({day['gpus']})" in output
+    assert "as of 2026-05-20T09:00:00Z" in output
+    assert "no data collected since" in output
+    assert "short from" in output
+    assert "needed by" not in output
+    for language, sentence in (("en", f"needs {day['replicas']} replicas"), ("zh", f"需要 {day['replicas']} 个副本")):
+        output = run("capacity", "explain", "--lang", language, "-o", "table", cwd=where).stdout
+        (line,) = (
+            line for line in output.splitlines() if "24" in line and str(day["gpus"]) in line and sentence in line
+        )
+        assert sentence in line
     then = run("capacity", "plan", "--at", "2026-05-20T09:00:00Z", "-o", "table", cwd=where).stdout
     assert "no data collected since" not in then
 
 
-def test_an_instant_that_nothing_is_known_of_is_refused_with_what_is(folder):
+def test_a_time_without_data_is_refused_with_the_known_range(folder):
     where = folder()
     for command in ("plan", "explain"):
         future = answer("capacity", command, "--at", "2126-01-01T00:00:00Z", cwd=where, code=2)["error"]
@@ -173,8 +175,8 @@ def test_an_instant_that_nothing_is_known_of_is_refused_with_what_is(folder):
         assert "history" in before["hint"]
 
 
-def test_since_when_services_were_watched_is_told_by_what_is_known_of_them(tmp_path):
-    """The history of cycles reaches further back than what is known of the fleet."""
+def test_the_known_range_of_services_is_reported(tmp_path):
+    """The history of cycles reaches further back than the stored topology."""
     url = f"sqlite:///{tmp_path}/s.db"
     (tmp_path / "outrider.yaml").write_text(f"store: {{url: '{url}'}}\n{SERVICES}}}\n")
     with wiring_stores.stores(Settings(store=StoreSettings(url=url))) as (state, _):
@@ -186,9 +188,9 @@ def test_since_when_services_were_watched_is_told_by_what_is_known_of_them(tmp_p
     assert "since 2026-05-19T23:00:00Z" in found["message"]
 
 
-def test_without_configuration_and_store_nothing_is_made_and_the_hint_says_why(tmp_path):
+def test_without_configuration_and_store_nothing_is_created_and_a_hint_explains(tmp_path):
     assert answer("capacity", "plan", cwd=tmp_path) == []
     for command in ("plan", "explain"):
-        told = run("capacity", command, "-o", "table", cwd=tmp_path).stdout
-        assert "outrider config init" in told
+        output = run("capacity", command, "-o", "table", cwd=tmp_path).stdout
+        assert "outrider config init" in output
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""``collect once`` and ``doctor`` say of what a Prometheus scrapes what they say of the pages themselves."""
+"""``collect once`` and ``doctor`` report the same for a Prometheus as for the metrics pages themselves."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def settings_of(url: str, **more: Any) -> Settings:
 
 
 @pytest.mark.slow
-def test_doctor_says_what_it_says_of_the_pages(kept: Any, url: str) -> None:
+def test_doctor_reports_the_same_as_for_metrics_pages(kept: Any, url: str) -> None:
     last = kept.instants[-1]
     jobs = {one.target.adapter: one.target.adapter for one in kept.scrapes}
     found = asyncio.run(
@@ -61,7 +61,7 @@ def test_doctor_says_what_it_says_of_the_pages(kept: Any, url: str) -> None:
     assert len([line for line in shown.splitlines() if "signals present" in line]) < len(by_name)
 
 
-def test_jobs_are_guessed_and_the_rest_is_named(kept: Any, url: str) -> None:
+def test_adapters_of_jobs_are_detected_and_the_rest_is_listed(kept: Any, url: str) -> None:
     clock = ManualClock(kept.instants[-1] + kept_pages.STEP / 3)
     found = asyncio.run(one_off_collect.doctor(settings_of(url, jobs={"vllm": "vllm"}), (), clock))
     adapters = {one["target"].split("/")[0] for one in found["targets"]}
@@ -70,18 +70,18 @@ def test_jobs_are_guessed_and_the_rest_is_named(kept: Any, url: str) -> None:
     assert set(found["jobs_without_adapter"]) == every - adapters
 
 
-def test_one_collection_is_the_newest_scrape_alone(kept: Any, url: str) -> None:
+def test_one_collection_is_the_newest_scrape_only(kept: Any, url: str) -> None:
     clock = ManualClock(kept.instants[-1] + kept_pages.STEP / 3)
     found = asyncio.run(one_off_collect.once(settings_of(url), (), clock))
-    told = [
+    answers = [
         (str(one["entity"]), one["signal"], one.get("quantile"), one.get("statistic"))
         for one in found["signals"]
         if one["entity"]["kind"] == "replica"
     ]
-    assert len(told) > 100
-    assert len(told) == len(set(told))
+    assert len(answers) > 100
+    assert len(answers) == len(set(answers))
 
 
-def test_a_prometheus_that_is_away_is_unavailable() -> None:
+def test_an_unreachable_prometheus_is_unavailable() -> None:
     with pytest.raises(UnavailableError, match="unreachable"):
         asyncio.run(one_off_collect.doctor(settings_of("http://127.0.0.1:9"), (), ManualClock(kept_pages.START)))

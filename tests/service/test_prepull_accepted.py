@@ -1,4 +1,4 @@
-"""Pre-pull documents on a real API server: taken, placed by the real scheduler, ended by the real Job controller."""
+"""Pre-pull manifests on a real API server: accepted, placed by the real scheduler, ended by the real Job controller."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def complete(cluster: Cluster, name: str) -> bool:
 
 @pytest.mark.parametrize("service", ["chat", "Org/Qwen_2.5-72B", "模型", "a" * 90])
 @pytest.mark.parametrize("how", [choose("job", NODES, secret="registry"), choose("job", [], 3), choose("daemonset")])
-def test_documents_are_taken_whatever_a_service_is_called(cluster: Cluster, service: str, how: PrePull) -> None:
+def test_documents_are_accepted_for_any_service_name(cluster: Cluster, service: str, how: PrePull) -> None:
     made = put(cluster, replace(CHAT, service=service), how)
     assert {one["kind"] for one in made} == {"Job" if how.kind == "job" else "DaemonSet"}
 
 
-def test_one_job_a_node_pulls_there_ends_and_is_not_made_again(cluster: Cluster) -> None:
+def test_one_job_per_node_pulls_ends_and_is_not_recreated(cluster: Cluster) -> None:
     jobs = put(cluster, CHAT, choose("job", NODES))
     wait_for("a pod on each node, past its taint", lambda: placed(cluster) == sorted(NODES))
     assert {pod["spec"]["priority"] for pod in pulling(cluster)} == {PRIORITY}
@@ -104,7 +104,7 @@ def test_nodes_without_gpus_pull_nothing(cluster: Cluster, how: PrePull) -> None
             cluster.delete(f"/api/v1/nodes/{name}")
 
 
-def test_nodes_whose_names_are_alike_both_pull(cluster: Cluster) -> None:
+def test_nodes_with_similar_names_both_pull(cluster: Cluster) -> None:
     alike = ("ip-10-0-15-245.ec2.internal", "ip-10-0-16-239.ec2.internal")
     made = put(cluster, CHAT, choose("job", alike))
     assert len({one["metadata"]["uid"] for one in made}) == 2

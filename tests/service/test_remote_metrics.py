@@ -1,4 +1,4 @@
-"""A whole platform whose values are kept by a real VictoriaMetrics, and the way there from a database."""
+"""A whole platform with its values in a real VictoriaMetrics, and the migration from a database."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def watching(
 
 
 @pytest.mark.slow
-def test_a_platform_keeps_its_values_on_a_server_that_goes_away_for_a_while(tmp_path: Path) -> None:
+def test_a_platform_keeps_its_values_over_an_outage_of_the_server(tmp_path: Path) -> None:
     why = metric_servers.missing(("victoria-metrics",))
     if why is not None:
         pytest.skip(why)
@@ -180,12 +180,12 @@ def test_history_is_copied_and_reads_the_same(victoria_server: MetricServer, tmp
     )
     (tmp_path / "outrider.yaml").write_text(written)
     arguments = ["db", "copy", "--since", rfc3339(START), "--until", rfc3339(end), "-o", "json"]
-    told: list[float] = []
+    shares: list[float] = []
     with mock.patch.object(backfill, "_CELLS", 1000):
-        first = history_copy.run(settings, START, end, lambda _, share: told.append(share))
+        first = history_copy.run(settings, START, end, lambda _, share: shares.append(share))
         done = CliRunner().invoke(app, [*arguments, "--config", str(tmp_path / "outrider.yaml")])
     assert json.loads(done.stdout) == first, "again, it is the same"
-    assert (first["events"], first["refused"], told[-1]) == (130, {}, 1.0)
+    assert (first["events"], first["refused"], shares[-1]) == (130, {}, 1.0)
     assert first["values"] > 130 * 24
     victoria_server.flush()
     _, metrics_url = urls_of(settings.store.url)
@@ -210,7 +210,7 @@ def test_a_copy_needs_a_server_and_a_span(tmp_path: Path) -> None:
         history_copy.run(settings_with(tmp_path, nowhere), START, START, lambda *_: None)
 
 
-def test_what_is_not_given_has_a_default_and_what_is_wrong_is_named(tmp_path: Path) -> None:
+def test_missing_keys_have_defaults_and_wrong_ones_are_reported(tmp_path: Path) -> None:
     assert wiring_stores.remote_of(settings_with(tmp_path, None)) is None
     found = wiring_stores.remote_of(
         settings_with(tmp_path, {"url_write": "https://m/api/v1/push", "url_read": "https://m/p"})
@@ -220,5 +220,5 @@ def test_what_is_not_given_has_a_default_and_what_is_wrong_is_named(tmp_path: Pa
     file = tmp_path / "wrong.yaml"
     file.write_text("store:\n  metrics:\n    url_write: victoria:8428\n")
     done = CliRunner().invoke(app, ["config", "check", str(file), "-o", "json"])
-    said = {(error["line"], error["key"]) for error in json.loads(done.stdout)["errors"]}
-    assert said == {(2, "store.metrics.url_read"), (3, "store.metrics.url_write")}
+    problems = {(error["line"], error["key"]) for error in json.loads(done.stdout)["errors"]}
+    assert problems == {(2, "store.metrics.url_read"), (3, "store.metrics.url_write")}

@@ -36,13 +36,13 @@ def cluster(control_plane: Cluster) -> Iterator[Cluster]:
         ("infra/edge", ("chat.example.com", "*.example.org")),
     ],
 )
-def test_new_routes_are_taken(cluster: Cluster, kind: Kind, gateway: str | None, hosts: tuple[str, ...]) -> None:
+def test_new_routes_are_accepted(cluster: Cluster, kind: Kind, gateway: str | None, hosts: tuple[str, ...]) -> None:
     for body in routes.documents(kind, RouteLocation("chat", SPACE, PLACE.pods, gateway=gateway, hosts=hosts), WEIGHTS):
         taken(cluster, body)
 
 
 @pytest.mark.parametrize("kind", ["gateway", "istio"])
-def test_a_route_of_the_server_is_told_again_with_other_weights(cluster: Cluster, kind: Kind) -> None:
+def test_a_route_of_the_server_gets_new_weights(cluster: Cluster, kind: Kind) -> None:
     route = routes.documents(kind, PLACE, WEIGHTS)[-1]
     taken(cluster, route)
     path = where(str(route["kind"]), str(route["metadata"]["name"]))
@@ -57,7 +57,7 @@ def test_a_route_of_the_server_is_told_again_with_other_weights(cluster: Cluster
     assert routes.set_weights(after, {name: int(weight) for name, weight in now.items()}, "")["spec"] == before["spec"]
 
 
-def test_a_route_that_another_program_owns_is_left_to_it(cluster: Cluster) -> None:
+def test_a_route_of_another_program_is_not_changed(cluster: Cluster) -> None:
     route = routes.documents("gateway", PLACE, WEIGHTS)[-1]
     assert applied(cluster, route, "argocd-controller").status_code == 201
     other = routes.set_weights(route, {"chat-0": 40, "chat-1": 20, routes.backends(["Chat_2"])["Chat_2"]: 40}, "")
@@ -66,7 +66,7 @@ def test_a_route_that_another_program_owns_is_left_to_it(cluster: Cluster) -> No
     assert "argocd-controller" in refused.json()["message"]
 
 
-def test_sixteen_backends_are_the_most_that_the_definition_takes(cluster: Cluster) -> None:
+def test_a_route_accepts_sixteen_backends_at_most(cluster: Cluster) -> None:
     many = {f"chat-{number}": 6 for number in range(16)}
     *_, route = routes.documents("gateway", RouteLocation("chat", SPACE, {name: name for name in many}), many)
     taken(cluster, route)

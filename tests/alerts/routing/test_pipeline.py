@@ -49,12 +49,12 @@ def action(world, **fields):
 
 def test_an_opened_p0_goes_to_phone_sms_and_im_and_counts_one_page(world):
     alert = world.alert(priority=Priority.P0)
-    told = say(world, world.incident(alert, priority=Priority.P0), [alert])
-    assert [message.channel for message in told.messages] == ["hook", "ding", "slack"]
-    assert {message.reason for message in told.messages} == {NotifyReason.OPENED}
-    assert all(message.is_page for message in told.messages)
-    assert told.incidents[0].pages == 1
-    assert told.reasons == {"inc-1": NotifyReason.OPENED}
+    result = say(world, world.incident(alert, priority=Priority.P0), [alert])
+    assert [message.channel for message in result.messages] == ["hook", "ding", "slack"]
+    assert {message.reason for message in result.messages} == {NotifyReason.OPENED}
+    assert all(message.is_page for message in result.messages)
+    assert result.incidents[0].pages == 1
+    assert result.reasons == {"inc-1": NotifyReason.OPENED}
 
 
 @pytest.mark.parametrize(
@@ -62,23 +62,23 @@ def test_an_opened_p0_goes_to_phone_sms_and_im_and_counts_one_page(world):
 )
 def test_routes_of_each_priority(world, priority, channels):
     alert = world.alert(priority=priority)
-    told = say(world, world.incident(alert, priority=priority), [alert])
-    assert [message.channel for message in told.messages] == channels
-    assert told.incidents[0].pages == (1 if priority is Priority.P1 else 0)
+    result = say(world, world.incident(alert, priority=priority), [alert])
+    assert [message.channel for message in result.messages] == channels
+    assert result.incidents[0].pages == (1 if priority is Priority.P1 else 0)
 
 
 def test_a_p3_waits_for_the_report(world):
     alert = world.alert(priority=Priority.P3)
-    told = say(world, world.incident(alert, priority=Priority.P3), [alert])
-    assert (told.messages, told.incidents[0].pages) == ((), 0)
+    result = say(world, world.incident(alert, priority=Priority.P3), [alert])
+    assert (result.messages, result.incidents[0].pages) == ((), 0)
 
 
-@pytest.mark.parametrize(("priority", "told"), [(Priority.P0, True), (Priority.P1, True), (Priority.P2, False)])
-def test_a_page_explains_more_than_a_message_that_can_wait(world, priority, told):
+@pytest.mark.parametrize(("priority", "result"), [(Priority.P0, True), (Priority.P1, True), (Priority.P2, False)])
+def test_only_pages_contain_the_explanation(world, priority, result):
     explain = replace(MESSAGING, explain=lambda incident, language: [f"more of {incident.id} in {language}"])
     alert = world.alert(priority=priority)
     opened = say(world, world.incident(alert, priority=priority), [alert], messaging=explain)
-    assert {f"more of inc-1 in {m.language}" in m.body for m in opened.messages} == {told}
+    assert {f"more of inc-1 in {m.language}" in m.body for m in opened.messages} == {result}
     over = replace(opened.incidents[0], resolved_at=world.at(60))
     after = say(world, over, [], now=world.at(60), messaging=explain)
     assert after.messages
@@ -98,7 +98,7 @@ def test_a_page_is_never_lost_to_an_empty_group(world):
     assert (nobody.messages, nobody.incidents[0].pages) == ((), 0), "no page without a person"
 
 
-def test_two_replicas_of_ours_plan_the_same_messages(world):
+def test_two_engines_plan_the_same_messages(world):
     alert = world.alert()
     one, two = (say(world, world.incident(alert), [alert], now=world.at(second)) for second in (0, 3))
     assert [m.id for m in one.messages] == [m.id for m in two.messages]
@@ -115,12 +115,12 @@ def test_no_message_is_sent_twice(world):
 
 def test_it_repeats_until_acknowledged(world):
     alert = world.alert()
-    told = say(world, world.incident(alert), [alert])
-    again = say(world, told.incidents[0], [alert], now=world.at(1800))
+    result = say(world, world.incident(alert), [alert])
+    again = say(world, result.incidents[0], [alert], now=world.at(1800))
     assert {m.reason for m in again.messages} == {NotifyReason.REPEAT}
     assert not any(m.is_page for m in again.messages)
     assert again.incidents[0].pages == 1
-    assert not {m.id for m in told.messages} & {m.id for m in again.messages}
+    assert not {m.id for m in result.messages} & {m.id for m in again.messages}
     third = say(world, again.incidents[0], [alert], now=world.at(3600))
     assert third.messages
     assert not {m.id for m in third.messages} & {m.id for m in again.messages}
@@ -130,8 +130,8 @@ def test_it_repeats_until_acknowledged(world):
 
 def test_resolved_is_sent_once_to_notified_channels(world):
     alert = world.alert()
-    told = say(world, world.incident(alert), [alert])
-    over = replace(told.incidents[0], resolved_at=world.at(300))
+    result = say(world, world.incident(alert), [alert])
+    over = replace(result.incidents[0], resolved_at=world.at(300))
     ended = say(world, over, [replace(alert, state=AlertState.RESOLVED)], now=world.at(300))
     assert [(m.channel, m.reason) for m in ended.messages] == [
         ("ding", NotifyReason.RESOLVED),
@@ -142,11 +142,11 @@ def test_resolved_is_sent_once_to_notified_channels(world):
     assert say(world, ended.incidents[0], [], now=world.at(315), before=ended.incidents).messages == ()
 
 
-def test_an_incident_that_turned_out_to_be_another_one_is_not_called_resolved(world):
+def test_a_merged_incident_is_not_reported_as_resolved(world):
     alert = world.alert()
-    told = say(world, world.incident(alert), [alert])
+    result = say(world, world.incident(alert), [alert])
     merged = TimelineEntry(world.at(60), "incidents.timeline.absorbed_into", {"incident": "inc-9"})
-    over = replace(told.incidents[0], resolved_at=world.at(60), timeline=(*told.incidents[0].timeline, merged))
+    over = replace(result.incidents[0], resolved_at=world.at(60), timeline=(*result.incidents[0].timeline, merged))
     ended = say(world, over, [], now=world.at(60))
     assert ended.messages[1].title.startswith("[merged into inc-9]")
     assert "inc-9" in ended.messages[1].body
@@ -174,7 +174,7 @@ def test_a_silence_without_rule_and_entity_mutes_nothing(world):
     assert alert.muted_by is None
 
 
-def test_all_but_the_voice_of_the_cause_are_folded(world):
+def test_all_alerts_but_the_lead_alert_are_folded(world):
     cause = world.alert(priority=Priority.P1)
     symptom = world.alert("ttft-p99-high", world.service, priority=Priority.P0, fault=None)
     incident = world.incident(symptom, cause, priority=Priority.P0)
@@ -187,20 +187,20 @@ def test_all_but_the_voice_of_the_cause_are_folded(world):
 
 def test_approval_is_requested_once(world):
     alert = world.alert()
-    told = say(world, world.incident(alert), [alert])
+    result = say(world, world.incident(alert), [alert])
     asks = action(world, status=ActionStatus.WAITING_APPROVAL, decision=Verdict.ASK)
-    asked = say(world, told.incidents[0], [alert], actions=[asks], now=world.at(15))
-    assert {m.reason for m in asked.messages} == {NotifyReason.APPROVAL_WANTED}
-    assert "outrider remediate approve act-1" in asked.messages[1].body
-    assert say(world, asked.incidents[0], [alert], actions=[asks], now=world.at(30)).messages == ()
+    requested = say(world, result.incidents[0], [alert], actions=[asks], now=world.at(15))
+    assert {m.reason for m in requested.messages} == {NotifyReason.APPROVAL_WANTED}
+    assert "outrider remediate approve act-1" in requested.messages[1].body
+    assert say(world, requested.incidents[0], [alert], actions=[asks], now=world.at(30)).messages == ()
 
 
 def test_approval_for_the_plan_goes_without_an_incident(world):
     asks = action(
         world, because="plan", kind=ActionKind.SCALE, target=world.service, status=ActionStatus.WAITING_APPROVAL
     )
-    told = messages([], [], [], [asks], MESSAGING, world.t0)
-    assert [(m.channel, m.incident) for m in told.messages] == [("ding", None), ("slack", None), ("mail", None)]
+    result = messages([], [], [], [asks], MESSAGING, world.t0)
+    assert [(m.channel, m.incident) for m in result.messages] == [("ding", None), ("slack", None), ("mail", None)]
     assert messages([], [], [], [asks], MESSAGING, world.at(15)).messages == ()
 
 
@@ -209,8 +209,8 @@ def test_the_body_has_cause_impact_evidence_and_actions(world):
     alert = world.alert(
         annotations={**annotations, "evidence": '[{"signal":"engine_up","observed":0.0,"text":"","arguments":{}}]'}
     )
-    told = say(world, world.incident(alert), [alert], actions=[action(world)])
-    english = next(m for m in told.messages if m.channel == "slack")
+    result = say(world, world.incident(alert), [alert], actions=[action(world)])
+    english = next(m for m in result.messages if m.channel == "slack")
     status = word("action_status", ActionStatus.INTENDED)
     done = f"{word('action_kind', ActionKind.CORDON)} {entity_name(world.node)}: {status}"
     facts = ("chat-0", "confidence 90 %", "Since: 2026-05-04 12:00 UTC", "Affected: chat", "15m", "engine_up = 0")
@@ -218,7 +218,7 @@ def test_the_body_has_cause_impact_evidence_and_actions(world):
         assert part in english.body, part
     assert english.link == "https://outrider.example/incident?incident=inc-1"
     assert english.link in english.body
-    chinese = next(m for m in told.messages if m.channel == "ding")
+    chinese = next(m for m in result.messages if m.channel == "ding")
     assert chinese.language == "zh"
     assert "疑似原因" in chinese.body
     assert "重启 Pod" in chinese.body
@@ -227,14 +227,14 @@ def test_the_body_has_cause_impact_evidence_and_actions(world):
 
 def test_a_dry_run_is_marked(world):
     alert = world.alert()
-    told = say(world, world.incident(alert), [alert], actions=[action(world, dry_run=True)])
-    assert "dry run" in told.messages[1].body
+    result = say(world, world.incident(alert), [alert], actions=[action(world, dry_run=True)])
+    assert "dry run" in result.messages[1].body
 
 
 def test_an_unknown_cause_is_reported_as_unknown(world):
     alert = world.alert()
-    told = say(world, world.incident(alert, cause=None), [alert])
-    assert "not yet known" in told.messages[1].body
+    result = say(world, world.incident(alert, cause=None), [alert])
+    assert "not yet known" in result.messages[1].body
 
 
 def test_the_timeline_reads_as_a_sentence(world):
@@ -269,8 +269,10 @@ def test_languages_carry_the_same_keys_and_placeholders():
 def test_repeat_interval_may_be_switched_off(world):
     alert = world.alert()
     messaging = replace(MESSAGING, repeat={})
-    told = say(world, world.incident(alert), [alert], messaging=messaging)
-    assert say(world, told.incidents[0], [alert], now=world.t0 + timedelta(days=9), messaging=messaging).messages == ()
+    result = say(world, world.incident(alert), [alert], messaging=messaging)
+    assert (
+        say(world, result.incidents[0], [alert], now=world.t0 + timedelta(days=9), messaging=messaging).messages == ()
+    )
 
 
 def alike(world, *entities, fault="gateway-fault", priority=Priority.P1):
@@ -288,28 +290,28 @@ def services(world, *names):
 
 def test_simultaneous_pages_of_one_fault_are_one_message(world):
     found, alerts = alike(world, *services(world, "chat", "code", "search"))
-    told = messages([], found, alerts, [], MESSAGING, world.t0)
-    assert [(one.channel, one.is_page, one.incident, one.also) for one in told.messages] == [
+    result = messages([], found, alerts, [], MESSAGING, world.t0)
+    assert [(one.channel, one.is_page, one.incident, one.also) for one in result.messages] == [
         ("ding", True, "inc-0", ("inc-1", "inc-2")),
         ("slack", True, "inc-0", ("inc-1", "inc-2")),
     ]
-    slack = told.messages[1]
+    slack = result.messages[1]
     assert slack.title.startswith("[P1] ")
     assert all(name in slack.title for name in ("3", "chat", "code", "search"))
     assert all(f"incident=inc-{number}" in slack.body for number in range(3))
-    assert [one.pages for one in told.incidents] == [1, 0, 0]
-    assert set(told.reasons.values()) == {NotifyReason.OPENED}
+    assert [one.pages for one in result.incidents] == [1, 0, 0]
+    assert set(result.reasons.values()) == {NotifyReason.OPENED}
 
 
-def test_after_one_call_each_incident_goes_its_own_way(world):
+def test_after_a_shared_page_each_incident_has_its_own_messages(world):
     found, alerts = alike(world, *services(world, "chat", "code"))
-    told = messages([], found, alerts, [], MESSAGING, world.t0).incidents
-    assert messages(found, told, alerts, [], MESSAGING, world.at(15)).messages == ()
+    result = messages([], found, alerts, [], MESSAGING, world.t0).incidents
+    assert messages(found, result, alerts, [], MESSAGING, world.at(15)).messages == ()
     later = world.at(60)
-    ended = [told[0], replace(told[1], resolved_at=later)]
-    assert [one.incident for one in messages(told, ended, alerts, [], MESSAGING, later).messages] == ["inc-1"] * 2
-    worse = [told[0], replace(told[1], priority=Priority.P0)]
-    raised = messages(told, worse, alerts, [], MESSAGING, later)
+    ended = [result[0], replace(result[1], resolved_at=later)]
+    assert [one.incident for one in messages(result, ended, alerts, [], MESSAGING, later).messages] == ["inc-1"] * 2
+    worse = [result[0], replace(result[1], priority=Priority.P0)]
+    raised = messages(result, worse, alerts, [], MESSAGING, later)
     assert {(one.incident, one.reason, one.is_page) for one in raised.messages} == {
         ("inc-1", NotifyReason.PRIORITY_RAISED, True)
     }
@@ -317,7 +319,7 @@ def test_after_one_call_each_incident_goes_its_own_way(world):
 
 
 @pytest.mark.parametrize("case", ["fault", "cluster", "kind", "priority", "unknown", "quiet"])
-def test_only_pages_of_one_fault_and_cluster_are_joined(world, case):
+def test_only_pages_of_one_fault_and_cluster_are_merged(world, case):
     chat, code = services(world, "chat", "code")
     found, alerts = alike(world, chat, code, priority=Priority.P2 if case == "quiet" else Priority.P1)
     other = {
@@ -329,14 +331,14 @@ def test_only_pages_of_one_fault_and_cluster_are_joined(world, case):
         "quiet": {"cause": ("gateway-fault", code), "priority": Priority.P2},
     }[case]
     second = world.incident(alerts[1], id_="inc-1", **other)
-    told = messages([], [found[0], second], alerts, [], MESSAGING, world.t0)
-    assert {one.incident for one in told.messages} == {"inc-0", "inc-1"}
-    assert not any(one.also for one in told.messages)
+    result = messages([], [found[0], second], alerts, [], MESSAGING, world.t0)
+    assert {one.incident for one in result.messages} == {"inc-0", "inc-1"}
+    assert not any(one.also for one in result.messages)
 
 
-def test_of_many_alike_the_message_holds_five_in_full_and_names_the_rest(world):
+def test_a_shared_page_describes_five_incidents_in_full_and_lists_the_rest(world):
     found, alerts = alike(world, *services(world, *(f"s{number}" for number in range(8))))
-    told = messages([], found, alerts, [], MESSAGING, world.t0).messages[-1]
-    assert len(told.also) == 7
-    assert all(f"incident=inc-{number}" in told.body for number in range(8))
-    assert told.body.count("No actions taken") == 5
+    result = messages([], found, alerts, [], MESSAGING, world.t0).messages[-1]
+    assert len(result.also) == 7
+    assert all(f"incident=inc-{number}" in result.body for number in range(8))
+    assert result.body.count("No actions taken") == 5

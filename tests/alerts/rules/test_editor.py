@@ -30,8 +30,8 @@ rules:
 
 
 def changed_lines(before: str, after: str) -> list[str]:
-    told = difflib.unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm="")
-    return [line for line in told if line[0] in "+-" and not line.startswith(("+++", "---"))]
+    diff = difflib.unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm="")
+    return [line for line in diff if line[0] in "+-" and not line.startswith(("+++", "---"))]
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def changed_lines(before: str, after: str) -> list[str]:
         ("packaged", "wait", "1h30m", None, ["+  - name: packaged", "+    wait: 1h30m"]),
     ],
 )  # fmt: skip
-def test_only_what_is_meant_changes(rule, key, value, part, lines):
+def test_only_the_named_key_changes(rule, key, value, part, lines):
     after = with_key(FILE, "rules.yaml", rule, key, value, part=part)
     assert changed_lines(FILE, after) == lines
     named = next(one for one in yaml.safe_load(after)["rules"] if one["name"] == rule)
@@ -75,7 +75,7 @@ def test_only_what_is_meant_changes(rule, key, value, part, lines):
         "{version: 1, rules: [{name: r, expr: last(engine_up) < 1}]}",
     ],
 )
-def test_whatever_the_form_the_rule_has_the_value_then(text):
+def test_the_rule_has_the_new_value_in_every_yaml_form(text):
     after = with_key(text, "rules.yaml", "r", "expr", EXPR, part=AT)
     found = {one["name"]: one for one in yaml.safe_load(after)["rules"]}
     before = {one["name"]: one for one in (yaml.safe_load(text) or {}).get("rules") or []}
@@ -103,7 +103,7 @@ def test_an_escaped_expression_is_replaced_as_a_whole():
         "rules: [\n",
     ],
 )
-def test_a_form_that_cannot_be_changed_alone_is_refused_with_what_to_write(text):
+def test_a_form_that_cannot_be_changed_in_place_is_refused_with_a_hint(text):
     with pytest.raises(UsageError, match=r"cannot be changed in place") as refused:
         with_key(text, "rules.yaml", "r", "wait", "15m")
     assert "wait: 15m" in refused.value.hint

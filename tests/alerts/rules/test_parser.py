@@ -65,7 +65,7 @@ def test_every_rule_has_texts_in_both_languages_and_a_runbook():
         assert (ROOT / rule.runbook).read_text(encoding="utf-8").startswith("# ")
 
 
-def test_load_never_restarts_by_default():
+def test_load_faults_never_restart_by_default():
     for rule in load_rules():
         if {"traffic-surge", "kv-pressure"} & {*rule.faults, rule.fault}:
             assert ActionKind.RESTART_POD not in rule.default_actions
@@ -104,19 +104,19 @@ def test_mistakes_of_a_file_are_reported_in_line_order_with_the_expectation(tmp_
         "  - name: neither\n",
     )
     assert [line for line, _, _ in found] == sorted(line for line, _, _ in found)
-    said = {key: message for _, key, message in found}
-    assert "hyphens" in said["rules[0].name"]
-    assert 'did you mean "gpu"' in said["rules[0].kind"]
-    assert 'did you mean "hw_accel_temperature_celsius"' in said["rules[0].expr"]
-    assert "15s, 5m" in said["rules[0].wait"]
-    assert 'did you mean "gpu-lost"' in said["rules[1].faults"]
-    assert "expected one of P0, P1, P2, P3" in said["rules[1].priority"]
-    assert 'did you mean "routes"' in said["rules[1].routs"]
-    assert "needs either expr" in said["rules[2].name"]
+    messages = {key: message for _, key, message in found}
+    assert "hyphens" in messages["rules[0].name"]
+    assert 'did you mean "gpu"' in messages["rules[0].kind"]
+    assert 'did you mean "hw_accel_temperature_celsius"' in messages["rules[0].expr"]
+    assert "15s, 5m" in messages["rules[0].wait"]
+    assert 'did you mean "gpu-lost"' in messages["rules[1].faults"]
+    assert "expected one of P0, P1, P2, P3" in messages["rules[1].priority"]
+    assert 'did you mean "routes"' in messages["rules[1].routs"]
+    assert "needs either expr" in messages["rules[2].name"]
 
 
 @pytest.mark.parametrize(
-    ("rule", "key", "says"),
+    ("rule", "key", "expected"),
     [
         ("{name: a, expr: 'last(node_ready) <', kind: node}", "expr", "cannot be read"),
         ("{name: a, expr: 'lst(node_ready) < 1', kind: node}", "expr", "unknown function"),
@@ -131,9 +131,9 @@ def test_mistakes_of_a_file_are_reported_in_line_order_with_the_expectation(tmp_
         ("{name: a, faults: [gpu-lost], labels: 3}", "labels", "mapping"),
     ],
 )
-def test_each_key_is_checked(tmp_path, rule, key, says):
+def test_each_key_is_checked(tmp_path, rule, key, expected):
     found = problems_of(tmp_path, f"rules:\n  - {rule}\n")
-    assert any(where.endswith(key) and says in message and line == 2 for line, where, message in found), found
+    assert any(where.endswith(key) and expected in message and line == 2 for line, where, message in found), found
 
 
 @pytest.mark.parametrize("text", ["", "- a\n", "rules: 3\n", "rules:\n  - just a text\n", "rules: [{name: x\n"])

@@ -98,9 +98,9 @@ def test_it_resolves_only_after_its_clear_time(world):
 @pytest.mark.parametrize("about", ["entity", "everyone"])
 def test_missing_data_never_resolves(world, about):
     alerts = advance([], [world.finding("engine-dead")], None, RULES, world.context(), world.at(0))
-    unheard = silent("liveness", world.replica if about == "entity" else None)
+    no_verdict = silent("liveness", world.replica if about == "entity" else None)
     for seconds in range(15, 3600, 15):
-        alerts = advance(alerts, [unheard], None, RULES, world.context(), world.at(seconds))
+        alerts = advance(alerts, [no_verdict], None, RULES, world.context(), world.at(seconds))
         assert [(a.state, a.reason) for a in alerts] == [(AlertState.FIRING, AlertReason.KEPT_WITHOUT_VALUES)]
     # the first healthy cycle after the gap starts the clear time, it does not end it
     alerts = advance(alerts, [], None, RULES, world.context(), world.at(3600))
@@ -109,7 +109,7 @@ def test_missing_data_never_resolves(world, about):
     assert alerts[0].state is AlertState.RESOLVED
 
 
-def test_silence_of_another_detector_or_entity_keeps_nothing(world):
+def test_a_no_verdict_of_another_detector_or_entity_keeps_no_alert(world):
     alerts = advance(
         [], [world.finding("engine-dead")], None, (replace(DEAD, clear=timedelta(0)),), world.context(), world.at(0)
     )
@@ -150,11 +150,11 @@ def test_priority_of_the_pair_rises_and_never_falls_while_firing(world):
     assert advance([], [seen], None, RULES, world.context(burning=[world.service]), world.t0)[0].priority is Priority.P0
 
 
-def test_a_kept_alert_still_rises_when_its_service_burns(world):
+def test_a_kept_alert_escalates_when_its_service_burns(world):
     seen = world.finding("gpu-lost", world.gpu, detector="gpu-faults")
     alerts = advance([], [seen], None, RULES, world.context(), world.at(0))
-    unheard = [silent("gpu-faults", world.gpu)]
-    alerts = advance(alerts, unheard, None, RULES, world.context(burning=[world.service]), world.at(15))
+    no_verdict = [silent("gpu-faults", world.gpu)]
+    alerts = advance(alerts, no_verdict, None, RULES, world.context(burning=[world.service]), world.at(15))
     assert alerts[0].priority is Priority.P0
 
 
@@ -172,7 +172,7 @@ def test_several_findings_of_one_rule_and_entity_merge_to_the_worst(world):
     assert kept.reason is AlertReason.KEPT_WITHOUT_VALUES
 
 
-def test_a_statistical_score_never_takes_the_way_of_a_hard_rule(world):
+def test_a_statistical_finding_never_matches_a_hard_rule(world):
     named = world.finding("engine-dead", detector="seasonal", severity=Priority.P0)
     (alert,) = advance([], [named], None, RULES, world.context(burning=[world.service]), world.t0)
     assert (alert.rule, alert.priority) == ("anomaly", Priority.P3)
@@ -183,14 +183,14 @@ def test_a_compiled_rule_matches_itself_only(world):
     assert [alert.rule for alert in advance([], [named], None, RULES, world.context(), world.t0)] == ["slow"]
 
 
-def test_a_finding_no_rule_knows_gives_no_alert(world):
+def test_a_finding_without_a_matching_rule_gives_no_alert(world):
     assert advance([], [world.finding("disk-full")], None, RULES, world.context(), world.t0) == ()
 
 
 def test_a_rule_that_was_removed_resolves_its_alert(world):
     alerts = advance([], [world.finding("engine-dead")], None, RULES, world.context(), world.at(0))
-    unheard = [silent("liveness")]
-    assert advance(alerts, unheard, None, (SLOW,), world.context(), world.at(15))[0].state is AlertState.RESOLVED
+    no_verdict = [silent("liveness")]
+    assert advance(alerts, no_verdict, None, (SLOW,), world.context(), world.at(15))[0].state is AlertState.RESOLVED
 
 
 def test_nan_does_not_get_into_an_alert(world):
@@ -258,10 +258,10 @@ def test_invariants_of_the_state_machine(world, steps, wait, clear):
     alerts = ()
     for index, step in enumerate(steps):
         now = world.at(15 * index)
-        heard = {"seen": [world.finding("engine-dead")], "gone": [], "silent": [silent("liveness")]}[step]
+        verdicts = {"seen": [world.finding("engine-dead")], "gone": [], "silent": [silent("liveness")]}[step]
         urgent = [world.service] if index % 3 == 1 else []
         before = {alert.fingerprint: alert for alert in live(alerts)}
-        alerts = advance(alerts, heard, None, (rule,), world.context(burning=urgent), now)
+        alerts = advance(alerts, verdicts, None, (rule,), world.context(burning=urgent), now)
         assert len({alert.fingerprint for alert in alerts}) == len(alerts)
         for alert in alerts:
             old = before.get(alert.fingerprint)

@@ -52,7 +52,7 @@ def test_a_throttled_replica_gets_its_traffic_back_only_with_the_end_of_the_faul
     ]
 
 
-def test_a_dead_engine_is_left_to_its_kubelet_first(fleet, words):
+def test_a_dead_engine_waits_for_its_kubelet_first(fleet, words):
     fleet.break_("engine-dead", fleet.replicas[0])
     assert words(fleet.cycle()) == [("shift_traffic", "chat-0", "allowed", "within_limits")]
     assert fleet.cycle() == ()
@@ -74,7 +74,7 @@ def test_a_lost_node_is_not_cordoned(fleet, words):
 
 
 @pytest.mark.parametrize("fault", ["exporter-down", "stale-metrics", "monitor-blind"])
-def test_what_cannot_be_seen_is_not_touched(fleet, fault):
+def test_entities_without_data_are_not_touched(fleet, fault):
     fleet.break_(fault, fleet.nodes[0])
     assert fleet.run(5) == []
     assert fleet.sessions == {}
@@ -87,7 +87,7 @@ def test_an_incident_without_a_cause_or_playbook_does_nothing(fleet):
     assert fleet.run(2) == []
 
 
-def test_that_nothing_is_done_has_a_reason(fleet):
+def test_inaction_has_a_reason(fleet):
     def held():
         return {hold.subject: hold.reason for hold in fleet.decide().holds}
 
@@ -128,7 +128,7 @@ def test_a_lost_gpu_that_leaves_the_topology_keeps_its_node(fleet, words):
     assert words(fleet.run(4)) == [("drain", "node-0", "ask", "needs_approval")]
 
 
-def test_a_broken_gpu_that_nothing_rests_on_is_no_unknown_target(fleet, words):
+def test_a_broken_idle_gpu_is_not_an_unknown_target(fleet, words):
     idle = EntityRef("c1", EntityKind.GPU, None, "GPU-idle")
     fleet.topology = Topology.build([*fleet.topology.edges, (fleet.nodes[0], idle)])
     fleet.break_("gpu-lost", idle)
@@ -137,7 +137,7 @@ def test_a_broken_gpu_that_nothing_rests_on_is_no_unknown_target(fleet, words):
     ]
 
 
-def test_an_unknown_target_is_refused_not_guessed(fleet, words):
+def test_an_unknown_target_is_refused(fleet, words):
     fleet.topology = Topology.build([])
     fleet.break_("pcie-degraded", fleet.gpus[0])
     assert words(fleet.cycle()) == [("cordon", "GPU-0", "refused", "unknown_target")]
@@ -158,8 +158,8 @@ def test_suggest_requests_approval_for_every_step(make_fleet, words):
 def test_an_approved_action_is_followed_by_the_next_step(make_fleet, words):
     fleet = make_fleet(autonomy="suggest")
     fleet.break_("engine-hung", fleet.replicas[0])
-    (asked,) = fleet.cycle()
-    fleet.actions[asked.id] = approval.approved(asked, "li", fleet.now)
+    (request,) = fleet.cycle()
+    fleet.actions[request.id] = approval.approved(request, "li", fleet.now)
     fleet.perform()
     assert words(fleet.cycle()) == [("restart_pod", "chat-0", "ask", "autonomy_suggest")]
 
@@ -167,8 +167,8 @@ def test_an_approved_action_is_followed_by_the_next_step(make_fleet, words):
 def test_a_rejected_action_is_not_proposed_again(make_fleet, words):
     fleet = make_fleet(autonomy="suggest")
     fleet.break_("pcie-degraded", fleet.gpus[0])
-    (asked,) = fleet.cycle()
-    fleet.actions[asked.id] = approval.rejected(asked, "li", fleet.now)
+    (request,) = fleet.cycle()
+    fleet.actions[request.id] = approval.rejected(request, "li", fleet.now)
     assert fleet.run(10) == []
 
 
@@ -195,7 +195,7 @@ def test_a_pause_holds_an_uncordon_until_it_ends(fleet, words):
     assert words(fleet.cycle()) == [("uncordon", "node-0", "allowed", "recovered")]
 
 
-def test_a_dry_run_is_intended_goes_on_to_the_next_step_and_has_nothing_to_undo(make_fleet, words):
+def test_a_dry_run_continues_to_the_next_step_and_undoes_nothing(make_fleet, words):
     fleet = make_fleet(dry_run=True)
     incident = fleet.break_("gpu-lost", fleet.gpus[0])
     fleet.sick.add(fleet.replicas[0])
@@ -226,7 +226,7 @@ def test_an_approval_request_is_withdrawn_when_a_guard_refuses(fleet, words):
     ]
 
 
-def test_confidence_that_grows_turns_the_question_into_a_deed(fleet):
+def test_higher_confidence_turns_an_approval_request_into_an_action(fleet):
     fleet.break_("engine-hung", fleet.replicas[0], confidence=0.4, id_="inc")
     fleet.cycle()
     sure = tuple(replace(found, confidence=0.9) for found in fleet.incidents["inc"].hypotheses)
@@ -253,7 +253,7 @@ def test_in_shadow_mode_no_action_follows_from_a_plan(make_fleet):
     assert fleet.run(20) == []
 
 
-def test_a_plan_that_changes_replaces_the_question(make_fleet):
+def test_a_changed_plan_replaces_the_approval_request(make_fleet):
     fleet = make_fleet(autonomy="suggest")
     fleet.recommend(8, 10)
     fleet.cycle()
@@ -294,7 +294,7 @@ def test_a_surge_without_a_plan_adds_a_quarter_below_the_ceiling(fleet):
     assert other.cycle()[0].params["replicas"] == 9
 
 
-def test_an_incident_counts_from_what_was_set_since_the_plan_was_made(fleet):
+def test_an_incident_counts_from_the_replicas_set_since_the_plan(fleet):
     fleet.recommend(8, 7)
     (scale_in,) = fleet.cycle()
     assert (scale_in.params["replicas"], scale_in.status) == (7, ActionStatus.INTENDED)
@@ -304,7 +304,7 @@ def test_an_incident_counts_from_what_was_set_since_the_plan_was_made(fleet):
     assert (grown.params["current"], grown.params["replicas"]) == (7, 9), "a quarter more than the 7 that were set"
 
 
-def test_a_growth_never_goes_below_what_is_ordered_or_seen(fleet):
+def test_a_scale_out_never_goes_below_ordered_or_visible_replicas(fleet):
     fleet.recommend(8, 12)
     fleet.cycle()
     fleet.now += timedelta(minutes=11)
@@ -438,7 +438,7 @@ def held_nodes(fleet):
     return held
 
 
-def test_the_traffic_of_a_whole_service_has_nowhere_to_go(fleet, words):
+def test_the_traffic_of_a_whole_service_has_no_destination(fleet, words):
     fleet.break_("garbled-output", fleet.service)
     assert words(fleet.cycle()) == []
     text = "playbooks: {garbled-output: {steps: [{action: shift_traffic, target: self}]}}"
@@ -446,7 +446,7 @@ def test_the_traffic_of_a_whole_service_has_nowhere_to_go(fleet, words):
     assert words(made) == [("shift_traffic", "chat", "refused", "service_minimum")]
 
 
-def test_pods_of_a_lost_node_are_placed_anew_once_the_control_plane_has_lost_it_too(fleet, words):
+def test_pods_of_a_lost_node_are_restarted_once_the_control_plane_reports_it_not_ready(fleet, words):
     fleet.break_("node-lost", fleet.nodes[0])
     fleet.sick.update({fleet.replicas[0]})
     assert words(fleet.run(3)) == [("shift_traffic", "chat-0", "allowed", "within_limits")]
@@ -456,13 +456,13 @@ def test_pods_of_a_lost_node_are_placed_anew_once_the_control_plane_has_lost_it_
     assert words(fleet.cycle()) == [("restart_pod", "chat-0", "allowed", "within_limits")]
 
 
-def test_a_regression_is_rolled_back_when_the_cause_is_sure(fleet, words):
+def test_a_regression_is_rolled_back_at_high_confidence(fleet, words):
     fleet.break_("kernel-regression", fleet.service)
     fleet.break_("bad-rollout", fleet.service)
     assert words(fleet.cycle()) == [("rollback", "chat", "allowed", "within_limits")], "one revision, not two"
     assert words(fleet.cycle()) == [("rollback", "chat", "refused", "cooldown")]
 
 
-def test_a_guess_rolls_nothing_back_unasked(fleet, words):
+def test_a_rollback_at_low_confidence_needs_approval(fleet, words):
     fleet.break_("bad-rollout", fleet.service, confidence=0.4)
     assert words(fleet.cycle()) == [("rollback", "chat", "ask", "low_confidence")]

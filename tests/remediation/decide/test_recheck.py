@@ -1,4 +1,4 @@
-"""What is asked once more when an intent is performed, minutes or an approval after it was decided."""
+"""Guards that are checked again before an intent is performed, minutes or an approval after its decision."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -29,7 +29,7 @@ SCALE_IN = intent(ActionKind.SCALE, SERVICE, replicas=5, current=6)
 
 
 @pytest.mark.parametrize("action", [CORDON, UNCORDON, SCALE_IN, intent(ActionKind.RESTART_POD, NODES[0])])
-def test_what_was_allowed_stays_allowed_while_nothing_changed(action):
+def test_an_allowed_action_stays_allowed_while_nothing_changed(action):
     assert recheck(action, POLICY, WELL, NOW) is None
 
 
@@ -46,7 +46,7 @@ def test_values_lost_since_hold_a_cordon_and_a_scale_in_but_no_undo():
     assert recheck(UNCORDON, POLICY, facts, NOW) is None
 
 
-def test_the_breaker_counts_the_nodes_of_now():
+def test_the_breaker_counts_currently_cordoned_nodes():
     facts = replace(WELL, nodes_cordoned_by_us=frozenset(NODES[1:3]))
     assert recheck(CORDON, POLICY, facts, NOW) is DecisionReason.TOO_MANY_NODES
     approved = replace(CORDON, approved_by="ann")
@@ -54,7 +54,7 @@ def test_the_breaker_counts_the_nodes_of_now():
     assert recheck(UNCORDON, POLICY, facts, NOW) is None
 
 
-def test_a_scale_in_below_the_load_of_now_is_held():
+def test_a_scale_in_below_the_current_load_is_held():
     assert recheck(SCALE_IN, POLICY, replace(WELL, needed_replicas={SERVICE: 6}), NOW) is DecisionReason.NO_HEADROOM
     assert recheck(SCALE_IN, POLICY, replace(WELL, needed_replicas={}), NOW) is DecisionReason.VALUES_NOT_TRUSTED
 

@@ -1,4 +1,4 @@
-"""What a site knows of faults itself: the folder of its configuration, and who goes by it."""
+"""Fault knowledge of a site: the configured folder and its users."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAGE = "https://wiki.example.org/gpu-lost"
 
 @pytest.fixture
 def configured(tmp_path):
-    """A configuration with a folder of its own knowledge; what is written into it."""
+    """Writes a configuration with a knowledge folder and one file in it."""
 
     def write(text, name="gpus.yaml"):
         folder = tmp_path / "known"
@@ -37,11 +37,11 @@ def configured(tmp_path):
     return write
 
 
-def test_without_a_folder_it_is_what_is_packaged():
+def test_without_a_folder_the_catalog_is_the_packaged_one():
     assert knowledge_overlay.of(None) is fault_catalogue.load()
 
 
-def test_engine_api_and_command_line_go_by_it(configured, tmp_path):
+def test_engine_api_and_command_line_use_the_folder(configured, tmp_path):
     file = configured(f"gpu-lost: {{runbook: '{PAGE}', checks: [node_ready]}}\n")
     settings = settings_file.load(file)
     known = knowledge_overlay.of(settings.knowledge.folder)
@@ -49,9 +49,9 @@ def test_engine_api_and_command_line_go_by_it(configured, tmp_path):
 
     state, metrics = memory.MemoryStateStore(), memory.MemoryMetricStore()
     Story(alerts=3).fill(state, metrics)
-    door = Http(create_app(state, metrics, ApiSettings(), ApiExtras(knowledge=known)))
-    assert PAGE in door.get("/api/v1/knowledge", params={"name": "gpu-lost"}).text
-    assert PAGE in door.get(f"/api/v1/incidents/{INCIDENT}").text
+    http = Http(create_app(state, metrics, ApiSettings(), ApiExtras(knowledge=known)))
+    assert PAGE in http.get("/api/v1/knowledge", params={"name": "gpu-lost"}).text
+    assert PAGE in http.get(f"/api/v1/incidents/{INCIDENT}").text
 
     assert PAGE in str(answer("knowledge", "show", "gpu-lost", "--config", str(file), "-o", "json", cwd=tmp_path))
     say = wiring_alerting.messaging_of(settings).explain
@@ -59,10 +59,10 @@ def test_engine_api_and_command_line_go_by_it(configured, tmp_path):
     assert signal_name("node_ready", "en") in str(say(state.incident(INCIDENT), "en"))
 
 
-def test_what_is_wrong_is_told_with_file_line_and_key(configured, tmp_path):
+def test_errors_have_file_line_and_key(configured, tmp_path):
     file = configured("gpu-lost:\n  remedy: [explode]\n")
-    told = answer("config", "check", str(file), "-o", "json", cwd=tmp_path, code=1)
-    (error,) = told["errors"]
+    result = answer("config", "check", str(file), "-o", "json", cwd=tmp_path, code=1)
+    (error,) = result["errors"]
     assert (error["line"], error["key"]) == (2, "gpu-lost.remedy[0]")
     with pytest.raises(ConfigError) as refused:
         settings_file.load(file)
@@ -70,7 +70,7 @@ def test_what_is_wrong_is_told_with_file_line_and_key(configured, tmp_path):
     assert run("knowledge", "show", "gpu-lost", "--config", str(file), cwd=tmp_path).returncode == 2
 
 
-def test_a_folder_that_is_none_is_refused(tmp_path):
+def test_a_missing_or_empty_folder_is_refused(tmp_path):
     file = tmp_path / "outrider.yaml"
     file.write_text(f"knowledge:\n  folder: {tmp_path}/nowhere\n")
     _, problems, _ = settings_file.review(file)

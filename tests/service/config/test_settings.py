@@ -32,7 +32,7 @@ signals:
 
 @pytest.fixture
 def known_adapters():
-    """Adapters that a test makes known are forgotten after it."""
+    """Removes adapters that a test registered."""
     before = dict(registry.ADAPTERS)
     yield registry.ADAPTERS
     registry.ADAPTERS.clear()
@@ -40,7 +40,7 @@ def known_adapters():
     registry.adapter.cache_clear()
 
 
-def test_adapters_of_ones_own_stand_beside_the_file_and_are_known(tmp_path, known_adapters):
+def test_own_adapters_are_relative_to_the_file_and_registered(tmp_path, known_adapters):
     (tmp_path / "acme.yaml").write_text(OWN, encoding="utf-8")
     target = "{name: a, adapter: acme, url: 'http://x/metrics', entity: {kind: replica, name: a}}"
     load(tmp_path, f"collect:\n  adapters: [acme.yaml]\n  targets: [{target}]\n")
@@ -48,13 +48,13 @@ def test_adapters_of_ones_own_stand_beside_the_file_and_are_known(tmp_path, know
     assert registry.adapter("acme").rules.keys() == {"engine_requests_running"}
 
 
-def test_an_own_adapter_takes_the_place_of_a_packaged_one(tmp_path, known_adapters):
+def test_an_own_adapter_replaces_a_packaged_one(tmp_path, known_adapters):
     (tmp_path / "mine.yaml").write_text(OWN.replace("acme\n", "tgi\n"), encoding="utf-8")
     load(tmp_path, "collect: {adapters: [mine.yaml]}\n")
     assert registry.adapter("tgi").file.endswith("mine.yaml")
 
 
-def test_faults_of_an_own_adapter_are_told_with_its_file_line_and_key(tmp_path, known_adapters):
+def test_errors_of_an_own_adapter_have_file_line_and_key(tmp_path, known_adapters):
     (tmp_path / "acme.yaml").write_text(OWN.replace("gauge:", "gage:"), encoding="utf-8")
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, "collect: {adapters: [acme.yaml]}\n")
@@ -67,7 +67,7 @@ def test_faults_of_an_own_adapter_are_told_with_its_file_line_and_key(tmp_path, 
     assert "cannot read adapter" in found[0][2]
 
 
-def test_a_target_or_job_whose_adapter_nobody_knows_is_told_with_its_line(tmp_path):
+def test_an_unknown_adapter_of_a_target_or_job_is_reported_with_its_line(tmp_path):
     target = "{name: a, adapter: vlm, url: 'http://x', entity: {kind: replica, name: a}}"
     text = f"collect:\n  targets:\n    - {target}\n  prometheus:\n    url: http://p\n    jobs: {{gpu: abacus}}\n"
     assert [(line, key) for line, key, _ in problems(tmp_path, text)] == [
@@ -87,7 +87,7 @@ def test_durations_are_read(tmp_path):
     assert load(tmp_path, "collect: {interval: 5s}").collect.interval == timedelta(seconds=5)
 
 
-def test_every_fault_is_told_in_line_order(tmp_path):
+def test_errors_are_reported_in_line_order(tmp_path):
     found = problems(tmp_path, "stor: {url: a}\ncollect:\n  intervall: 5s\n  interval: 5 parsecs\n")
     assert found == [
         (1, "stor", 'unknown key; did you mean "store"?'),
@@ -106,7 +106,7 @@ def test_a_route_to_nobody_is_refused(tmp_path):
     assert problems(tmp_path, "notify:\n  groups: {im: [nobody]}\n")[0][:2] == (2, "notify.groups.im[0]")
 
 
-def test_environment_is_filled_in_and_missed(tmp_path, monkeypatch):
+def test_environment_variables_are_substituted_and_missing_ones_reported(tmp_path, monkeypatch):
     monkeypatch.setenv("CLUSTER", "blue")
     assert load(tmp_path, "cluster: ${CLUSTER}-1\n").cluster == "blue-1"
     monkeypatch.delenv("CLUSTER")
@@ -128,7 +128,7 @@ def test_every_setting_is_documented():
     assert undocumented == []
 
 
-def test_a_game_day_names_a_cluster_that_is_there_and_a_window_that_fits(tmp_path):
+def test_a_game_day_needs_a_known_cluster_and_a_valid_window(tmp_path):
     days = "game_days:\n  - {name: a, faults: [gpu-lost], cluster: mian, window: 8d}\n"
     remediation = "cluster: main\nremediation: {actuator: simulated, control_url: 'http://x'}\n"
     assert problems(tmp_path, remediation + days) == [
@@ -140,7 +140,7 @@ def test_a_game_day_names_a_cluster_that_is_there_and_a_window_that_fits(tmp_pat
     )
 
 
-def test_game_days_alone_are_enough_for_a_fleet_brought_along(tmp_path):
+def test_game_days_accept_the_cluster_of_a_simulated_fleet(tmp_path):
     path = tmp_path / "days.yaml"
     path.write_text("game_days:\n  - {name: a, faults: [gpu-lost], cluster: demo}\n", encoding="utf-8")
     assert [day.name for day in settings.load(path, fleet="demo").game_days] == ["a"]
@@ -148,20 +148,20 @@ def test_game_days_alone_are_enough_for_a_fleet_brought_along(tmp_path):
         settings.load(path, fleet="other")
 
 
-def test_rules_for_what_is_pushed_are_checked_to_the_line(tmp_path):
+def test_receive_rules_are_checked_with_line_numbers(tmp_path):
     file = tmp_path / "outrider.yaml"
     file.write_text(
         "receive:\n  rules:\n    - match: {job: '['}\n      adapter: vlm\n  silent_after: 2h\n", encoding="utf-8"
     )
     with pytest.raises(ConfigError) as caught:
         settings.load(file)
-    told = [str(problem) for problem in caught.value.problems]
-    assert any(":3: " in one and "is not a regular expression" in one for one in told)
-    assert any(":4: " in one and "unknown adapter 'vlm'" in one and "vllm" in one for one in told)
-    assert any("must be longer than silent_after" in one for one in told)
+    reported = [str(problem) for problem in caught.value.problems]
+    assert any(":3: " in one and "is not a regular expression" in one for one in reported)
+    assert any(":4: " in one and "unknown adapter 'vlm'" in one and "vllm" in one for one in reported)
+    assert any("must be longer than silent_after" in one for one in reported)
 
 
-def test_how_long_values_are_kept(tmp_path):
+def test_retention_of_values_is_read(tmp_path):
     text = (
         "store: {retention: {raw: 24h, ten_minutes: 14d, hours: 90d, hourly_tables: 0s, size_limit_bytes: 5000000000}}"
     )
@@ -171,7 +171,7 @@ def test_how_long_values_are_kept(tmp_path):
     assert load(tmp_path, "{}").store.retention.retention == Retention()
 
 
-def test_tiers_that_would_leave_a_gap_are_refused_with_their_line(tmp_path):
+def test_tiers_with_a_gap_are_refused_with_their_line(tmp_path):
     text = "store:\n  retention:\n    raw: 30m\n    ten_minutes: 3d\n    hours: 2d\n"
     assert problems(tmp_path, text) == [
         (3, "store.retention.raw", "is too short; expected at least 1h"),
@@ -183,13 +183,13 @@ def test_tiers_that_would_leave_a_gap_are_refused_with_their_line(tmp_path):
     ]
 
 
-def test_how_long_decisions_are_kept(tmp_path):
+def test_retention_of_decisions_is_read(tmp_path):
     kept = load(tmp_path, "store: {retention: {decisions: 90d, forecasts: 30d}}").store.retention.of_state
     assert kept == StateRetention(decisions=timedelta(days=90), forecasts=timedelta(days=30))
     assert load(tmp_path, "{}").store.retention.of_state == StateRetention()
 
 
-def test_everything_wrong_is_told_at_once(tmp_path):
+def test_all_errors_are_reported_at_once(tmp_path):
     bad = "{name: a, adapter: vlm, url: 'http://x', entity: {kind: replica, name: a}}"
     odd = "{name: a, adapter: vllm, url: 'x:8000', entity: {kind: replica, name: a}}"
     text = (
@@ -208,7 +208,7 @@ def test_everything_wrong_is_told_at_once(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("collect: {page_limit_bytes: 10MB}", "expected a whole number, not '10MB'; in bytes it is 10000000"),
         ("collect: {page_limit_bytes: 64MiB}", "in bytes it is 67108864"),
@@ -224,14 +224,14 @@ def test_everything_wrong_is_told_at_once(tmp_path):
         ("collect: {page_limit_series: 0}", "expected more than 0, not 0"),
     ],
 )
-def test_what_was_expected_is_said_in_plain_words(tmp_path, text, said):
+def test_messages_state_the_expected_value_in_plain_words(tmp_path, text, expected):
     ((_, _, message),) = problems(tmp_path, text + "\n")
-    assert said in message
+    assert expected in message
     for jargon in ("pattern", "parse", "interpret", "Input", "input should"):
         assert jargon not in message
 
 
-def test_what_is_hardly_meant_is_a_doubt_and_no_fault(tmp_path):
+def test_probable_mistakes_are_warnings(tmp_path):
     one = "name: {}, adapter: vllm, url: 'http://x', entity: {{kind: replica, name: a}}, labels: {{{}: n, team: t}}"
     text = "".join(f"    - {{{one.format(*pair)}}}\n" for pair in (("a", "nod"), ("b", "node")))
     (tmp_path / "outrider.yaml").write_text(f"collect:\n  targets:\n{text}", encoding="utf-8")
@@ -246,7 +246,7 @@ def test_what_is_hardly_meant_is_a_doubt_and_no_fault(tmp_path):
     assert "collect.targets[0]" in doubts[1].message
 
 
-def test_a_gpu_type_that_no_data_sheet_is_known_of_is_a_doubt(tmp_path):
+def test_a_gpu_type_without_a_data_sheet_is_a_warning(tmp_path):
     types = ("H100", "H1000", "NVIDIA H100 80GB HBM3", "unknown")
     text = "".join(f"  - {{name: s{place}, gpu_type: {kind}}}\n" for place, kind in enumerate(types))
     (tmp_path / "outrider.yaml").write_text(f"services:\n{text}", encoding="utf-8")
@@ -257,19 +257,19 @@ def test_a_gpu_type_that_no_data_sheet_is_known_of_is_a_doubt(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"\x7fELF\x00\x01\xff", "cluster: c".encode("utf-16"), b"a: \x00b"])
-def test_a_file_that_is_no_text_is_said_to_be_none(tmp_path, content):
+def test_a_file_that_is_not_utf8_is_refused(tmp_path, content):
     (tmp_path / "outrider.yaml").write_bytes(content)
     with pytest.raises(ConfigError, match="is not valid UTF-8") as caught:
         settings.load(tmp_path / "outrider.yaml")
     assert caught.value.hint
 
 
-def test_a_byte_order_mark_does_no_harm(tmp_path):
+def test_a_byte_order_mark_is_ignored(tmp_path):
     (tmp_path / "outrider.yaml").write_bytes(b"\xef\xbb\xbfcluster: c\n")
     assert settings.load(tmp_path / "outrider.yaml").cluster == "c"
 
 
-def test_services_and_aims_of_scaling_that_contradict_each_other_are_refused(tmp_path):
+def test_contradicting_services_and_scaling_receivers_are_refused(tmp_path):
     text = """services:
   - {name: chat}
   - {name: chat}
@@ -283,26 +283,26 @@ planner:
 """
     found = problems(tmp_path, text)
     assert [line for line, _, _ in found] == [3, 8, 9, 10]
-    said = [message for _, _, message in found]
-    assert "duplicate service name 'chat'" in said[0]
-    assert "only one may act" in said[1]
-    assert "chat" in said[2]
-    assert "required by a webhook" in said[3]
+    expected = [message for _, _, message in found]
+    assert "duplicate service name 'chat'" in expected[0]
+    assert "only one may act" in expected[1]
+    assert "chat" in expected[2]
+    assert "required by a webhook" in expected[3]
 
 
-def test_a_ceiling_and_a_quota_of_nothing_can_be_said(tmp_path):
+def test_a_ceiling_and_a_quota_of_zero_are_accepted(tmp_path):
     (service,) = load(tmp_path, "services:\n  - {name: chat, floor: 0, ceiling: 0, quota_gpus: 0}\n").services
     assert (service.ceiling, service.quota_gpus) == (0, 0)
 
 
 @pytest.mark.parametrize(
-    ("service", "said"),
+    ("service", "expected"),
     [
         ("floor: 2, quota_gpus: 0", "is not enough for the floor of 2; expected 2 or more"),
         ("floor: 2, tensor_parallel: 4, quota_gpus: 7", "floor of 2 replicas of 4 GPUs; expected 8 or more"),
     ],
 )
-def test_a_quota_below_the_floor_is_refused(tmp_path, service, said):
+def test_a_quota_below_the_floor_is_refused(tmp_path, service, expected):
     ((line, key, message),) = problems(tmp_path, f"services:\n  - {{name: chat, {service}}}\n")
     assert (line, key) == (2, "services[0].quota_gpus")
-    assert said in message
+    assert expected in message

@@ -1,4 +1,4 @@
-"""Objectives of other tools as ours: what maps, and what is refused with its line."""
+"""Import of SLOs of other tools: mapped ones, and refused ones with their line."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_good_count_without_failures_is_a_success(file):
 
 
 @pytest.mark.parametrize("text", [SLOTH, OPENSLO])
-def test_what_is_imported_is_a_valid_configuration(file, tmp_path, text):
+def test_an_import_is_a_valid_configuration(file, tmp_path, text):
     shown = run("slo", "import", str(file(text)), "-o", "table", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
     ours = tmp_path / "outrider.yaml"
@@ -122,7 +122,7 @@ def test_what_is_imported_is_a_valid_configuration(file, tmp_path, text):
         (OPENSLO, "target: 0.995", "target: 99.5", 27, "spec.objectives[0].target"),
     ],
 )
-def test_what_cannot_be_said_with_our_signals_is_refused(file, tmp_path, text, old, new, line, key):
+def test_an_objective_without_a_matching_signal_is_refused(file, tmp_path, text, old, new, line, key):
     assert old in text
     path = file(text.replace(old, new))
     with pytest.raises(ConfigError) as refused:
@@ -134,6 +134,6 @@ def test_what_cannot_be_said_with_our_signals_is_refused(file, tmp_path, text, o
     assert run("slo", "import", str(path), cwd=tmp_path).returncode == 2
 
 
-def test_a_file_without_any_is_refused(file):
+def test_a_file_without_slos_is_refused(file):
     with pytest.raises(ConfigError, match="contains no SLO"):
         slo_import.read(file("apiVersion: openslo/v1\nkind: Service\nmetadata: {name: a}\n"))

@@ -1,4 +1,4 @@
-"""The cycle as a whole, on a store in memory, fed with pages that a small exporter would give."""
+"""The whole cycle on a store in memory, with metrics pages of a small exporter."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -53,7 +53,7 @@ def page(tokens):
 
 
 class World:
-    """Three replicas of one service; ``dead`` refuse, ``frozen`` stand still."""
+    """Three replicas of one service; ``dead`` ones refuse connections."""
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.clock = ManualClock(START)
@@ -72,7 +72,7 @@ class World:
         self.cycle = platform.cycle_in_memory(settings or Settings(), self.collector, self.clock, interval=STEP)
         self.tokens = dict.fromkeys(NAMES, 1000.0)
         self.dead, self.down = set(), set()
-        self.told = ()
+        self.pending_events = ()
 
     @property
     def state(self):
@@ -82,8 +82,8 @@ class World:
         for _ in range(count):
             now = self.clock.advance(STEP)
             collected = self.collector.absorb([self.scrape(target, now) for target in self.targets], now)
-            record = self.cycle.run_stages(now, replace(collected, events=self.told))
-            self.told = ()
+            record = self.cycle.run_stages(now, replace(collected, events=self.pending_events))
+            self.pending_events = ()
         return record
 
     def scrape(self, target, now):
@@ -94,7 +94,7 @@ class World:
         return Scrape(target, now, page(self.tokens[target.name]), None, 0.01, 200, 2.0, probed=True)
 
 
-def test_a_quiet_service_says_nothing():
+def test_a_quiet_service_raises_no_alert():
     world = World()
     record = world.step(20)
     assert (record.targets, record.targets_up, record.alerts_firing, record.incidents_open) == (3, 3, 0, 0)
@@ -127,7 +127,7 @@ def test_an_incident_pages_once_however_long_it_lasts():
     assert sum(message.is_page for message in world.state.messages()) == 1
 
 
-def test_every_decision_is_on_record():
+def test_every_decision_is_audited():
     world = World()
     world.step(10)
     world.dead.add("a-1")
@@ -140,21 +140,21 @@ def test_every_decision_is_on_record():
     assert all(action.reason for action in world.state.actions())
 
 
-def test_that_nothing_is_done_and_nothing_said_is_on_record_once():
+def test_holds_and_muted_messages_are_audited_once():
     world = World()
     world.step(10)
     world.dead.add("a-1")
     world.step(4)
     (incident,) = world.state.incidents(open_only=True)
-    told = [record for record in world.state.audit() if record.subject == incident.id]
-    assert ("message_decided", "opened") in [(record.event, record.reason) for record in told]
+    records = [record for record in world.state.audit() if record.subject == incident.id]
+    assert ("message_decided", "opened") in [(record.event, record.reason) for record in records]
     world.state.add_silence(Silence("s", None, incident.suspected_cause.entity, START + timedelta(days=1), "ann"))
     world.step(20)
-    told = [(record.event, record.reason) for record in world.state.audit() if record.subject == incident.id]
-    held = [reason for event, reason in told if event == "held"]
+    records = [(record.event, record.reason) for record in world.state.audit() if record.subject == incident.id]
+    held = [reason for event, reason in records if event == "held"]
     assert held
-    assert all(one != other for one, other in pairwise(held)), "a reason that stands is written once"
-    assert told.count(("message_decided", "muted")) <= 1
+    assert all(one != other for one, other in pairwise(held)), "an unchanged reason is written once"
+    assert records.count(("message_decided", "muted")) <= 1
     muted = [record for record in world.state.audit() if record.event == "alert_muted"]
     assert {record.reason for record in muted} >= {"silenced"}
     assert all(record.detail["incident"] == incident.id for record in muted)
@@ -163,7 +163,7 @@ def test_that_nothing_is_done_and_nothing_said_is_on_record_once():
     assert "alert_unmuted" in [record.event for record in world.state.audit()]
 
 
-def test_by_default_nothing_is_done_without_a_person():
+def test_by_default_no_action_runs_without_approval():
     world = World()
     world.step(10)
     world.dead.add("a-1")
@@ -178,7 +178,7 @@ def test_by_default_nothing_is_done_without_a_person():
     assert all(action.dry_run for action in actions)
 
 
-def test_a_clock_that_steps_back_decides_nothing_and_says_so():
+def test_a_clock_step_back_decides_nothing_and_is_audited():
     world = World()
     world.step(10)
     world.dead.add("a-1")
@@ -188,7 +188,7 @@ def test_a_clock_that_steps_back_decides_nothing_and_says_so():
     assert world.state.incidents() == ()
     assert "clock_stepped_back" in [entry.event for entry in world.state.audit()]
     world.step(12)
-    assert len(world.state.incidents()) == 1, "values of before the step must not hide what is broken now"
+    assert len(world.state.incidents()) == 1, "values from before the step must not hide a current fault"
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -197,8 +197,8 @@ def store_url(request, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_clock_that_steps_back_leaves_a_sound_store(store_url):
-    """Hours were compacted and rolled up when the clock goes back into them, and on from there."""
+def test_a_clock_step_back_leaves_the_store_intact(store_url):
+    """The clock steps back into compacted and rolled-up hours, and continues from there."""
     state_url, metrics_url = factory.urls_of(store_url)
     world = World()
     parts = world.cycle.parts
@@ -226,7 +226,7 @@ def test_a_clock_that_steps_back_leaves_a_sound_store(store_url):
     assert [report.problems for report in reports] == [[], []]
 
 
-def test_a_restart_of_ours_is_no_crash():
+def test_a_restart_by_the_platform_is_not_a_crash():
     world = World()
     world.step(10)
     target = world.targets[1].entity
@@ -243,20 +243,22 @@ def test_a_restart_of_ours_is_no_crash():
     assert {(event.kind, event.code) for event in events} == {(EventKind.ACTION, "restart_pod")}
 
 
-def test_a_pod_that_is_deleted_is_no_crash_of_its_replica():
+def test_a_deleted_pod_is_not_a_crash_of_its_replica():
     world = World()
     world.step(10)
     pod = EntityRef("c", EntityKind.POD, "s", "a-1")
     attributes = {"text": "Stopping container vllm"}
-    world.told = (Event("k", EventKind.KUBERNETES, pod, world.clock.now(), "kubernetes", "Killing", attributes, "k"),)
+    world.pending_events = (
+        Event("k", EventKind.KUBERNETES, pod, world.clock.now(), "kubernetes", "Killing", attributes, "k"),
+    )
     world.dead.add("a-1")
     world.step(8)
     assert world.state.incidents() == ()
-    heard = world.cycle.parts.metrics.events(START, world.clock.now())
-    assert {event.entity.kind for event in heard} == {EntityKind.POD, EntityKind.REPLICA}
+    received = world.cycle.parts.metrics.events(START, world.clock.now())
+    assert {event.entity.kind for event in received} == {EntityKind.POD, EntityKind.REPLICA}
 
 
-def test_an_interrupted_platform_goes_on_where_it_was():
+def test_a_restarted_platform_resumes():
     world = World()
     world.step(10)
     world.dead.add("a-1")
@@ -288,33 +290,33 @@ def test_a_topology_is_committed_when_it_changed_and_every_few_minutes():
     assert len(world.state.topology().of_kind(EntityKind.REPLICA)) == 2
 
 
-def test_an_xid_that_two_doors_tell_in_two_cycles_counts_once_and_twice_at_a_door_twice():
+def test_an_xid_from_two_sources_counts_once_and_two_from_one_source_count_twice():
     world = World()
     world.step(2)
     gpu = EntityRef("c", EntityKind.GPU, None, "GPU-a")
 
     def tell(source, number, **attributes):
         at = world.clock.now()
-        world.told = (
+        world.pending_events = (
             Event(f"{source}{number}", EventKind.XID, gpu, at, source, "79", attributes, f"{source}{number}"),
         )
         world.step()
 
-    def heard():
+    def received():
         window = world.cycle.parts.detection.window(EntityKind.GPU, (), timedelta(minutes=10))
         return [(event.id, event.attributes.get("pid")) for event in window.events]
 
     tell("dcgm-node-0", 1)
     tell("kernel_log", 1, pid="7")
-    assert heard() == [("dcgm-node-01", "7")], "once, with what the log adds"
+    assert received() == [("dcgm-node-01", "7")], "once, with what the log adds"
     tell("kernel_log", 2, pid="8")
-    assert heard() == [("dcgm-node-01", "7"), ("kernel_log2", "8")]
+    assert received() == [("dcgm-node-01", "7"), ("kernel_log2", "8")]
     stored = world.cycle.parts.metrics.events(START, world.clock.now() + STEP)
     assert [event.id for event in stored if event.kind is EventKind.XID] == ["dcgm-node-01", "kernel_log2"]
 
 
-def test_an_empty_store_is_of_use_within_ten_minutes():
-    """Rules need no past: an engine that dies in the fifth minute is named, and only statistics are still learning."""
+def test_an_empty_store_is_useful_within_ten_minutes():
+    """Rules need no history: an engine that dies in the fifth minute is reported while statistical detectors learn."""
     world = World()
     world.step(20)
     world.dead.add("a-1")

@@ -1,4 +1,4 @@
-"""The decisions of a cycle with values alone: no store, no clock."""
+"""The decisions of a cycle from values only: no store, no clock."""
 
 import ast
 import copy

@@ -44,7 +44,7 @@ POWER = SignalKey("hw_accel_power_watts")
 
 
 class Statistics:
-    """A detector whose past and alarms a test sets."""
+    """A detector with history and alarm rate set by the test."""
 
     name, kind, keys, window, state_version = "seasonal-gpu", EntityKind.GPU, (POWER,), timedelta(minutes=10), 1
     weekly = True
@@ -84,13 +84,13 @@ def judged(stages, detector, *verdicts, now=NOW):
     return stages.judge(DetectorRun(detector, detector.initial(), 6, verdicts), now)
 
 
-def test_who_goes_by_the_time_of_day_alone_has_learnt_it_after_the_trial(statistics):
+def test_a_detector_without_a_weekly_profile_has_learned_after_the_trial(statistics):
     statistics.past, statistics.weekly = timedelta(days=3), False
     one = judged(DetectorRollout(), statistics, finding())
     assert (one.stage, one.reason) == (Stage.ALERTING, StageReason.LEARNT)
 
 
-def test_the_stages_of_a_detector_that_needs_a_past(statistics):
+def test_the_stages_of_a_detector_that_needs_history(statistics):
     stages = DetectorRollout()
     warming = NoVerdict("seasonal-gpu", None, NoVerdictReason.WARMING_UP)
     one = judged(stages, statistics, NoVerdict("seasonal-gpu", None, NoVerdictReason.NO_VALUES))
@@ -104,7 +104,7 @@ def test_the_stages_of_a_detector_that_needs_a_past(statistics):
     assert (one.stage, one.reason) == (Stage.SHADOW, StageReason.ON_TRIAL)
     assert [each.entity for each in one.shadowed] == [GPUS[1]]
     later = judged(stages, statistics, now=NOW + 3 * STEP)
-    assert later.since == NOW + 2 * STEP, "it stands so since it began to"
+    assert later.since == NOW + 2 * STEP, "the stage keeps its start"
     statistics.past = timedelta(hours=48)
     one = judged(stages, statistics, finding(), now=NOW + 4 * STEP)
     assert (one.stage, one.reason, one.shadowed) == (Stage.ALERTING, StageReason.LEARNT_DAY, ())
@@ -113,7 +113,7 @@ def test_the_stages_of_a_detector_that_needs_a_past(statistics):
     assert (one.stage, one.reason, one.since) == (Stage.ALERTING, StageReason.LEARNT, NOW + 5 * STEP)
 
 
-def test_far_beyond_its_budget_it_goes_back_into_the_shadow_until_it_keeps_it(statistics):
+def test_far_above_its_budget_a_detector_returns_to_shadow_mode(statistics):
     stages = DetectorRollout()
     statistics.past = timedelta(days=9)
     for realised, days, stage in (
@@ -128,15 +128,15 @@ def test_far_beyond_its_budget_it_goes_back_into_the_shadow_until_it_keeps_it(st
         assert judged(stages, statistics).stage is stage, (realised, days)
 
 
-def test_in_the_shadow_nothing_rises_and_nothing_is_taken_back(statistics):
+def test_shadow_mode_raises_and_resolves_no_alert(statistics):
     statistics.past = timedelta(hours=3)
     silent = NoVerdict("seasonal-gpu", GPUS[2], NoVerdictReason.NO_EXPECTATION)
     standing = judged(DetectorRollout(), statistics, finding(), silent)
-    heard = alertable_verdicts(standing, (finding(), silent))
-    assert heard == (silent, NoVerdict("seasonal-gpu", None, NoVerdictReason.WARMING_UP))
+    alertable = alertable_verdicts(standing, (finding(), silent))
+    assert alertable == (silent, NoVerdict("seasonal-gpu", None, NoVerdictReason.WARMING_UP))
 
 
-def test_since_when_is_known_after_a_restart(statistics):
+def test_the_start_of_a_stage_survives_a_restart(statistics):
     state, stages = MemoryStateStore(), DetectorRollout()
     before = judged(stages, statistics)
     again = DetectorRollout()
@@ -145,7 +145,7 @@ def test_since_when_is_known_after_a_restart(statistics):
     assert state.standings() == ()
 
 
-def test_a_finding_of_the_shadow_is_shown_and_raises_no_alert(statistics):
+def test_a_shadow_finding_is_stored_and_raises_no_alert(statistics):
     rule = Rule("anomaly", EntityKind.GPU, detectors=("seasonal",), priority=Priority.P3)
     cycle = wiring_platform.cycle_in_memory(Settings(), ScrapeManager([]), ManualClock(NOW), interval=STEP)
     cycle.parts.detection = Detection([statistics], STEP)
@@ -168,7 +168,7 @@ def samples(now, rng, keys, hot=()):
     )
 
 
-def test_the_class_learns_as_values_come_and_gaps_are_left_out():
+def test_an_entity_kind_learns_from_values_without_gaps():
     detector = SeasonalDetector(EntityKind.GPU, ("hw_accel_power_watts",))
     detection = Detection([detector], STEP)
     rng, now = np.random.default_rng(1), NOW
@@ -182,29 +182,29 @@ def test_the_class_learns_as_values_come_and_gaps_are_left_out():
     assert standing.needed_seconds == 2 * 86400
 
 
-def test_standings_are_told_once_a_minute_and_when_one_changes(statistics):
+def test_standings_are_reported_once_a_minute_and_on_change(statistics):
     detection = Detection([statistics], STEP)
 
-    def told(seconds):
+    def reported(seconds):
         return bool(detection.run(NOW + timedelta(seconds=seconds), Collected(), Topology.build(())).standings)
 
-    assert [told(seconds) for seconds in (0, 15, 30, 45, 60, 75)] == [True, False, False, False, True, False]
+    assert [reported(seconds) for seconds in (0, 15, 30, 45, 60, 75)] == [True, False, False, False, True, False]
     statistics.past = timedelta(hours=1)
-    assert told(90)
+    assert reported(90)
 
 
-def test_standings_live_in_the_store(tmp_path):
+def test_standings_are_stored(tmp_path):
     settings = Settings(store=StoreSettings(url=f"sqlite:///{tmp_path}/o.db"))
     platform = wiring_platform.platform(settings, ManualClock(NOW), lockstep=True)
     platform.cycle.run_stages(NOW, Collected())
-    held = {one.detector: one for one in platform.state.standings()}
+    stored = {one.detector: one for one in platform.state.standings()}
     asyncio.run(platform.close())
-    assert (held["liveness"].stage, held["liveness"].reason) == (Stage.ALERTING, StageReason.NEEDS_NO_PAST)
-    assert held["seasonal-gpu"].stage is Stage.LEARNING
+    assert (stored["liveness"].stage, stored["liveness"].reason) == (Stage.ALERTING, StageReason.NEEDS_NO_PAST)
+    assert stored["seasonal-gpu"].stage is Stage.LEARNING
     again = wiring_platform.platform(settings, ManualClock(NOW + timedelta(hours=1)), lockstep=True)
     again.warm(NOW + timedelta(hours=1))
     again.cycle.run_stages(NOW + timedelta(hours=1), Collected())
-    assert {one.detector: one.since for one in again.state.standings()} == dict.fromkeys(held, NOW)
+    assert {one.detector: one.since for one in again.state.standings()} == dict.fromkeys(stored, NOW)
     asyncio.run(again.close())
 
 
@@ -220,14 +220,14 @@ def test_the_budgets_of_a_class_are_shared_by_its_detectors():
     assert budgets["seasonal-node"] == pytest.approx(0.5 / 4)
 
 
-def test_holidays_begin_at_midnight_where_they_are_kept():
+def test_holidays_begin_at_midnight_in_their_time_zone():
     given = {"holidays": ["2027-02-06"], "timezone": "Asia/Shanghai"}
     ((start, end),) = Settings.model_validate({"detect": given}).detect.holiday_spans
     assert datetime.fromtimestamp(start, tz=UTC) == datetime(2027, 2, 5, 16, tzinfo=UTC)
     assert end - start == 86400
 
 
-def test_an_alert_of_a_detector_that_fell_back_is_kept(statistics):
+def test_an_alert_of_a_detector_back_in_shadow_mode_is_kept(statistics):
     rule = Rule("anomaly", EntityKind.GPU, detectors=("seasonal",), priority=Priority.P3)
     cycle = wiring_platform.cycle_in_memory(Settings(), ScrapeManager([]), ManualClock(NOW), interval=STEP)
     cycle.parts.detection, cycle.parts.rules = Detection([statistics], STEP), (rule,)

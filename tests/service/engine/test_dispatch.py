@@ -1,4 +1,4 @@
-"""Dispatchers: at least once, a claim a row, failures told and retried, nothing done while paused."""
+"""Dispatchers: at least once, one claim per row, failures recorded and retried, no actions while paused."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -35,7 +35,7 @@ CORDON = Action(
 PAGE = Message("m-1", "oncall", NotifyReason.OPENED, Priority.P0, "inc-1", "t", "b", NOW, is_page=True)
 
 
-class Hand:
+class RecordingActuator:
     def __init__(self, fault=None) -> None:
         self.performed, self.fault = [], fault
 
@@ -47,13 +47,13 @@ class Hand:
 
 
 class Gate:
-    """Open, closed, or with an objection."""
+    """A gate that is open, closed, or refuses with a reason."""
 
-    def __init__(self, objection=None, *, looked=True) -> None:
-        self.objection, self.looked = objection, looked
+    def __init__(self, objection=None, *, ready=True) -> None:
+        self.objection, self.ready = objection, ready
 
     def may_act(self):
-        return self.looked
+        return self.ready
 
     def recheck(self, action, now):
         return self.objection
@@ -69,59 +69,59 @@ class Inbox:
         self.sent.append(message.id)
 
 
-def platform(hand=None, inbox=None, gate=None):
+def platform(actuator=None, inbox=None, gate=None):
     state, clock = MemoryStateStore(), ManualClock(NOW)
     state.commit(CycleCommit(RECORD, actions=(CORDON,), messages=(PAGE,)))
-    hand, inbox = hand or Hand(), inbox or Inbox()
-    return state, clock, hand, inbox, Dispatcher(state, {"oncall": inbox}, hand, clock, gate or Gate())
+    actuator, inbox = actuator or RecordingActuator(), inbox or Inbox()
+    return state, clock, actuator, inbox, Dispatcher(state, {"oncall": inbox}, actuator, clock, gate or Gate())
 
 
-def test_each_row_is_worked_on_once():
-    state, _, hand, inbox, dispatcher = platform()
+def test_each_row_is_processed_once():
+    state, _, actuator, inbox, dispatcher = platform()
     assert dispatcher.run_once() == 2
     assert dispatcher.run_once() == 0
-    assert (hand.performed, inbox.sent) == (["act-1"], ["m-1"])
+    assert (actuator.performed, inbox.sent) == (["act-1"], ["m-1"])
     assert state.actions()[0].status is ActionStatus.DONE
 
 
 def test_two_dispatchers_share_the_rows():
-    state, clock, hand, inbox, first = platform()
-    second = Dispatcher(state, {"oncall": inbox}, hand, clock, Gate())
+    state, clock, actuator, inbox, first = platform()
+    second = Dispatcher(state, {"oncall": inbox}, actuator, clock, Gate())
     first.run_once()
     second.run_once()
-    assert (hand.performed, inbox.sent) == (["act-1"], ["m-1"])
+    assert (actuator.performed, inbox.sent) == (["act-1"], ["m-1"])
 
 
-def test_nothing_is_performed_while_paused_but_people_are_told():
-    state, clock, hand, inbox, dispatcher = platform()
+def test_nothing_is_performed_while_paused_but_messages_are_sent():
+    state, clock, actuator, inbox, dispatcher = platform()
     state.set_paused(paused=True, by="ann", now=clock.now())
     dispatcher.run_once()
-    assert (hand.performed, inbox.sent) == ([], ["m-1"])
+    assert (actuator.performed, inbox.sent) == ([], ["m-1"])
     state.set_paused(paused=False, by="ann", now=clock.now())
     dispatcher.run_once()
-    assert hand.performed == ["act-1"]
+    assert actuator.performed == ["act-1"]
 
 
-def test_intents_of_an_earlier_life_wait_until_the_fleet_was_looked_at():
-    gate = Gate(looked=False)
-    _, _, hand, _, dispatcher = platform(gate=gate)
+def test_intents_from_before_a_restart_wait_for_the_first_cycle():
+    gate = Gate(ready=False)
+    _, _, actuator, _, dispatcher = platform(gate=gate)
     dispatcher.run_once()
-    assert hand.performed == []
-    gate.looked = True
+    assert actuator.performed == []
+    gate.ready = True
     dispatcher.run_once()
-    assert hand.performed == ["act-1"]
+    assert actuator.performed == ["act-1"]
 
 
-def test_the_guard_rails_are_asked_again_at_the_moment_of_acting():
-    state, _, hand, _, dispatcher = platform(gate=Gate(DecisionReason.MONITOR_BLIND))
+def test_the_guard_rails_are_checked_again_before_an_action():
+    state, _, actuator, _, dispatcher = platform(gate=Gate(DecisionReason.MONITOR_BLIND))
     dispatcher.run_once()
-    assert hand.performed == []
+    assert actuator.performed == []
     action = state.actions()[0]
     assert (action.status, action.detail) == (ActionStatus.FAILED, "not performed: monitor_blind")
 
 
 def test_a_failed_action_is_recorded_with_its_reason():
-    state, _, _, _, dispatcher = platform(hand=Hand(ActuationError("no such node", retryable=False)))
+    state, _, _, _, dispatcher = platform(actuator=RecordingActuator(ActuationError("no such node", retryable=False)))
     dispatcher.run_once()
     action = state.actions()[0]
     assert action.status is ActionStatus.FAILED
@@ -139,7 +139,7 @@ def test_a_refused_message_is_tried_again_later_and_arrives_once():
 
 
 @pytest.mark.parametrize("fault", [DeliveryError("gone", retryable=False, reason="http_status")])
-def test_what_cannot_help_is_not_tried_again(fault):
+def test_a_final_failure_is_not_retried(fault):
     state, clock, _, inbox, dispatcher = platform(inbox=Inbox(fault))
     for _ in range(10):
         dispatcher.run_once()
@@ -148,13 +148,13 @@ def test_what_cannot_help_is_not_tried_again(fault):
     assert [record.reason for record in state.audit() if record.event == "message_failed"] == ["http_status"]
 
 
-def test_a_channel_that_is_no_more_fails_for_good():
-    state, clock, hand, _, _ = platform()
-    Dispatcher(state, {}, hand, clock, Gate()).run_once()
+def test_a_removed_channel_fails_without_retry():
+    state, clock, actuator, _, _ = platform()
+    Dispatcher(state, {}, actuator, clock, Gate()).run_once()
     assert [record.reason for record in state.audit() if record.event == "message_failed"] == ["no_channel"]
 
 
-def test_instants_of_outcomes_are_the_platforms():
+def test_outcomes_have_the_time_of_the_platform_clock():
     state, clock, _, _, dispatcher = platform()
     clock.set(NOW + timedelta(days=3))
     dispatcher.run_once()

@@ -1,4 +1,4 @@
-"""Which verdicts on pages hold scale-in and cordons (safety rule 1), and which news explains them."""
+"""Trust verdicts that block scale-in and cordons (safety rule 1), and alerts that explain them."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -56,8 +56,8 @@ HOLDING = (
 
 def detection(verdict: TrustVerdict, about: EntityRef) -> Detection:
     found = Detection((), timedelta(seconds=15), fleet_state.NEEDS)
-    for turn, said in enumerate((TrustVerdict.FRESH, verdict)):
-        codes = [said.code if target == about else TrustVerdict.FRESH.code for target in (EXPORTER, ENGINE)]
+    for turn, trust in enumerate((TrustVerdict.FRESH, verdict)):
+        codes = [trust.code if target == about else TrustVerdict.FRESH.code for target in (EXPORTER, ENGINE)]
         values = np.array([[1.0, code] for code in codes])
         status = np.full(values.shape, CellStatus.PRESENT, dtype=np.uint8)
         keys = fleet_state.NEEDS[EntityKind.WORKLOAD]
@@ -72,37 +72,37 @@ def alert(fault: str, entity: EntityRef, state: AlertState = AlertState.FIRING) 
 
 
 @pytest.mark.parametrize("verdict", TrustVerdict)
-def test_a_verdict_on_a_page_of_a_node_holds_its_cordon_or_does_not(verdict: TrustVerdict) -> None:
+def test_trust_in_the_metrics_page_of_a_node_decides_its_cordon(verdict: TrustVerdict) -> None:
     held = fleet_state.untrusted((), TOPOLOGY, detection(verdict, EXPORTER))
     assert held == ({NODE} if verdict in HOLDING else set())
 
 
 @pytest.mark.parametrize("verdict", TrustVerdict)
-def test_a_verdict_on_a_page_of_a_replica_holds_the_scale_in_of_its_service_or_does_not(verdict: TrustVerdict) -> None:
+def test_trust_in_the_metrics_page_of_a_replica_decides_scale_in(verdict: TrustVerdict) -> None:
     held = fleet_state.untrusted((), TOPOLOGY, detection(verdict, ENGINE))
     assert held == ({SERVICE} if verdict in HOLDING else set())
 
 
 @pytest.mark.parametrize("verdict", HOLDING)
-def test_a_lost_device_explains_that_its_page_is_partial_and_nothing_else(verdict: TrustVerdict) -> None:
-    """Else the very fault that asks for a cordon would forbid it for as long as it lasts."""
+def test_a_lost_device_explains_a_partial_metrics_page_only(verdict: TrustVerdict) -> None:
+    """Otherwise the fault that requires a cordon would block it."""
     held = fleet_state.untrusted((alert("gpu-lost", GPU),), TOPOLOGY, detection(verdict, EXPORTER))
     assert held == (set() if verdict is TrustVerdict.PARTIAL else {NODE})
 
 
 @pytest.mark.parametrize(
-    "said", [alert("gpu-lost", GPU, AlertState.RESOLVED), alert("disk-full", NODE), alert("engine-dead", REPLICA)]
+    "trust", [alert("gpu-lost", GPU, AlertState.RESOLVED), alert("disk-full", NODE), alert("engine-dead", REPLICA)]
 )
-def test_other_alerts_do_not_explain_a_partial_page_of_a_node(said: Alert) -> None:
-    assert fleet_state.untrusted((said,), TOPOLOGY, detection(TrustVerdict.PARTIAL, EXPORTER)) == {NODE}
+def test_other_alerts_do_not_explain_a_partial_metrics_page(trust: Alert) -> None:
+    assert fleet_state.untrusted((trust,), TOPOLOGY, detection(TrustVerdict.PARTIAL, EXPORTER)) == {NODE}
 
 
-def test_a_node_in_doubt_is_not_healthy() -> None:
+def test_an_untrusted_node_is_not_healthy() -> None:
     found = detection(TrustVerdict.PARTIAL, EXPORTER)
     assert NODE not in fleet_state.healthy((), TOPOLOGY, found, fleet_state.untrusted((), TOPOLOGY, found))
 
 
-def test_everything_that_is_active_is_read_not_a_page_of_it() -> None:
+def test_all_active_alerts_and_incidents_are_read() -> None:
     state = MemoryStateStore()
     many = [
         replace(alert("gpu-lost", replace(GPU, name=f"gpu-{place}")), fingerprint=str(place)) for place in range(2_500)
@@ -117,7 +117,7 @@ def test_everything_that_is_active_is_read_not_a_page_of_it() -> None:
     assert len(fleet_state.open_incidents(state)) == len(opened)
 
 
-def test_the_guard_rails_weigh_every_action_of_a_day_and_of_open_sessions() -> None:
+def test_the_guard_rails_count_actions_of_a_day_and_of_open_sessions() -> None:
     state = MemoryStateStore()
     day, old = timedelta(days=1), NOW - timedelta(days=3)
     many = [action(str(place), "s", NOW - timedelta(minutes=place % 60)) for place in range(1_500)]

@@ -1,4 +1,4 @@
-"""What the cycle hands to detectors of the plans that were made."""
+"""Forecasts of recent plans that the cycle passes to detectors."""
 
 from __future__ import annotations
 
@@ -41,46 +41,46 @@ def plan(at, level, *, slots=144, score=SCORE, levels=(0.05, 0.5, 0.95, 0.995), 
     return Plan((Forecast("svc_requests_per_second", entity, at, STEP, times, values, "mix", score),))
 
 
-def test_before_the_first_plan_nothing_is_foreseen():
+def test_before_the_first_plan_there_is_no_forecast():
     assert ForecastContext().view_at(NOW) is None
 
 
-def test_it_is_the_slot_around_now_of_every_service():
-    made = ForecastContext()
-    made.add(plan(NOW, 100.0))
-    seen = made.view_at(NOW + timedelta(minutes=25))
+def test_the_view_is_the_current_slot_of_every_service():
+    context = ForecastContext()
+    context.add(plan(NOW, 100.0))
+    seen = context.view_at(NOW + timedelta(minutes=25))
     assert seen.entities == (SERVICE,)
     assert seen.signals == ("svc_requests_per_second",)
     assert (seen.low[0], seen.middle[0], seen.high[0]) == pytest.approx((57.0, 102.0, 151.5))
     assert (seen.made_at[0], seen.step_seconds[0]) == (NOW.timestamp(), 600.0)
-    assert made.view_at(NOW + timedelta(minutes=25)) is seen
-    assert made.view_at(NOW + timedelta(minutes=35)).middle[0] == pytest.approx(103.0)
+    assert context.view_at(NOW + timedelta(minutes=25)) is seen
+    assert context.view_at(NOW + timedelta(minutes=35)).middle[0] == pytest.approx(103.0)
 
 
-def test_what_an_hour_ago_was_said_counts_until_then_what_was_said_first():
-    made = ForecastContext()
+def test_the_forecast_of_an_hour_ago_applies_or_the_first_one():
+    context = ForecastContext()
     found = []
     for minutes in range(0, 130, 10):
         at = NOW + timedelta(minutes=minutes)
-        made.add(plan(at, 100.0 + minutes))
-        found.append((at.timestamp() - made.view_at(at).made_at[0]) / 60.0)
+        context.add(plan(at, 100.0 + minutes))
+        found.append((at.timestamp() - context.view_at(at).made_at[0]) / 60.0)
     assert found == [0, 10, 20, 30, 40, 50, 60, 60, 60, 60, 60, 60, 60]
 
 
-def test_the_last_plan_speaks_as_far_as_it_reaches_and_no_further():
-    made = ForecastContext()
-    made.add(plan(NOW, 100.0, slots=12))
-    assert made.view_at(NOW + timedelta(minutes=110)).middle[0] > 0
-    assert np.isnan(made.view_at(NOW + timedelta(hours=2)).middle[0])
+def test_a_forecast_is_unknown_beyond_its_horizon():
+    context = ForecastContext()
+    context.add(plan(NOW, 100.0, slots=12))
+    assert context.view_at(NOW + timedelta(minutes=110)).middle[0] > 0
+    assert np.isnan(context.view_at(NOW + timedelta(hours=2)).middle[0])
 
 
-def test_a_service_newer_than_the_plan_that_speaks_is_held_against_its_own_first_forecast():
-    made, new = ForecastContext(), replace(SERVICE, name="new")
+def test_a_new_service_is_compared_with_its_first_forecast():
+    context, new = ForecastContext(), replace(SERVICE, name="new")
     for minutes in range(0, 100, 10):
         at = NOW + timedelta(minutes=minutes)
-        said = plan(at, 100.0).forecasts + (plan(at, 50.0, entity=new).forecasts if minutes >= 60 else ())
-        made.add(Plan(said))
-    seen = made.view_at(NOW + timedelta(minutes=90))
+        forecasts = plan(at, 100.0).forecasts + (plan(at, 50.0, entity=new).forecasts if minutes >= 60 else ())
+        context.add(Plan(forecasts))
+    seen = context.view_at(NOW + timedelta(minutes=90))
     assert dict(zip(seen.entities, (NOW.timestamp() + 5400.0 - seen.made_at) / 60.0, strict=True)) == {
         SERVICE: 60.0,
         new: 30.0,
@@ -88,62 +88,62 @@ def test_a_service_newer_than_the_plan_that_speaks_is_held_against_its_own_first
     assert np.isfinite(seen.middle).all()
 
 
-def test_a_service_that_a_plan_leaves_out_keeps_its_last_forecast_and_is_forgotten_in_the_end():
-    made = ForecastContext()
-    made.add(plan(NOW, 100.0))
+def test_a_service_without_a_new_forecast_keeps_the_last_one_until_retention():
+    context = ForecastContext()
+    context.add(plan(NOW, 100.0))
     other = replace(SERVICE, name="other")
-    made.add(plan(NOW + timedelta(minutes=10), 50.0, entity=other))
-    assert set(made.view_at(NOW + timedelta(hours=3)).entities) == {SERVICE, other}
-    made.add(plan(NOW + timedelta(days=3), 50.0, entity=other))
-    assert made.view_at(NOW + timedelta(days=3)).entities == (other,)
+    context.add(plan(NOW + timedelta(minutes=10), 50.0, entity=other))
+    assert set(context.view_at(NOW + timedelta(hours=3)).entities) == {SERVICE, other}
+    context.add(plan(NOW + timedelta(days=3), 50.0, entity=other))
+    assert context.view_at(NOW + timedelta(days=3)).entities == (other,)
 
 
-def test_what_was_forecast_by_a_clock_that_was_set_back_since_is_dropped():
-    made = ForecastContext()
-    made.add(plan(NOW, 100.0))
-    made.add(plan(NOW + timedelta(days=1), 900.0))
+def test_forecasts_from_before_a_clock_step_back_are_dropped():
+    context = ForecastContext()
+    context.add(plan(NOW, 100.0))
+    context.add(plan(NOW + timedelta(days=1), 900.0))
     for minutes in range(10, 100, 10):
-        made.add(plan(NOW + timedelta(minutes=minutes), 100.0 + minutes))
+        context.add(plan(NOW + timedelta(minutes=minutes), 100.0 + minutes))
     now = NOW + timedelta(minutes=90)
-    assert made.view_at(now).made_at[0] == (now - timedelta(hours=1)).timestamp()
-    assert made.view_at(now).middle[0] < 200.0
+    assert context.view_at(now).made_at[0] == (now - timedelta(hours=1)).timestamp()
+    assert context.view_at(now).middle[0] < 200.0
 
 
-def test_a_forecast_that_was_never_judged_and_a_plan_without_any_say_nothing():
-    made = ForecastContext()
-    made.add(plan(NOW, 100.0, score=BacktestScore(None, None, None, 0)))
-    made.add(Plan())
-    assert made.view_at(NOW) is None
+def test_an_unscored_forecast_and_an_empty_plan_give_no_view():
+    context = ForecastContext()
+    context.add(plan(NOW, 100.0, score=BacktestScore(None, None, None, 0)))
+    context.add(Plan())
+    assert context.view_at(NOW) is None
 
 
-def test_a_forecast_without_a_low_quantile_is_not_known():
-    made = ForecastContext()
-    made.add(plan(NOW, 100.0, levels=(0.5, 0.95)))
-    seen = made.view_at(NOW)
+def test_a_missing_low_quantile_is_unknown():
+    context = ForecastContext()
+    context.add(plan(NOW, 100.0, levels=(0.5, 0.95)))
+    seen = context.view_at(NOW)
     assert np.isnan(seen.low[0])
     assert seen.high[0] == pytest.approx(145.0)
 
 
-def test_the_planners_own_forecast_is_understood():
+def test_the_forecast_of_the_planner_is_accepted():
     times = NOW.timestamp() // 600.0 * 600.0 - 600.0 * np.arange(6 * 144, 0, -1)
     values = 50.0 + 20.0 * np.sin(times / 86400.0 * 2 * np.pi) + np.random.default_rng(1).normal(0, 1, times.size)
-    made = forecast(times, values, signal="svc_requests_per_second", entity=SERVICE, now=NOW, models=("ensemble",))
-    assert not isinstance(made, NoPlanReason)
-    told = ForecastContext()
-    told.add(Plan((made,)))
-    assert np.isnan(told.view_at(NOW).middle[0])  # a plan speaks of the slots that begin after it
-    seen = told.view_at(NOW + timedelta(minutes=15))
+    planned = forecast(times, values, signal="svc_requests_per_second", entity=SERVICE, now=NOW, models=("ensemble",))
+    assert not isinstance(planned, NoPlanReason)
+    context = ForecastContext()
+    context.add(Plan((planned,)))
+    assert np.isnan(context.view_at(NOW).middle[0])  # a plan covers the slots that begin after it
+    seen = context.view_at(NOW + timedelta(minutes=15))
     truth = 50.0 + 20.0 * np.sin((NOW.timestamp() + 900.0) / 86400.0 * 2 * np.pi)
     assert seen.low[0] < seen.middle[0] < seen.high[0]
     assert seen.middle[0] == pytest.approx(truth, abs=5.0)
 
 
 class Planned(NoPlanning):
-    """One plan, made in the cycle that asks first."""
+    """Returns one plan, on the first call."""
 
-    def __init__(self, made) -> None:
-        self.latest = made
-        self._due = made
+    def __init__(self, context) -> None:
+        self.latest = context
+        self._due = context
 
     def plan_if_due(self, now, topology):
         del now, topology
@@ -152,23 +152,23 @@ class Planned(NoPlanning):
 
 
 class Listener:
-    """A detector that says nothing and keeps what it was handed."""
+    """A detector without verdicts that records its forecasts."""
 
     window, state_version, keys = timedelta(minutes=1), 1, (SignalKey("svc_requests_per_second"),)
 
     def __init__(self, kind) -> None:
-        self.name, self.kind, self.heard = f"listener-{kind.value}", kind, []
+        self.name, self.kind, self.received = f"listener-{kind.value}", kind, []
 
     def initial(self):
         return DetectorState(1, (), {})
 
     def detect(self, state, window, topology, now):
         del topology, now
-        self.heard.append(window.foreseen)
+        self.received.append(window.foreseen)
         return state, ()
 
 
-def test_a_cycle_hands_the_plan_it_made_to_detectors_of_services_from_the_next_one_on():
+def test_service_detectors_receive_a_plan_from_the_next_cycle_on():
     clock = ManualClock(NOW)
     cycle = cycle_in_memory(Settings(), ScrapeManager([]), clock, interval=timedelta(seconds=15))
     service, gpu = Listener(EntityKind.SERVICE), Listener(EntityKind.GPU)
@@ -177,6 +177,6 @@ def test_a_cycle_hands_the_plan_it_made_to_detectors_of_services_from_the_next_o
     for _ in range(2):
         cycle.run_stages(clock.now(), Collected())
         clock.advance(timedelta(seconds=15))
-    assert service.heard[0] is None
-    assert service.heard[1].entities == (SERVICE,)
-    assert gpu.heard == [None, None]
+    assert service.received[0] is None
+    assert service.received[1].entities == (SERVICE,)
+    assert gpu.received == [None, None]

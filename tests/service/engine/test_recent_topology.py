@@ -15,7 +15,7 @@ def on(node: EntityRef) -> Topology:
     return Topology.build([(node, POD), (POD, SERVICE)], (OLD, NEW), {OLD: {"pool": "a"}})
 
 
-def test_what_never_moved_is_handed_back_as_it_is():
+def test_an_unchanged_topology_is_returned_as_is():
     recent, topology = RecentTopology(), on(OLD)
     assert recent.extend(topology, NOW) is topology
     assert recent.extend(topology, NOW + timedelta(minutes=1)) is topology
@@ -33,7 +33,7 @@ def test_a_pod_that_moved_rests_on_both_nodes_for_a_while():
     assert recent.extend(moved, NOW + timedelta(minutes=16)) is moved
 
 
-def test_a_pod_that_comes_back_left_the_other_node():
+def test_a_pod_that_returns_leaves_the_other_node():
     recent = RecentTopology(timedelta(minutes=15))
     for minutes, node in enumerate((OLD, NEW, OLD)):
         seen = recent.extend(on(node), NOW + timedelta(minutes=minutes))
@@ -41,7 +41,7 @@ def test_a_pod_that_comes_back_left_the_other_node():
     assert recent.extend(on(OLD), NOW + timedelta(minutes=17)).rests_on(POD) == (OLD,)
 
 
-def test_the_same_graph_at_another_instant_is_extended_once():
+def test_the_same_graph_at_another_time_is_extended_once():
     recent = RecentTopology()
     recent.extend(on(OLD), NOW)
     moved = on(NEW)

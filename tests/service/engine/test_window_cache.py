@@ -40,7 +40,7 @@ def test_slots_are_oldest_first_and_missing_cells_absent():
     assert (seen.column_status(B) == CellStatus.ABSENT).all()
 
 
-def test_the_ring_turns():
+def test_the_ring_overwrites_the_oldest_slots():
     ring = cache(slots=3)
     for cycle in range(5):
         ring.push(START + cycle * STEP, [batch(START, {"x": [float(cycle)]})])
@@ -54,7 +54,7 @@ def test_a_present_cell_wins_over_an_absent_one():
     assert window(ring).column(A)[0].tolist() == [1.0]
 
 
-def test_silent_entities_are_forgotten_after_a_whole_ring():
+def test_entities_without_values_leave_after_a_whole_ring():
     ring = cache(slots=3)
     ring.push(START, [batch(START, {"gone": [1.0]})])
     for cycle in range(1, 9):
@@ -84,7 +84,7 @@ def test_an_empty_cache_gives_an_empty_window():
     assert cache().window(EntityKind.NODE, [A], STEP, STEP).entities == ()
 
 
-def test_alike_batches_enter_together_and_say_the_same_as_one_by_one():
+def test_batches_of_one_kind_enter_together_with_the_same_result():
     keys = (A, B)
     found = [batch(START, {f"x{number}": [float(number), np.nan]}, keys) for number in range(5)]
     together, single = cache(), cache()
@@ -94,13 +94,13 @@ def test_alike_batches_enter_together_and_say_the_same_as_one_by_one():
     assert window(together).column(A)[:, 0].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
 
 
-def test_an_entity_in_two_alike_batches_keeps_the_first_present_value():
+def test_an_entity_in_two_batches_keeps_the_first_present_value():
     keys, ring = (A,), cache()
     ring.push(START, [batch(START, {"x": [value]}, keys) for value in (np.nan, 1.0, 2.0)])
     assert window(ring).column(A)[0].tolist() == [1.0]
 
 
-def test_an_event_that_comes_once_more_takes_the_place_of_the_one_before():
+def test_an_event_received_again_replaces_the_earlier_one():
     made = cache()
     first = Event("x", EventKind.XID, replica("r"), START, "page", "79")
     made.push(START - STEP, ())

@@ -1,4 +1,4 @@
-"""The optional explainer: what it is asked, what it may answer, and that nothing depends on it."""
+"""The optional explainer: its requests, its responses, and that nothing depends on it."""
 
 import json
 import threading
@@ -24,7 +24,7 @@ from store.memory import MemoryMetricStore
 from tests.service.api.test_api import Http
 from tests.service.engine.test_cycle import World
 
-SAID = "The card was lost.\nCheck the bus first."
+REPLY = "The GPU was lost.\nCheck the bus first."
 
 
 def answer_of(text):
@@ -32,14 +32,14 @@ def answer_of(text):
 
 
 @contextmanager
-def door(body=b"", status=200, hold=None):
-    """An HTTP server that answers every question alike, after ``hold`` was set; its questions."""
-    asked = []
+def llm_server(body=b"", status=200, hold=None):
+    """An HTTP server with one response for every request, sent after ``hold`` is set. Yields URL and requests."""
+    requests = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
             length = int(self.headers["content-length"])
-            asked.append((self.path, dict(self.headers), json.loads(self.rfile.read(length))))
+            requests.append((self.path, dict(self.headers), json.loads(self.rfile.read(length))))
             if hold is not None:
                 hold.wait(30)
             self.send_response(status)
@@ -53,7 +53,7 @@ def door(body=b"", status=200, hold=None):
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/v1", asked
+        yield f"http://127.0.0.1:{server.server_address[1]}/v1", requests
     finally:
         if hold is not None:
             hold.set()
@@ -63,24 +63,24 @@ def door(body=b"", status=200, hold=None):
 
 @pytest.fixture
 def lost():
-    """The explanation of a lost card."""
+    """The explanation of a lost GPU."""
     (incident,) = lost_gpu(names.NOW, names.NOW - timedelta(minutes=8)).incidents
     return explanation.explain(incident, fault_catalogue.load())
 
 
-def test_without_an_address_there_is_no_explainer(lost):
+def test_without_a_url_there_is_no_explainer(lost):
     assert wiring_alerting.explainer(Settings()).summarize(lost, "en") == Narrative(None, "off")
 
 
-def test_the_model_gets_the_findings_in_words_and_the_key_of_the_file(lost, tmp_path):
+def test_the_model_receives_the_findings_as_text_and_the_key_of_the_file(lost, tmp_path):
     key = tmp_path / "key"
     key.write_text("first\n")
-    with door(answer_of(SAID)) as (url, asked):
+    with llm_server(answer_of(REPLY)) as (url, requests):
         explainer = OpenAiExplainer(LlmEndpoint(url, "llama", key))
-        assert explainer.summarize(lost, "en") == Narrative(SAID, "", "llama")
+        assert explainer.summarize(lost, "en") == Narrative(REPLY, "", "llama")
         key.write_text("second\n")
         explainer.summarize(lost, "zh")
-    (path, headers, first), (_, later, second) = asked
+    (path, headers, first), (_, later, second) = requests
     assert path == "/v1/chat/completions"
     assert (headers["authorization"], later["authorization"]) == ("Bearer first", "Bearer second")
     assert first["model"] == "llama"
@@ -104,42 +104,42 @@ def test_the_model_gets_the_findings_in_words_and_the_key_of_the_file(lost, tmp_
         (b"no", 401, "away"),
     ],
 )
-def test_an_answer_that_is_no_text_is_no_text(lost, body, status, reason):
-    with door(body, status) as (url, _):
-        said = OpenAiExplainer(LlmEndpoint(url, "m")).summarize(lost, "en")
-    assert (said.text, said.reason) == (None, reason)
+def test_an_unreadable_response_gives_no_text(lost, body, status, reason):
+    with llm_server(body, status) as (url, _):
+        expected = OpenAiExplainer(LlmEndpoint(url, "m")).summarize(lost, "en")
+    assert (expected.text, expected.reason) == (None, reason)
 
 
-def test_control_characters_are_taken_out(lost):
-    with door(answer_of("a\u001b[31mb\nc")) as (url, _):
+def test_control_characters_are_removed(lost):
+    with llm_server(answer_of("a\u001b[31mb\nc")) as (url, _):
         assert OpenAiExplainer(LlmEndpoint(url, "m")).summarize(lost, "en").text == "a[31mb\nc"
 
 
-def test_nobody_there_and_no_key_are_told_as_away(lost, tmp_path):
+def test_an_unreachable_endpoint_and_a_missing_key_are_reported_as_away(lost, tmp_path):
     nobody = LlmEndpoint("http://127.0.0.1:9/v1", "m", timeout=timedelta(seconds=2))
     assert OpenAiExplainer(nobody).summarize(lost, "en").reason == "away"
     keyless = LlmEndpoint("http://127.0.0.1:9/v1", "m", tmp_path / "gone")
     assert OpenAiExplainer(keyless).summarize(lost, "en").reason == "away"
 
 
-def test_a_door_that_hangs_ends_at_its_time_and_holds_up_one_reader_only(lost):
+def test_an_endpoint_that_hangs_times_out_and_blocks_one_reader_only(lost):
     hold = threading.Event()
-    with door(answer_of(SAID), hold=hold) as (url, asked):
+    with llm_server(answer_of(REPLY), hold=hold) as (url, requests):
         explainer = OpenAiExplainer(LlmEndpoint(url, "m", timeout=timedelta(seconds=1)))
-        said = []
-        reader = threading.Thread(target=lambda: said.append(explainer.summarize(lost, "en")))
+        expected = []
+        reader = threading.Thread(target=lambda: expected.append(explainer.summarize(lost, "en")))
         reader.start()
-        while not asked:
+        while not requests:
             threading.Event().wait(0.01)
         assert explainer.summarize(lost, "en").reason == "busy"
         reader.join(20)
-        assert [one.reason for one in said] == ["away"]
+        assert [one.reason for one in expected] == ["away"]
         hold.set()
-        assert explainer.summarize(lost, "en").text == SAID
+        assert explainer.summarize(lost, "en").text == REPLY
 
 
-class Told:
-    """A running platform with a dead replica, its API, and whoever explains."""
+class Platform:
+    """A running platform with a dead replica, its API and its explainer."""
 
     def __init__(self, given: ExplainerSettings) -> None:
         settings = Settings(explainer=given)
@@ -154,7 +154,7 @@ class Told:
         return answer.json()
 
     def story(self):
-        """Break, let people read, go on: what was told, and the incidents, messages and explanation at the end."""
+        """Breaks a replica and reads narratives. Returns these, and the incidents, actions and alerts at the end."""
         self.world.step(12)
         self.world.dead.add("a-1")
         self.world.step(8)
@@ -167,17 +167,17 @@ class Told:
 
 
 @pytest.mark.slow
-def test_incidents_are_the_same_with_the_explainer_on_off_hung_and_talking_nonsense():
+def test_incidents_do_not_depend_on_the_explainer():
     short = timedelta(seconds=1)
     narratives, ends = {}, {}
-    narratives["off"], ends["off"] = Told(ExplainerSettings()).story()
-    with door(answer_of("It was the moon.")) as (url, asked):
-        narratives["on"], ends["on"] = Told(ExplainerSettings(url=url, model="m")).story()
-        assert len(asked) == 1, "an answer is kept until the incident changes"
-    with door(hold=threading.Event()) as (url, _):
-        narratives["hung"], ends["hung"] = Told(ExplainerSettings(url=url, model="m", timeout=short)).story()
-    with door(b"\x00\xff{") as (url, _):
-        narratives["nonsense"], ends["nonsense"] = Told(ExplainerSettings(url=url, model="m")).story()
+    narratives["off"], ends["off"] = Platform(ExplainerSettings()).story()
+    with llm_server(answer_of("It was the moon.")) as (url, requests):
+        narratives["on"], ends["on"] = Platform(ExplainerSettings(url=url, model="m")).story()
+        assert len(requests) == 1, "a response is cached until the incident changes"
+    with llm_server(hold=threading.Event()) as (url, _):
+        narratives["hung"], ends["hung"] = Platform(ExplainerSettings(url=url, model="m", timeout=short)).story()
+    with llm_server(b"\x00\xff{") as (url, _):
+        narratives["nonsense"], ends["nonsense"] = Platform(ExplainerSettings(url=url, model="m")).story()
     assert [narratives[name][0]["reason"] for name in narratives] == ["off", None, "away", "unreadable"]
     assert narratives["on"][0]["text"] == "It was the moon."
     assert ends["off"][0][0].suspected_cause is not None
@@ -191,7 +191,7 @@ def test_only_a_configured_explainer_is_offered():
 
 
 @pytest.mark.parametrize(
-    ("text", "key", "said"),
+    ("text", "key", "expected"),
     [
         ("explainer: {url: ftp://x}", "explainer.url", "begins with http"),
         ("explainer: {url: http://x/v1}", "explainer.model", "is required"),
@@ -199,11 +199,11 @@ def test_only_a_configured_explainer_is_offered():
         ("explainer: {url: http://x/v1, model: m, key: abc}", "explainer.key", "unknown key"),
     ],
 )
-def test_a_mistake_in_its_section_is_told(tmp_path, text, key, said):
+def test_an_error_in_the_explainer_section_is_reported(tmp_path, text, key, expected):
     path = tmp_path / "outrider.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
         settings_file.load(path)
     (problem,) = caught.value.problems
     assert (problem.key, problem.line) == (key, 1)
-    assert said in problem.message
+    assert expected in problem.message

@@ -1,4 +1,4 @@
-"""Verdicts on what the ensemble found reach it while the platform runs."""
+"""Verdicts on findings of the ensemble reach it while the platform runs."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -39,35 +39,35 @@ def state():
     return store
 
 
-def say(state, rule, word, by="ada", at=NOW):
+def judge(state, rule, word, by="ada", at=NOW):
     state.save_feedback([judged(alert(rule), word, by=by, at=at)])
 
 
-def heard(state, now=NOW):
+def feedback(state, now=NOW):
     return [(one.entity, one.start, one.end, one.useful) for one in recent_feedback.of(state, load_rules(), now)]
 
 
-def test_a_verdict_on_an_anomaly_is_a_lesson_about_its_spell(state):
-    assert heard(state) == []
-    say(state, "gpu-slow", Usefulness.NOT_USEFUL)
-    assert heard(state) == [], "that rule asks no statistics"
-    say(state, "anomaly", Usefulness.NOT_USEFUL)
-    assert heard(state) == [(GPU, BEGAN, ENDED, False)]
+def test_a_verdict_on_an_anomaly_is_feedback_on_its_occurrence(state):
+    assert feedback(state) == []
+    judge(state, "gpu-slow", Usefulness.NOT_USEFUL)
+    assert feedback(state) == [], "that rule uses no statistical detector"
+    judge(state, "anomaly", Usefulness.NOT_USEFUL)
+    assert feedback(state) == [(GPU, BEGAN, ENDED, False)]
 
 
-def test_who_found_a_reason_prevails(state):
-    say(state, "anomaly", Usefulness.NOT_USEFUL)
-    say(state, "anomaly", Usefulness.WRONG_CAUSE, by="bob")
-    assert heard(state) == [(GPU, BEGAN, ENDED, True)]
+def test_a_verdict_that_found_a_fault_prevails(state):
+    judge(state, "anomaly", Usefulness.NOT_USEFUL)
+    judge(state, "anomaly", Usefulness.WRONG_CAUSE, by="bob")
+    assert feedback(state) == [(GPU, BEGAN, ENDED, True)]
 
 
-def test_a_verdict_that_is_a_month_old_is_none(state):
-    say(state, "anomaly", Usefulness.NOT_USEFUL, at=NOW - timedelta(days=31))
-    assert heard(state) == []
+def test_a_verdict_older_than_a_month_is_ignored(state):
+    judge(state, "anomaly", Usefulness.NOT_USEFUL, at=NOW - timedelta(days=31))
+    assert feedback(state) == []
 
 
-def test_a_rule_that_names_one_class_is_heard_too(state):
-    say(state, "anomaly", Usefulness.NOT_USEFUL)
+def test_a_rule_for_one_entity_kind_is_included(state):
+    judge(state, "anomaly", Usefulness.NOT_USEFUL)
     mine = [replace(rule, detectors=("isolation-gpu",)) for rule in load_rules() if rule.name == "anomaly"]
     assert len(recent_feedback.of(state, mine, NOW)) == 1
     other = [replace(rule, detectors=("seasonal",)) for rule in mine]

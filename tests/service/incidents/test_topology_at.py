@@ -40,7 +40,7 @@ def incident(cause=LOST_GPU, fault="gpu-lost"):
 
 
 def moved(at):
-    """The pod stands on another node, on none of its cards."""
+    """The pod runs on another node, on none of its GPUs."""
     whole = topology(at)
     stays = [edge for edge in whole.edges if edge[1] != MOVED]
     return Topology.build([*stays, (NEW_HOME, MOVED)], whole.entities, whole.labels, at)
@@ -53,7 +53,7 @@ def grown(at):
 
 
 def committed(state, **graphs):
-    """One cycle a graph, so many minutes after the incident opened."""
+    """Commits one cycle per graph, at minutes after the incident opened."""
     for name, (minutes, graph) in graphs.items():
         at = NOW + timedelta(minutes=minutes)
         record = CycleRecord(name, at, 1.0, 1, 1, 1, 0, 0, 0)
@@ -61,29 +61,29 @@ def committed(state, **graphs):
 
 
 def joined(state):
-    """The components on the way from the card to its dead replica, as the incident is drawn."""
+    """The edges between the GPU and its dead replica in the dependency graph."""
     graph = KnowledgeGraph(topology_at.of_incident(state, incident()), fault_catalogue.load())
     part = incident_graph.of_incident(graph, incident(), [(LOST_GPU, "gpu-lost"), (DEAD, "engine-dead")])
     return {(edge.source.entity, edge.target.entity) for edge in part.edges if edge.source.entity}
 
 
-def test_a_pod_that_moved_after_the_incident_opened_is_drawn_on_the_card_it_lost(state):
+def test_a_pod_that_moved_after_the_opening_is_related_to_its_lost_gpu(state):
     committed(state, before=(-1, topology), later=(3, moved))
     assert {(DEAD, MOVED), (MOVED, LOST_GPU)} <= joined(state)
     assert (MOVED, NEW_HOME) not in joined(state)
 
 
-def test_a_pod_that_moved_just_before_the_incident_opened_still_is(state):
+def test_a_pod_that_moved_just_before_the_opening_is_related_to_its_lost_gpu(state):
     committed(state, before=(-20, topology), moved=(-2, moved))
     assert (MOVED, LOST_GPU) in joined(state)
 
 
-def test_a_pod_that_moved_long_before_is_drawn_where_it_was_by_then(state):
+def test_a_pod_that_moved_long_before_is_related_to_its_new_node(state):
     committed(state, before=(-90, topology), moved=(-60, moved))
     assert (MOVED, LOST_GPU) not in joined(state)
 
 
-def test_what_came_into_being_since_has_the_edges_of_the_newest_graph(state):
+def test_entities_added_since_have_the_edges_of_the_newest_topology(state):
     committed(state, before=(-1, topology), later=(3, grown))
     found = topology_at.of_incident(state, incident())
     late = ref(EntityKind.REPLICA, "late", "llm")
@@ -94,7 +94,7 @@ def test_what_came_into_being_since_has_the_edges_of_the_newest_graph(state):
     assert found.labels == topology(NOW).labels
 
 
-def test_without_a_record_of_that_time_it_is_the_newest_graph(state):
+def test_without_a_topology_of_the_opening_the_newest_is_used(state):
     committed(state, later=(3, moved))
     assert topology_at.of_incident(state, incident()) is state.topology()
     assert entity_node(LOST_GPU).entity in state.topology().entities

@@ -1,4 +1,4 @@
-"""The engine's schedule: what runs by the clock, and the upkeep of the metric store."""
+"""The schedule of the engine, and the maintenance of the metric store."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -85,14 +85,14 @@ def test_stopping_waits_for_the_cycle_in_flight():
     assert count == len(done) >= 1, "nothing begins after the stop, and what had begun is done"
 
 
-def test_a_failed_upkeep_is_told_and_ends_nothing(platform, capsys):
+def test_a_failed_maintenance_is_logged_and_stops_nothing(platform, capsys):
     schedule = process.periodic_tasks_of(platform, platform.cycle.parts.clock)
     with mock.patch.object(platform.metrics, "maintain", side_effect=StoreError("disk full")):
         asyncio.run(schedule.run("upkeep"))
     assert "disk full" in "".join(capsys.readouterr())
 
 
-def test_a_stop_asks_upkeep_to_end_after_its_step(platform):
+def test_a_stop_ends_maintenance_after_its_step(platform):
     schedule = process.periodic_tasks_of(platform, platform.cycle.parts.clock)
 
     async def stopped_first():
@@ -103,31 +103,31 @@ def test_a_stop_asks_upkeep_to_end_after_its_step(platform):
     assert asyncio.run(stopped_first())
 
 
-def test_what_upkeep_did_is_said_with_its_reasons(platform, capsys):
+def test_maintenance_logs_its_results_with_reasons(platform, capsys):
     maintenance = StoreMaintenance(platform.metrics, Retention(raw=timedelta(hours=1)), lambda: False)
     maintenance.run_due(HOUR + timedelta(minutes=62))
-    said = "".join(capsys.readouterr())
-    assert "compact_spans=1" in said.replace(" ", "")
-    assert "10m_spans=1" in said.replace(" ", "")
+    output = "".join(capsys.readouterr())
+    assert "compact_spans=1" in output.replace(" ", "")
+    assert "10m_spans=1" in output.replace(" ", "")
     maintenance.run_due(HOUR + timedelta(hours=3))
     assert "raw_age=2" in "".join(capsys.readouterr()).replace(" ", "")
     platform.metrics.write(HOUR, [sample(HOUR, 1.0)])
-    for _ in range(2):  # the first run lets what came late settle
+    for _ in range(2):  # the first run lets late values settle
         maintenance.run_due(HOUR + timedelta(hours=3))
     assert "rolled_up_already=1" in "".join(capsys.readouterr()).replace(" ", "")
     maintenance.run_due(HOUR + timedelta(hours=3))
-    assert "rolled_up_already" not in "".join(capsys.readouterr()), "said once"
+    assert "rolled_up_already" not in "".join(capsys.readouterr()), "logged once"
 
 
-def test_what_has_to_go_for_want_of_room_is_a_warning(platform, capsys):
+def test_values_deleted_by_the_size_limit_are_a_warning(platform, capsys):
     maintenance = StoreMaintenance(platform.metrics, Retention(size_bytes=1), lambda: False)
     platform.metrics.write(HOUR + timedelta(hours=1), [sample(HOUR + timedelta(hours=1), 1.0)])
     maintenance.run_due(HOUR + timedelta(hours=2, minutes=1))
-    said = "".join(capsys.readouterr())
-    assert "values_lost_for_room" in said
-    assert "size_limit_bytes" in said
+    output = "".join(capsys.readouterr())
+    assert "values_lost_for_room" in output
+    assert "size_limit_bytes" in output
 
 
-def test_what_is_kept_beyond_its_age_is_a_warning(platform, capsys):
+def test_values_kept_beyond_their_retention_are_a_warning(platform, capsys):
     StoreMaintenance(platform.metrics, Retention(raw=timedelta(0)), lambda: False).run_due(HOUR + timedelta(minutes=61))
     assert "kept_beyond_its_age" in "".join(capsys.readouterr())

@@ -1,4 +1,4 @@
-"""One engine per store; children that are started again; a token only its owner can read."""
+"""One engine per store; children that are restarted; a token readable by its owner only."""
 
 import asyncio
 import os
@@ -34,7 +34,7 @@ def test_a_second_engine_on_a_store_is_refused_and_named(tmp_path):
     second.release()
 
 
-def test_the_lock_goes_with_its_process(tmp_path):
+def test_the_lock_is_released_with_its_process(tmp_path):
     script = (
         "import sys, time; from pathlib import Path; from service.runtime.leader import FileLeader\n"
         "leader = FileLeader(Path(sys.argv[1])); leader.acquire(); print('held', flush=True); time.sleep(600)"
@@ -53,7 +53,7 @@ def test_the_lock_goes_with_its_process(tmp_path):
     leader.release()
 
 
-def test_a_child_that_dies_is_started_again_after_a_wait_that_grows():
+def test_a_child_that_dies_is_restarted_with_backoff():
     child = Child("api", FOREVER)
     child.start(0.0)
     first = child.running.pid
@@ -72,7 +72,7 @@ def test_a_child_that_dies_is_started_again_after_a_wait_that_grows():
     assert child.running.returncode is not None
 
 
-def test_wrong_usage_is_not_tried_again():
+def test_wrong_usage_is_not_retried():
     child = Child("api", [sys.executable, "-c", "raise SystemExit(2)"])
     child.start(0.0)
     child.running.wait()
@@ -99,7 +99,7 @@ def test_a_supervisor_ends_its_children_on_sigterm():
         os.kill(grandchild, 0)
 
 
-def test_the_token_is_made_once_for_its_owner_alone(tmp_path):
+def test_the_token_is_generated_once_and_readable_by_its_owner_only(tmp_path):
     settings = Settings(store=StoreSettings(url=f"sqlite:///{tmp_path}/o.db"))
     token = tokens.admin_token(settings)
     assert len(token) >= 32
@@ -107,7 +107,7 @@ def test_the_token_is_made_once_for_its_owner_alone(tmp_path):
     assert stat.S_IMODE((tmp_path / "admin.token").stat().st_mode) == 0o600
 
 
-def test_a_configured_token_file_must_be_there_and_hold_something(tmp_path):
+def test_a_configured_token_file_must_exist_and_not_be_empty(tmp_path):
     settings = Settings(api=ApiSettings(token_file=tmp_path / "token"))
     with pytest.raises(ConfigError, match="cannot be read"):
         tokens.admin_token(settings)
@@ -116,7 +116,7 @@ def test_a_configured_token_file_must_be_there_and_hold_something(tmp_path):
         tokens.admin_token(settings)
 
 
-def test_a_taken_port_is_named_before_anything_is_prepared():
+def test_a_port_in_use_is_reported_first():
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
@@ -127,7 +127,7 @@ def test_a_taken_port_is_named_before_anything_is_prepared():
     port_check.require_free({"--port": ("127.0.0.1", port), "any": ("127.0.0.1", 0)})
 
 
-def test_a_demo_beside_a_running_one_keeps_its_hands_off_the_store(tmp_path, monkeypatch):
+def test_a_second_demo_does_not_touch_the_store(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     leader = FileLeader(demo.LOCK)
     leader.acquire()

@@ -1,4 +1,4 @@
-"""Targets that are found, from the configuration into the cycle and onto the command line."""
+"""Discovered targets, from the configuration to the cycle and the command line."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def write(path: Path, groups: list[dict], at: int = 1) -> None:
     os.utime(path, ns=(at * 10**9, at * 10**9))
 
 
-def test_targets_are_found_scraped_and_forgotten(tmp_path: Path, pages: Pages) -> None:
+def test_targets_are_discovered_scraped_and_removed(tmp_path: Path, pages: Pages) -> None:
     listed = tmp_path / "list.json"
     write(listed, group(pages, "/one/metrics", pod="a", service="chat"))
     file = written(tmp_path, f"    - {{type: file, files: ['{listed}'], adapter: vllm}}\n")
@@ -108,13 +108,13 @@ def test_targets_are_found_scraped_and_forgotten(tmp_path: Path, pages: Pages) -
         assert isinstance(source.pages, ScrapeManager)
         try:
             collected = await source.collect(START)
-            told = {
+            samples = {
                 entity.name: float(batch.values[row, batch.keys.index(up)])
                 for batch in collected.batches
                 if batch.kind is EntityKind.WORKLOAD
                 for row, entity in enumerate(batch.entities)
             }
-            assert told == {f"file-{pages.address}_one_metrics": 1, "discover/file": 1}
+            assert samples == {f"file-{pages.address}_one_metrics": 1, "discover/file": 1}
             service = EntityRef("default", EntityKind.SERVICE, "default", "chat")
             assert collected.topology.rests_on(service)
             assert (await source.collect(START)).topology.shares_graph(collected.topology)
@@ -145,7 +145,7 @@ def run(*arguments: str) -> dict:
     return found
 
 
-def test_found_targets_are_listed_like_configured_ones(tmp_path: Path, pages: Pages) -> None:
+def test_discovered_targets_are_listed_like_configured_ones(tmp_path: Path, pages: Pages) -> None:
     pages.listed = [*group(pages, "/one/metrics", pod="a"), *group(pages, "/odd")]
     own = f"    - {{name: mine, adapter: vllm, url: '{pages.base}/two/metrics', entity: {{kind: replica, name: x}}}}\n"
     more = f"  targets:\n{own}"
@@ -167,7 +167,7 @@ def test_found_targets_are_listed_like_configured_ones(tmp_path: Path, pages: Pa
     assert "http (discovery): no adapter detected for" in table
 
 
-def test_a_source_that_is_away_is_listed_with_its_fault(tmp_path: Path, pages: Pages) -> None:
+def test_an_unavailable_source_is_listed_with_its_error(tmp_path: Path, pages: Pages) -> None:
     pages.status = 503
     file = written(tmp_path, f"    - {{type: http, name: cmdb, url: '{pages.base}/sd', adapter: vllm}}\n")
     with structlog.testing.capture_logs(), pytest.raises(UnavailableError, match=r"cmdb: .*/sd returned 503"):
@@ -182,7 +182,7 @@ def test_a_source_that_is_away_is_listed_with_its_fault(tmp_path: Path, pages: P
 
 
 @pytest.mark.parametrize(
-    ("line", "key", "said"),
+    ("line", "key", "message"),
     [
         ("{type: file}", "files", "is required by a source of type file"),
         ("{type: file, files: [x], url: 'http://x'}", "url", "is for sources of type http, kubernetes, not file"),
@@ -191,22 +191,22 @@ def test_a_source_that_is_away_is_listed_with_its_fault(tmp_path: Path, pages: P
         ("{type: static, targets: [a], adapters: {j: vlm}}", "adapters", 'did you mean "vllm"?'),
         ("{type: static, targets: [a], keep: {job: '('}}", "keep", "is not a regular expression"),
         ("{type: static, targets: [a], labels: {nod: host}}", "labels", 'did you mean "node"?'),
-        ("{type: dns, names: [a], record: A}", "scrape", "name one under scrape.port"),
+        ("{type: dns, names: [a], record: A}", "scrape", "set scrape.port"),
         ("{type: dns, names: [a], name_servers: [b]}", "name_servers", "expected an IP address"),
         ("{type: kubernetes}", "url", "is required by a source of type kubernetes"),
         ("{type: consul}", "type", "expected "),
     ],
 )
-def test_a_source_that_cannot_be_used_is_named(tmp_path: Path, line: str, key: str, said: str) -> None:
+def test_an_unusable_source_is_reported(tmp_path: Path, line: str, key: str, message: str) -> None:
     with pytest.raises(ConfigError) as fault:
         settings.load(written(tmp_path, f"    - {line}\n"))
     (problem,) = fault.value.problems
     assert problem.line == 4
     assert problem.key == f"collect.discover[0].{key}"
-    assert said in problem.message
+    assert message in problem.message
 
 
-def test_two_sources_of_one_name_and_a_prometheus_beside_them_are_told(tmp_path: Path) -> None:
+def test_duplicate_sources_and_discovery_with_a_prometheus_are_refused(tmp_path: Path) -> None:
     twice = "    - {type: static, targets: [a]}\n    - {type: static, targets: [b]}\n"
     with pytest.raises(ConfigError, match="duplicate source name 'static'"):
         settings.load(written(tmp_path, twice))
@@ -215,7 +215,7 @@ def test_two_sources_of_one_name_and_a_prometheus_beside_them_are_told(tmp_path:
         settings.load(written(tmp_path, one, "  prometheus: {url: 'http://x'}\n"))
 
 
-def test_every_type_is_made_from_its_settings(tmp_path: Path) -> None:
+def test_every_source_type_is_built_from_its_settings(tmp_path: Path) -> None:
     lines = (
         "    - {type: static, targets: ['127.0.0.1:1'], adapter: vllm, add_labels: {service: chat}}\n"
         "    - {type: dns, names: [localhost], record: A, scrape: {port: 1}, adapter: vllm, every: 5m}\n"
@@ -248,8 +248,8 @@ def test_sources_that_read_one_api_server_with_one_account_share_its_lists() -> 
             ],
         }
     )
-    doors = KubeClientPool((*given.collect.discover, *given.events))
-    targets_of, events, logs = (doors.of(one, "k") for one in (*given.collect.discover, *given.events))
+    clients = KubeClientPool((*given.collect.discover, *given.events))
+    targets_of, events, logs = (clients.of(one, "k") for one in (*given.collect.discover, *given.events))
     assert isinstance(events, SharedWatches)
     assert targets_of is events
     assert events.api.client.timeout == timedelta(seconds=20)

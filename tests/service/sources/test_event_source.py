@@ -1,4 +1,4 @@
-"""Events through real doors: what a fleet's journal says arrives as its happenings say it."""
+"""Events through real sources: entries of the fleet's journal arrive as recorded."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ def play(scene: Callable[[Watch], Awaitable[None]], *, adapters: tuple[str, ...]
     asyncio.run(whole())
 
 
-def told(event: Event) -> tuple[EventKind, EntityRef, str]:
+def identity(event: Event) -> tuple[EventKind, EntityRef, str]:
     return event.kind, event.entity, event.code
 
 
-def speeches(fleet: Fleet) -> list[JournalEntry]:
-    """One of everything that every voice says."""
+def write_all_events(fleet: Fleet) -> list[JournalEntry]:
+    """Writes one of every kind of journal entry."""
     write, at = fleet.journal.write, fleet.at
     pod = fleet.entity(EntityKind.POD, "chat-70b-2", "serving")
     node = fleet.entity(EntityKind.NODE, "node-1")
@@ -125,23 +125,23 @@ def speeches(fleet: Fleet) -> list[JournalEntry]:
     return [*kernel, *engine, *kubernetes, *change]
 
 
-def test_every_voice_arrives_as_its_happening_says() -> None:
+def test_every_event_of_the_fleet_arrives_as_recorded() -> None:
     async def scene(watch: Watch) -> None:
         assert await watch.round() == ()
-        said = speeches(watch.fleet)
+        written = write_all_events(watch.fleet)
         found = await watch.round()
-        assert sorted(map(told, found), key=str) == sorted((told(line.event) for line in said), key=str)
+        assert sorted(map(identity, found), key=str) == sorted((identity(line.event) for line in written), key=str)
         assert await watch.round() == ()
 
     play(scene)
 
 
-def test_the_doors_alone_tell_devices_pods_replicas_and_services() -> None:
+def test_event_sources_alone_identify_devices_pods_replicas_and_services() -> None:
     async def scene(watch: Watch) -> None:
         found = {event.code: event for event in watch.source.health and await watch.round()}
         assert found == {}
-        speeches(watch.fleet)
-        # No page is read: nodes to ask, pods, replicas and services are known by the Kubernetes API alone.
+        write_all_events(watch.fleet)
+        # No metrics page is read: nodes, pods, replicas and services are known by the Kubernetes API alone.
         watch.fleet.step(STEP)
         collected = await watch.source.collect(watch.fleet.now)
         codes = {event.code for event in collected.events}
@@ -156,31 +156,31 @@ def test_the_doors_alone_tell_devices_pods_replicas_and_services() -> None:
 
 
 @pytest.mark.parametrize("fault", ["gpu-lost", "bad-rollout", "engine-dead"])
-def test_what_a_fault_lets_be_said_is_heard(fault: str) -> None:
+def test_the_events_of_a_fault_are_received(fault: str) -> None:
     async def scene(watch: Watch) -> None:
         await watch.round()
         truth = inject(watch.fleet, fault, seed=3, duration=timedelta(minutes=1))
-        first, heard = watch.fleet.journal.newest, []
+        first, received = watch.fleet.journal.newest, []
         for _ in range(8):
-            heard += await watch.round()
-        said = [line.event for line in watch.fleet.journal.after(first)]
-        assert said
-        unheard = {told(event) for event in said} - {told(event) for event in heard}
-        beyond = {told(event) for event in heard} - {told(event) for event in said}
+            received += await watch.round()
+        written = [line.event for line in watch.fleet.journal.after(first)]
+        assert written
+        missing = {identity(event) for event in written} - {identity(event) for event in received}
+        additional = {identity(event) for event in received} - {identity(event) for event in written}
         # A process that is gone takes its log along; what is put back without a word is seen all the same.
-        assert {one for one in unheard if one[0] is not EventKind.LOG} == set(), truth
-        assert {code for _, _, code in beyond} <= {"rollback", "flags"}, truth
+        assert {one for one in missing if one[0] is not EventKind.LOG} == set(), truth
+        assert {code for _, _, code in additional} <= {"rollback", "flags"}, truth
 
     play(scene, adapters=DEVICES)
 
 
-def test_every_line_that_a_fault_lets_be_said_has_its_code_again() -> None:
-    doors = {"kernel_line": ("kernel_log", kernel_log.LINES), "engine_line": ("engine_log", engine_log.LINES)}
+def test_every_log_line_of_a_fault_maps_to_its_code() -> None:
+    tables = {"kernel_line": ("kernel_log", kernel_log.LINES), "engine_line": ("engine_log", engine_log.LINES)}
     seen = 0
     for fault in FAULTS.values():
         for action in fault.actions:
-            if action.do in doors:
-                table, usual = doors[action.do]
+            if action.do in tables:
+                table, usual = tables[action.do]
                 code = action.arguments["code"]
                 line = action.arguments.get("text") or usual[code]
                 found = packaged(table).find(line)
@@ -190,13 +190,13 @@ def test_every_line_that_a_fault_lets_be_said_has_its_code_again() -> None:
     assert seen >= 15
 
 
-def test_an_xid_on_a_page_and_in_the_kernel_log_is_one_event() -> None:
+def test_an_xid_on_a_metrics_page_and_in_the_kernel_log_is_one_event() -> None:
     async def scene(watch: Watch) -> None:
         await watch.round()
         inject(watch.fleet, "gpu-xid-hardware", seed=3, duration=timedelta(minutes=5))
-        heard = [event for _ in range(3) for event in await watch.round() if event.kind is EventKind.XID]
-        assert len(heard) == 1
-        assert heard[0].source == "kernel_log"
+        received = [event for _ in range(3) for event in await watch.round() if event.kind is EventKind.XID]
+        assert len(received) == 1
+        assert received[0].source == "kernel_log"
 
     play(scene, adapters=DEVICES)
 
@@ -205,7 +205,7 @@ def test_events_reach_the_cycle_and_the_store(tmp_path) -> None:
     async def scene(watch: Watch) -> None:
         cycle = platform.cycle_in_memory(Settings(), watch.source, ManualClock(watch.fleet.now), interval=STEP)
         await watch.round()
-        speeches(watch.fleet)
+        write_all_events(watch.fleet)
         watch.fleet.step(STEP)
         now = watch.fleet.now
         record = cycle.run_stages(now, await watch.source.collect(now))
@@ -216,7 +216,7 @@ def test_events_reach_the_cycle_and_the_store(tmp_path) -> None:
     play(scene)
 
 
-def test_a_door_that_is_shut_is_named_and_the_pages_go_on() -> None:
+def test_an_unavailable_event_source_is_reported_and_scraping_continues() -> None:
     async def scene(watch: Watch) -> None:
         watch.fleet.effects.adjust("cluster", "seen")[0] = 0.0
         health = {one.target: one for one in watch.source.health}
@@ -231,7 +231,7 @@ def test_a_door_that_is_shut_is_named_and_the_pages_go_on() -> None:
     play(scene, adapters=("node_exporter",))
 
 
-def test_without_event_sources_the_pages_have_no_contributors() -> None:
+def test_without_event_sources_there_are_no_contributors() -> None:
     plain = factory.source(Settings(), ManualClock(START))
     assert isinstance(plain.pages, ScrapeManager)
     assert plain.contributors == ()
@@ -258,7 +258,7 @@ NO_NODE = "expected node: the name of the node that writes the log"
         ("{type: kernel_log, url: 'http://x/{node}', kind: a}", (2, "events[0].kind", "unknown key")),
     ],
 )  # fmt: skip
-def test_a_source_that_cannot_work_is_refused_with_its_line(tmp_path, entry: str, fault: tuple[int, str, str]) -> None:
+def test_an_invalid_source_is_refused_with_its_line(tmp_path, entry: str, fault: tuple[int, str, str]) -> None:
     path = tmp_path / "outrider.yaml"
     path.write_text(f"events:\n  - {entry}\n", encoding="utf-8")
     with pytest.raises(ConfigError) as caught:
@@ -288,4 +288,4 @@ def test_this_machines_kernel_log_needs_a_path_and_a_node(tmp_path) -> None:
             await source.close()
 
     (event,) = asyncio.run(scene())
-    assert told(event) == (EventKind.XID, EntityRef("default", EntityKind.NODE, None, "gpu-1"), "79")
+    assert identity(event) == (EventKind.XID, EntityRef("default", EntityKind.NODE, None, "gpu-1"), "79")

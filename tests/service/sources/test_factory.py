@@ -1,4 +1,4 @@
-"""What the configuration makes of targets: a door that hangs never brings a page into the next round."""
+"""Targets from a configuration: an endpoint that hangs never delays a scrape into the next cycle."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def _page(_: web.Request) -> web.Response:
     return web.Response(text=PAGE)
 
 
-def test_a_hanging_load_leaves_page_and_health_in_their_round() -> None:
+def test_a_hanging_load_endpoint_does_not_delay_scrape_and_health() -> None:
     async def one_round() -> tuple[ScrapeManager, float]:
         app = web.Application()
         app.add_routes([web.get("/metrics", _page), web.get("/health", _page), web.get("/load", _hang)])
@@ -54,8 +54,8 @@ def test_a_hanging_load_leaves_page_and_health_in_their_round() -> None:
 
 
 @pytest.mark.parametrize(("interval", "spread"), [(15, 1), (15, 0), (4, 1), (1, 1), (1, 30)])
-def test_doors_are_waited_for_as_long_as_the_last_page_of_a_round_can_wait(interval: int, spread: int) -> None:
+def test_the_endpoint_timeout_leaves_time_for_the_last_scrape_of_a_cycle(interval: int, spread: int) -> None:
     deadline, later = timedelta(seconds=interval) / 4, timedelta(seconds=spread)
-    doors = factory.endpoint_timeout(deadline, later)
-    assert timedelta(0) < doors < deadline
-    assert later >= deadline / 2 or later + doors < deadline
+    timeout_ = factory.endpoint_timeout(deadline, later)
+    assert timedelta(0) < timeout_ < deadline
+    assert later >= deadline / 2 or later + timeout_ < deadline

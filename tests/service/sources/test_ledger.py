@@ -1,4 +1,4 @@
-"""Changes, start-ups and audits from the cluster through the ledger to the API, and what is announced by others."""
+"""Changes, start-ups and audits from the cluster through the change log to the API, and announced changes."""
 
 from __future__ import annotations
 
@@ -78,10 +78,15 @@ def api() -> Api:
 # --- announcements --------------------------------------------------------------------------------
 
 
-def test_an_announced_change_is_in_the_ledger_and_waits_for_the_engine(api: Api) -> None:
+def test_an_announced_change_is_stored_until_the_engine_reads_it(api: Api) -> None:
     body = {"code": "deploy", "service": "chat", "actor": "grace", "before": "v1", "after": "v2", "id": "build-7"}
-    told = api.announce(body).json()
-    assert told == {"taken": 1, "known": 0, "ended": 0, "unknown": ["service chat"]}  # no engine has spoken of it yet
+    response = api.announce(body).json()
+    assert response == {
+        "taken": 1,
+        "known": 0,
+        "ended": 0,
+        "unknown": ["service chat"],
+    }  # no engine has spoken of it yet
     assert api.announce({**body, "outcome": "succeeded"}).json().items() >= {"taken": 0, "known": 1, "ended": 1}.items()
     (row,) = api.changes()
     assert (row["id"], row["code"], row["service"], row["source"]) == ("api/build-7", "deploy", "chat", "api")
@@ -94,7 +99,7 @@ def test_an_announced_change_is_in_the_ledger_and_waits_for_the_engine(api: Api)
     assert api.changes(service="code") == []
 
 
-def test_secrets_in_what_is_announced_go(api: Api) -> None:
+def test_secrets_in_announcements_are_redacted(api: Api) -> None:
     api.announce(
         {"code": "flags", "node": "n1", "after": "--api-key=sk-abcdefghijklmnopqrst", "text": "for bob@mail.x.org"}
     )
@@ -118,7 +123,7 @@ def test_secrets_in_what_is_announced_go(api: Api) -> None:
         (b'{"code": "deploy", "service": "a", "namespace": "x/y"}', "0.namespace"),
     ],
 )
-def test_a_malformed_body_gets_one_sentence_and_takes_nothing(api: Api, body: bytes, says: str) -> None:
+def test_a_malformed_body_is_rejected_with_one_sentence(api: Api, body: bytes, says: str) -> None:
     answer = api.ask("POST", "/changes", content=body, headers=ADMIN)
     assert answer.status_code == 400
     assert says in answer.json()["error"]["message"]
@@ -126,7 +131,7 @@ def test_a_malformed_body_gets_one_sentence_and_takes_nothing(api: Api, body: by
     assert api.changes() == []
 
 
-def test_who_may_announce(api: Api) -> None:
+def test_announcements_require_a_token_or_a_signature(api: Api) -> None:
     body = {"code": "deploy", "service": "chat"}
     assert api.ask("POST", "/changes", json=body).status_code == 401
     assert api.ask("POST", "/changes", json=body, headers={"Authorization": "Bearer wrong"}).status_code == 401
@@ -154,7 +159,7 @@ def test_who_may_announce(api: Api) -> None:
     assert api.ask("POST", "/changes", content=raw, headers={"X-Hub-Signature-256": right}).status_code == 401
 
 
-def test_a_repository_that_is_no_service_is_a_change_of_the_cluster(api: Api) -> None:
+def test_a_repository_without_a_service_is_a_change_of_the_cluster(api: Api) -> None:
     api.announce(DEPLOYMENT, **{"X-GitHub-Event": "deployment"})
     assert api.changes()[0]["entity"]["kind"] == "cluster"
     assert api.announce({"zen": "x"}, **{"X-GitHub-Event": "ping"}).json() == {"taken": 0, "known": 0, "ended": 0}
@@ -163,17 +168,17 @@ def test_a_repository_that_is_no_service_is_a_change_of_the_cluster(api: Api) ->
 # --- pushed logs ----------------------------------------------------------------------------------
 
 
-def logs(said: str) -> bytes:
+def logs(line: str) -> bytes:
     request = ExportLogsServiceRequest()
     resource = request.resource_logs.add()
     for name, value in (("k8s.namespace.name", "serving"), ("k8s.pod.name", "chat-0")):
         resource.resource.attributes.add(key=name).value.string_value = value
     record = resource.scope_logs.add().log_records.add(time_unix_nano=int(NOW.timestamp()) * 10**9)
-    record.body.string_value = said
+    record.body.string_value = line
     return request.SerializeToString()
 
 
-def test_pushed_logs_are_matched_redacted_and_left_for_the_engine(api: Api) -> None:
+def test_pushed_logs_are_matched_redacted_and_stored_for_the_engine(api: Api) -> None:
     kind = {"Content-Type": "application/x-protobuf", "Content-Encoding": "gzip"}
     body = gzip.compress(logs("CUDA out of memory for bob@mail.example.org\nINFO prompt: 'my salary'"))
     answer = api.ask("POST", "/otlp/v1/logs", content=body, headers={**ADMIN, **kind})
@@ -186,7 +191,7 @@ def test_pushed_logs_are_matched_redacted_and_left_for_the_engine(api: Api) -> N
     assert len(api.ledger.posted(0, NOW - timedelta(days=1))) == 1
 
 
-def test_what_is_no_export_of_logs_is_refused(api: Api) -> None:
+def test_a_body_that_is_not_a_log_export_is_refused(api: Api) -> None:
     kind = {"Content-Type": "application/x-protobuf"}
     for content, headers, says in (
         (b"\xff\xff", kind, "not an OTLP logs export"),
@@ -208,9 +213,9 @@ def test_startups_placements_and_audits_are_read(api: Api) -> None:
     began = NOW - timedelta(minutes=10)
     started = Startup("s", pod, began, service="chat", node="n1", ready_at=began + timedelta(minutes=4))
     api.ledger.save_startups([started])
-    told = api.ask("GET", "/startups", params={"service": "chat"}).json()
-    assert told["lead_time_seconds"] == {"p50": 240.0, "p95": 240.0}
-    assert (told["startups"][0]["node"], told["startups"][0]["ready_at"]) == (
+    response = api.ask("GET", "/startups", params={"service": "chat"}).json()
+    assert response["lead_time_seconds"] == {"p50": 240.0, "p95": 240.0}
+    assert (response["startups"][0]["node"], response["startups"][0]["ready_at"]) == (
         "n1",
         rfc3339(began + timedelta(minutes=4)),
     )
@@ -224,7 +229,7 @@ def test_startups_placements_and_audits_are_read(api: Api) -> None:
     assert api.ask("GET", "/audit/workloads", params={"lang": "zh"}).json()["findings"][0]["found"] == "坏"
 
 
-def test_deploy_markers_stand_beside_the_evidence_of_an_incident(api: Api) -> None:
+def test_evidence_of_an_incident_includes_deploy_markers(api: Api) -> None:
     opened = api.state.incident(INCIDENT)
     assert opened is not None
     cause = opened.suspected_cause
@@ -233,11 +238,11 @@ def test_deploy_markers_stand_beside_the_evidence_of_an_incident(api: Api) -> No
     near = next(one for one in api.state.topology().causes_of(cause.entity) if one.kind is EntityKind.NODE)
     api.announce({"code": "driver", "node": near.name, "cluster": near.cluster, "at": at, "actor": "grace"})
     api.announce({"code": "flags", "node": "another-node", "at": at})
-    told = api.ask("GET", f"/incidents/{INCIDENT}/evidence").json()
-    assert [(one["code"], one["actor"]) for one in told["changes"]] == [("driver", "grace")]
+    response = api.ask("GET", f"/incidents/{INCIDENT}/evidence").json()
+    assert [(one["code"], one["actor"]) for one in response["changes"]] == [("driver", "grace")]
 
 
-def test_an_api_without_a_ledger_says_so() -> None:
+def test_an_api_without_a_change_log_reports_it() -> None:
     app = create_app(MemoryStateStore(), MemoryMetricStore(), ApiSettings(token=TOKEN))
     transport = httpx.ASGITransport(app, raise_app_exceptions=False, client=("testclient", 1))
 
@@ -275,7 +280,7 @@ class Pages:
         """Nothing to release."""
 
 
-def test_what_was_left_reaches_the_cycle_once_about_the_component_it_names() -> None:
+def test_a_posted_event_reaches_the_cycle_once_for_its_component() -> None:
     pages, ledger = Pages(), MemoryChangeLog()
     source = CompositeSource(pages, (ChangeLogContributor(ledger),))
     pod = EntityRef("prod", EntityKind.POD, "serving", "chat-0")
@@ -296,10 +301,10 @@ def test_what_was_left_reaches_the_cycle_once_about_the_component_it_names() -> 
     assert [one.actor for one in ledger.changes()] == ["ada"]
 
 
-def test_changes_of_the_cluster_are_kept_once() -> None:
+def test_changes_of_the_cluster_are_stored_once() -> None:
     pages, ledger = Pages(), MemoryChangeLog()
-    told = {"actor": "kubectl-edit", "actor_kind": "person", "from": "3", "to": "4"}
-    pages.next = Collected(events=(Event("s", EventKind.CHANGE, SERVICE, NOW, "kubernetes", "scale", told, "s"),))
+    response = {"actor": "kubectl-edit", "actor_kind": "person", "from": "3", "to": "4"}
+    pages.next = Collected(events=(Event("s", EventKind.CHANGE, SERVICE, NOW, "kubernetes", "scale", response, "s"),))
     source = CompositeSource(pages, (ChangeLogContributor(ledger),))
     for _ in range(2):
         asyncio.run(source.collect(NOW))
@@ -310,7 +315,7 @@ def test_changes_of_the_cluster_are_kept_once() -> None:
     )  # fmt: skip
 
 
-def test_the_noops_share_counts_who_made_each_change() -> None:
+def test_the_automation_share_counts_the_actor_of_each_change() -> None:
     metrics = MemoryMetricStore()
     kinds = ("person", "system", "system", "", "system")
     codes = ("flags", "scale", "sync", "image", "push")
@@ -319,11 +324,11 @@ def test_the_noops_share_counts_who_made_each_change() -> None:
         for n, (code, kind) in enumerate(zip(codes, kinds, strict=True))
     ]
     metrics.write(NOW, [], events)
-    told = read_history(MemoryStateStore(), metrics, NOW - timedelta(hours=1), NOW + timedelta(hours=1))
-    assert (told.changes, told.changes_automatic) == (4, 2)  # a push puts nothing into service
+    response = read_history(MemoryStateStore(), metrics, NOW - timedelta(hours=1), NOW + timedelta(hours=1))
+    assert (response.changes, response.changes_automatic) == (4, 2)  # a push puts nothing into service
 
 
-# --- one of two doors -----------------------------------------------------------------------------
+# --- one of two sources ---------------------------------------------------------------------------
 
 
 class FakeCluster:
@@ -345,7 +350,7 @@ def test_signals_come_from_the_api_or_from_kube_state_metrics_and_never_from_bot
         ("auto", [other], 1),
         ("auto", [other, exporter], 0),
         ("auto", [replace(exporter, up=None)], 0),
-        # values must not jump between doors while the exporter is away in passing
+        # values must not jump between sources during a short outage of the exporter
         ("auto", [replace(exporter, up=False, last_success=NOW - timedelta(minutes=1))], 0),
         ("auto", [replace(exporter, up=False, last_success=NOW - timedelta(minutes=3))], 1),
         ("auto", [replace(exporter, up=False, last_success=None)], 1),
@@ -379,7 +384,7 @@ def test_sources_of_logs_and_changes_are_configured(tmp_path: Path) -> None:
     assert Settings().changes.services == {}
 
 
-def test_an_announcement_is_dated_by_the_fleet_s_own_time_where_that_runs_ahead() -> None:
+def test_an_announcement_has_the_time_of_a_fleet_clock_that_is_ahead() -> None:
     ahead = Api()
     ahead.clock.set(NOW - timedelta(days=3))
     ahead.announce({"code": "deploy", "service": "chat"})

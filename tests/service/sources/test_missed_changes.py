@@ -1,4 +1,4 @@
-"""Changes that are seen while the ledger is away are kept once it is back, in their order."""
+"""Changes during an outage of the change log are stored in order afterwards."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Ledger(MemoryChangeLog):
         return super().append_changes(changes)
 
 
-def test_changes_of_an_outage_are_kept_afterwards() -> None:
+def test_changes_during_an_outage_are_stored_afterwards() -> None:
     ledger = Ledger()
     pages: Any = Source()
     source = CompositeSource(pages, (ChangeLogContributor(ledger),))

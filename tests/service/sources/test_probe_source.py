@@ -1,4 +1,4 @@
-"""Probes from a configuration to the store, and by hand on the command line."""
+"""Probes from a configuration to the store, and by command."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def _hello(_request: web.Request) -> web.StreamResponse:
 
 
 @pytest.fixture(scope="module")
-def door() -> Iterator[str]:
+def base_url() -> Iterator[str]:
     """A server in a thread of its own: the command line has a loop of its own, too."""
     loop, found = asyncio.new_event_loop(), []
 
@@ -83,11 +83,11 @@ def written(tmp_path: Path, probes: str) -> Path:
     return file
 
 
-def test_a_probe_of_a_configuration_reaches_the_store(tmp_path, door) -> None:
+def test_a_configured_probe_reaches_the_store(tmp_path, base_url) -> None:
     file = written(
         tmp_path,
-        f"  - {{type: generation, service: chat, namespace: serving, url: '{door}/v1', model: m}}\n"
-        f"  - {{type: http, service: chat, namespace: serving, url: '{door}/', matches: hello}}\n",
+        f"  - {{type: generation, service: chat, namespace: serving, url: '{base_url}/v1', model: m}}\n"
+        f"  - {{type: http, service: chat, namespace: serving, url: '{base_url}/', matches: hello}}\n",
     )
     clock = ManualClock(START)
 
@@ -114,8 +114,8 @@ def test_a_probe_of_a_configuration_reaches_the_store(tmp_path, door) -> None:
     asyncio.run(whole())
 
 
-def test_the_graph_is_the_same_one_as_long_as_that_of_the_pages_is(tmp_path, door) -> None:
-    given = settings.load(written(tmp_path, f"  - {{type: http, service: chat, url: '{door}/'}}\n"))
+def test_the_topology_is_reused_while_that_of_the_metrics_pages_is_unchanged(tmp_path, base_url) -> None:
+    given = settings.load(written(tmp_path, f"  - {{type: http, service: chat, url: '{base_url}/'}}\n"))
 
     async def whole() -> None:
         source = factory.source(given, ManualClock(START))
@@ -129,7 +129,7 @@ def test_the_graph_is_the_same_one_as_long_as_that_of_the_pages_is(tmp_path, doo
 
 
 @pytest.mark.parametrize(
-    ("line", "place", "said"),
+    ("line", "place", "message"),
     [
         ("{type: http, service: chat}", "probes[0].url", "is required by a probe of type http"),
         ("{type: dns, service: chat, host: a, model: x}", "probes[0].model", "is for probes of type generation"),
@@ -152,15 +152,15 @@ def test_the_graph_is_the_same_one_as_long_as_that_of_the_pages_is(tmp_path, doo
         ("{type: htp, service: chat, url: 'http://x'}", "probes[0].type", "expected "),
     ],
 )
-def test_a_probe_that_cannot_be_used_is_named(tmp_path, line, place, said) -> None:
+def test_an_unusable_probe_is_reported(tmp_path, line, place, message) -> None:
     with pytest.raises(ConfigError) as fault:
         settings.load(written(tmp_path, f"  - {line}\n"))
     (problem,) = fault.value.problems
     assert (problem.line, problem.key) == (3, place)
-    assert said in problem.message
+    assert message in problem.message
 
 
-def test_two_probes_of_one_name_are_told(tmp_path) -> None:
+def test_duplicate_probe_names_are_refused(tmp_path) -> None:
     twice = "  - {type: tls, service: a, host: x}\n  - {type: tls, service: a, host: y}\n"
     with pytest.raises(ConfigError, match="duplicate probe name 'tls-a'"):
         settings.load(written(tmp_path, twice))
@@ -175,24 +175,24 @@ def run(*arguments: str) -> tuple[int, dict]:
     return code, json.loads(result.stdout) if result.stdout.startswith("{") else {"error": result.exception}
 
 
-def test_a_door_is_asked_by_hand(door) -> None:
-    code, found = run("probe", "--url", f"{door}/v1", "--model", "m")
+def test_an_endpoint_is_probed_by_command(base_url) -> None:
+    code, found = run("probe", "--url", f"{base_url}/v1", "--model", "m")
     (row,) = found["probes"]
     assert (code, row["success"], row["outcome"], row["type"], row["tokens"]) == (0, True, "ok", "generation", 1)
-    assert row["address"] == f"{door}/v1/chat/completions"
+    assert row["address"] == f"{base_url}/v1/chat/completions"
     assert row["ttft_seconds"] > 0
-    code, found = run("probe", "--url", f"{door}/v1", "--model", "hung", "--timeout", "300ms", "--lang", "zh")
+    code, found = run("probe", "--url", f"{base_url}/v1", "--model", "hung", "--timeout", "300ms", "--lang", "zh")
     (row,) = found["probes"]
     assert (code, row["success"], row["outcome"]) == (1, False, "no_generation")
     assert (row["means"], row["status"], row["tokens"]) == ("返回 HTTP 200 但未生成 token", 200, 0)
-    code, found = run("probe", "--url", f"{door}/", "--timeout", "5s")
+    code, found = run("probe", "--url", f"{base_url}/", "--timeout", "5s")
     assert (code, found["probes"][0]["type"]) == (0, "http")
 
 
-def test_probes_of_a_configuration_are_asked_by_hand(tmp_path, door) -> None:
+def test_configured_probes_are_run_by_command(tmp_path, base_url) -> None:
     lines = (
-        f"  - {{type: http, name: page, service: chat, url: '{door}/'}}\n"
-        f"  - {{type: http, name: gone, service: chat, url: '{door}/gone'}}\n"
+        f"  - {{type: http, name: page, service: chat, url: '{base_url}/'}}\n"
+        f"  - {{type: http, name: gone, service: chat, url: '{base_url}/gone'}}\n"
     )
     config = ("--config", str(written(tmp_path, lines)))
     code, found = run("probe", *config)
@@ -204,7 +204,7 @@ def test_probes_of_a_configuration_are_asked_by_hand(tmp_path, door) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("--url", "chat.example"), "cannot be probed"),
         (("--url", "http://x", "--type", "telnet"), "--type"),
@@ -214,24 +214,24 @@ def test_probes_of_a_configuration_are_asked_by_hand(tmp_path, door) -> None:
         (("--url", "http://[x"), "is not a URL"),
     ],
 )
-def test_doors_that_cannot_be_asked_are_told(arguments, said, tmp_path, monkeypatch) -> None:
+def test_endpoints_that_cannot_be_probed_are_reported(arguments, message, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     _, found = run("probe", *arguments)
-    assert said in str(found["error"])
+    assert message in str(found["error"])
 
 
-def test_without_any_probe_the_command_says_how_to_name_one(tmp_path, monkeypatch) -> None:
+def test_without_probes_the_command_hints_at_an_endpoint(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     _, found = run("probe")
     assert "no probes are configured" in str(found["error"])
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_every_outcome_has_words(language) -> None:
+def test_every_outcome_has_a_text(language) -> None:
     assert [one for one in Outcome if f"collect.probe.{one.value}" not in i18n.texts(language)] == []
 
 
-def test_the_rules_of_the_how_to_can_be_used(tmp_path) -> None:
+def test_the_rules_of_the_how_to_are_valid(tmp_path) -> None:
     page = (Path(__file__).parents[3] / "docs/howto/probe-a-service.md").read_text(encoding="utf-8")
     (block,) = [one for one in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if one.startswith("version")]
     file = tmp_path / "rules.yaml"
