@@ -89,16 +89,16 @@ def answer(request: SizingRequest) -> Sized | NoPools:
     decode = list(_pool_options(request, request.decode_gpu, request.decode_groups, request.decode_times))
     for prefill_tp, first in _pool_options(request, request.prefill_gpu, request.prefill_groups, request.prefill_times):
         for decode_tp, second in decode:
-            found = disaggregated.size(
+            pools = disaggregated.size(
                 first, second, _link(request, prefill_tp), request.work, request.qps, request.slo, buffer=request.buffer
             )
-            if isinstance(found, NoPools):
-                nearest = min((nearest or found, found), key=lambda refusal: refusal.best)
+            if isinstance(pools, NoPools):
+                nearest = min((nearest or pools, pools), key=lambda refusal: refusal.best)
                 continue
-            cost = found.prefill.gpus * request.prefill_gpu.price + found.decode.gpus * request.decode_gpu.price
-            if best is None or (cost, found.ttft) < (best.cost_per_hour, best.pools.ttft):
-                mixed = None if found.mixed is None else found.mixed.gpus * request.decode_gpu.price
-                best = Sized(found, prefill_tp, decode_tp, cost, mixed)
+            cost = pools.prefill.gpus * request.prefill_gpu.price + pools.decode.gpus * request.decode_gpu.price
+            if best is None or (cost, pools.ttft) < (best.cost_per_hour, best.pools.ttft):
+                mixed = None if pools.mixed is None else pools.mixed.gpus * request.decode_gpu.price
+                best = Sized(pools, prefill_tp, decode_tp, cost, mixed)
     if best is not None:
         return best
     assert nearest is not None
