@@ -40,8 +40,8 @@ def refusal(policy: Policy, state: StateStore, recommendation: Recommendation, n
         paused=state.paused(),
         blind=any(fleet_state.is_blind(incident) for incident in incidents),
         untrusted=unobserved(alerts),
-        ready_replicas={found.service: len(set(members) - firing)},
-        needed_replicas=fleet_state.needed(Plan((), (found,))),
+        ready_replicas={recommendation.service: len(set(members) - firing)},
+        needed_replicas=fleet_state.needed(Plan((), (recommendation,))),
     )
     history = History(fleet_state.weighed_actions(state, (), now - _SPAN))
     proposal = Proposal(

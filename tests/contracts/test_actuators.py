@@ -183,9 +183,11 @@ def test_the_dry_run_actuator_never_acts():
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("kind", list(ActionKind))
 def test_what_would_be_done_is_a_sentence_in_both_languages(kind, language):
-    said = dry_run_text(an_action(kind, EntityRef("c", EntityKind.NODE, None, "n1"), replicas=5, current=3), language)
-    assert "n1" in said
-    assert "{" not in said
+    sentence = dry_run_text(
+        an_action(kind, EntityRef("c", EntityKind.NODE, None, "n1"), replicas=5, current=3), language
+    )
+    assert "n1" in sentence
+    assert "{" not in sentence
     if kind is ActionKind.SCALE:
         assert "5" in sentence
 
