@@ -144,4 +144,4 @@ def sentence(found: Mapping[str, Any], language: Language = "en") -> str:
     if "beyond_promise" not in found["with_plan"]:
         return said
     broken = {name: f"{found[name]['beyond_promise']:,}" for name in ("with_plan", "without_starts")}
-    return said + translate("plan.looking_back_promise", language, **broken)
+    return said + translate("plan.looking_back_slo", language, **broken)

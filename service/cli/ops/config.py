@@ -69,5 +69,5 @@ def _listed(problems: Sequence[ConfigProblem]) -> list[dict[str, Any]]:
 def _told(file: Path, problems: Sequence[ConfigProblem], doubts: Sequence[ConfigProblem], language: Language) -> str:
     key = "cli.config_invalid" if problems else "cli.config_valid"
     lines = [translate(key, language, file=file, count=len(problems)), *map(str, problems)]
-    lines += [translate("cli.config_doubt", language, said=str(one)) for one in doubts]
+    lines += [translate("cli.config_doubt", language, problem=str(doubt)) for doubt in doubts]
     return "\n".join(lines)
