@@ -90,7 +90,7 @@ def test_pages_by_key_cover_a_filtered_list_exactly(size, limit, every):
 @pytest.mark.parametrize("cursor", ["-3", "abc", "YWJj", "MjAyNi0wMS0wMSB4", "é"])  # "abc", and a day without a zone
 def test_a_cursor_that_no_page_gave_out_is_refused(cursor):
     with pytest.raises(UsageError, match="not a cursor"):
-        paging.place_in(cursor)
+        paging.position_in(cursor)
     with pytest.raises(UsageError, match="not a cursor"):
         paging.offset_of(cursor)
 

@@ -619,8 +619,8 @@ def test_a_kpi_is_a_signal_of_its_service_until_the_next_one():
     assert world.collector.topology(world.clock.now()).label(shop, "team") == "a"
     assert world.collector.topology(world.clock.now()).label(shop, "kpi_orders_unit") == "orders"
     topology, other = world.collector.topology(world.clock.now()), replace(shop, name="another")
-    assert signals.told_unit(topology, "kpi_orders", [shop]) == "orders"
-    assert signals.told_unit(topology, "kpi_orders", [shop, other]) == ""
+    assert signals.kpi_unit(topology, "kpi_orders", [shop]) == "orders"
+    assert signals.kpi_unit(topology, "kpi_orders", [shop, other]) == ""
     assert cell(world.cycle(), EntityKind.SERVICE, "kpi_orders")[0] == 12.0
     world.cycle(timedelta(minutes=1))
     assert not [one for one in world.cycle().batches if one.source == "kpi"]
