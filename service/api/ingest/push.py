@@ -57,7 +57,7 @@ async def remote_write(request: Request, endpoints: Open, sender: security.Sende
         encoding = request.headers.get("content-encoding", "snappy")
         if encoding.lower() not in {"snappy", "zstd"}:
             raise ReceiveError(
-                f"the Content-Encoding {encoding!r} is not supported by remote write", reason=RejectionReason.UNSUPPORTED,
+                f"the Content-Encoding {encoding!r} is not supported", reason=RejectionReason.UNSUPPORTED,
                 hint="remote write requires snappy compression",
             )  # fmt: skip
         decoded = receive_remote_write.decode(unpack(packed, encoding, endpoints.settings.unpacked_bytes), version)
