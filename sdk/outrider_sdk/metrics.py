@@ -25,7 +25,7 @@ REQUEST = (
 )  # fmt: skip
 STAGES = ("queue", "preprocess", "copy", "compute", "postprocess")
 OUTCOMES = ("ok", "error", "rejected", "cancelled")
-WHO = ("model", "tenant")
+LABELS = ("model", "tenant")
 
 
 class Metrics:
@@ -34,46 +34,53 @@ class Metrics:
     def __init__(self, service: str, registry: CollectorRegistry) -> None:
         """``service`` is the name in the page's info line. Raises ValueError if a family is already registered."""
         self.service = service
-        given: dict[str, Any] = {"registry": registry}
+        options: dict[str, Any] = {"registry": registry}
         self.info = Gauge(
-            "outrider_sdk_service_info", "The service of this page.", ["service"], multiprocess_mode="max", **given
+            "outrider_sdk_service_info", "The service of this page.", ["service"], multiprocess_mode="max", **options
         )
-        self.requests = Counter("outrider_sdk_requests", "Requests by how they ended.", [*WHO, "outcome"], **given)
+        self.requests = Counter("outrider_sdk_requests", "Requests by outcome.", [*LABELS, "outcome"], **options)
         self.running = Gauge(
-            "outrider_sdk_requests_in_progress", "Requests at work.", ["model"], multiprocess_mode="livesum", **given
+            "outrider_sdk_requests_in_progress",
+            "Requests in progress.",
+            ["model"],
+            multiprocess_mode="livesum",
+            **options,
         )
         self.seconds = Histogram(
-            "outrider_sdk_request_seconds", "Whole time of a request.", WHO, buckets=REQUEST, **given
+            "outrider_sdk_request_seconds", "Duration of a request.", LABELS, buckets=REQUEST, **options
         )
         self.first_token = Histogram(
             "outrider_sdk_first_token_seconds",
-            "From the request to its first token.",
-            WHO,
+            "Time from the request to its first token.",
+            LABELS,
             buckets=FIRST_TOKEN,
-            **given,
+            **options,
         )
         self.per_token = Histogram(
             "outrider_sdk_token_seconds",
             "Mean gap between the tokens of a request.",
             ["model"],
             buckets=PER_TOKEN,
-            **given,
+            **options,
         )
-        self.tokens = Counter("outrider_sdk_tokens", "Tokens by kind: input, output.", [*WHO, "kind"], **given)
+        self.tokens = Counter("outrider_sdk_tokens", "Tokens by kind: input, output.", [*LABELS, "kind"], **options)
         self.stage_seconds = Histogram(
-            "outrider_sdk_stage_seconds", "Time in a stage.", ["model", "stage"], buckets=FIRST_TOKEN, **given
+            "outrider_sdk_stage_seconds", "Time in a stage.", ["model", "stage"], buckets=FIRST_TOKEN, **options
         )
         self.stage_running = Gauge(
             "outrider_sdk_stage_in_progress", "Requests in a stage.", ["model", "stage"],
-            multiprocess_mode="livesum", **given,
+            multiprocess_mode="livesum", **options,
         )  # fmt: skip
-        self.answers = Counter("outrider_sdk_answers", "Answers that were looked at.", WHO, **given)
+        self.answers = Counter("outrider_sdk_answers", "Answers that were checked.", LABELS, **options)
         self.invalid = Counter(
-            "outrider_sdk_invalid_answers", "Answers that were empty, repeated or garbled.", [*WHO, "reason"], **given
+            "outrider_sdk_invalid_answers",
+            "Invalid answers: empty, repeated or garbled.",
+            [*LABELS, "reason"],
+            **options,
         )
-        self.feedback = Counter("outrider_sdk_feedback", "Votes of users on answers.", ["vote"], **given)
-        self.kpi = Gauge("outrider_sdk_kpi", "A business KPI.", ["kpi"], multiprocess_mode="mostrecent", **given)
-        self.faults = Counter("outrider_sdk_faults", "Faults of the counting itself, which nobody saw.", **given)
+        self.feedback = Counter("outrider_sdk_feedback", "Votes of users on answers.", ["vote"], **options)
+        self.kpi = Gauge("outrider_sdk_kpi", "A business KPI.", ["kpi"], multiprocess_mode="mostrecent", **options)
+        self.faults = Counter("outrider_sdk_faults", "Errors of the SDK itself, hidden from the service.", **options)
         self.info.labels(service).set(1)
 
     @property
@@ -93,7 +100,7 @@ def metrics_of(service: str, registry: CollectorRegistry) -> Metrics:
         if match is None:
             match = _known[registry] = Metrics(service, registry)
         elif match.service != service:
-            message = f"this registry is the page of {match.service!r}; give {service!r} a registry of its own"
+            message = f"this registry belongs to {match.service!r}; create another registry for {service!r}"
             raise ValueError(message)
         return match
 

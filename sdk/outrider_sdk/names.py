@@ -32,7 +32,7 @@ class BusiestNames:
     def name(self, value: object) -> str:
         """The label value for one use of ``value``."""
         text = str(value)[:LONGEST] or OTHER
-        gone = None
+        replaced = None
         with self._lock:
             if text not in self._counts and len(self._counts) >= self._most * _WATCHED:
                 self._forget_rare()
@@ -41,10 +41,10 @@ class BusiestNames:
                 self._named.add(text)
             self._seen += 1
             if self._seen % _EVERY == 0 and not self._fixed:
-                gone = self._change_places()
+                replaced = self._replace_least_busy()
             result = text if text in self._named else OTHER
-        if gone is not None:
-            self._dropped(gone)
+        if replaced is not None:
+            self._dropped(replaced)
         return result
 
     def _forget_rare(self) -> None:
@@ -55,7 +55,7 @@ class BusiestNames:
         if len(self._counts) >= self._most * _WATCHED:
             self._counts = {text: count for text, count in self._counts.items() if text in self._named}
 
-    def _change_places(self) -> str | None:
+    def _replace_least_busy(self) -> str | None:
         waiting = [text for text in self._counts if text not in self._named]
         if not waiting or not self._named:
             return None

@@ -8,7 +8,7 @@ from typing import Any, Callable, TypeVar, cast
 
 _log = logging.getLogger("outrider_sdk")
 F = TypeVar("F", bound=Callable[..., Any])
-_told: set[str] = set()
+_logged: set[str] = set()
 
 
 def quiet(method: F) -> F:
@@ -29,8 +29,8 @@ def note(error: Exception, where: str, metrics: Any) -> None:
     """Logs an error once per kind and counts it; ignores errors of doing so."""
     try:
         kind = f"{where}: {type(error).__name__}"
-        if kind not in _told and len(_told) < 100:
-            _told.add(kind)
+        if kind not in _logged and len(_logged) < 100:
+            _logged.add(kind)
             _log.warning("outrider_sdk could not count (%s); logged once", kind, exc_info=error)
         if metrics is not None:
             metrics.faults.inc()

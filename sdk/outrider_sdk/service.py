@@ -13,7 +13,7 @@ from outrider_sdk.metrics import in_several_processes, metrics_of
 from outrider_sdk.names import OTHER, BusiestNames
 from outrider_sdk.quiet import quiet
 from outrider_sdk.request import Request
-from outrider_sdk.watch import Text, Told, watched
+from outrider_sdk.watch import LabelSource, Text, watched
 
 F = TypeVar("F", bound=Callable[..., Any])
 _MOST_MODELS = 50
@@ -57,7 +57,7 @@ class ModelService:
         """A request to enter: ``with service.request(model="m", tenant="t") as r``."""
         return Request(self, model, tenant)
 
-    def watch(self, *, model: Told = None, tenant: Told = None, text: Text = None) -> Callable[[F], F]:
+    def watch(self, *, model: LabelSource = None, tenant: LabelSource = None, text: Text = None) -> Callable[[F], F]:
         """A decorator for functions, coroutines, generators and asynchronous generators.
 
         ``model`` and ``tenant``: a name, or a function of the call's arguments; ``text``: a function that extracts the

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from outrider_sdk.service import ModelService
 
 F = TypeVar("F", bound=Callable[..., Any])
-Told = Union[str, Callable[..., Any], None]
+LabelSource = Union[str, Callable[..., Any], None]
 Text = Optional[Callable[[Any], Optional[str]]]
 
 
-def watched(service: ModelService, function: F, model: Told, tenant: Told, text: Text) -> F:
+def watched(service: ModelService, function: F, model: LabelSource, tenant: LabelSource, text: Text) -> F:
     """Wraps ``function`` as one request per call; each item of a generator is a token, and the items are the answer.
 
     ``model`` and ``tenant`` may be functions of the call's arguments, ``text`` a function of a returned or yielded
@@ -26,16 +26,16 @@ def watched(service: ModelService, function: F, model: Told, tenant: Told, text:
     """
 
     def request(arguments: Any, named: Any) -> Request:
-        def told(one: Told) -> Any:
+        def label(source: LabelSource) -> Any:
             try:
-                return one(*arguments, **named) if callable(one) else one
+                return source(*arguments, **named) if callable(source) else source
             except Exception as error:
                 note(error, "watch", service.metrics)
                 return None
 
-        return service.request(model=told(model), tenant=told(tenant))
+        return service.request(model=label(model), tenant=label(tenant))
 
-    def spoken(result: Any) -> Optional[str]:
+    def text_of(result: Any) -> Optional[str]:
         try:
             results = text(result) if text is not None else result
         except Exception as error:
@@ -44,41 +44,41 @@ def watched(service: ModelService, function: F, model: Told, tenant: Told, text:
         return results if isinstance(results, str) else None
 
     if inspect.isasyncgenfunction(function):
-        made: Callable[..., Any] = _of_async_generator(function, request, spoken)
+        made: Callable[..., Any] = _of_async_generator(function, request, text_of)
     elif inspect.isgeneratorfunction(function):
-        made = _of_generator(function, request, spoken)
+        made = _of_generator(function, request, text_of)
     elif inspect.iscoroutinefunction(function):
-        made = _of_coroutine(function, request, spoken)
+        made = _of_coroutine(function, request, text_of)
     else:
-        made = _of_function(function, request, spoken)
+        made = _of_function(function, request, text_of)
     return cast("F", functools.wraps(function)(made))
 
 
 _Begin = Callable[[Any, Any], Request]
-_Spoken = Callable[[Any], Optional[str]]
+_TextOf = Callable[[Any], Optional[str]]
 
 
-def _of_function(function: Callable[..., Any], begin: _Begin, spoken: _Spoken) -> Callable[..., Any]:
+def _of_function(function: Callable[..., Any], begin: _Begin, text_of: _TextOf) -> Callable[..., Any]:
     def call(*arguments: Any, **named: Any) -> Any:
         with begin(arguments, named) as request:
             result = function(*arguments, **named)
-            _answer(request, spoken(result))
+            _answer(request, text_of(result))
             return result
 
     return call
 
 
-def _of_coroutine(function: Callable[..., Any], begin: _Begin, spoken: _Spoken) -> Callable[..., Any]:
+def _of_coroutine(function: Callable[..., Any], begin: _Begin, text_of: _TextOf) -> Callable[..., Any]:
     async def call(*arguments: Any, **named: Any) -> Any:
         with begin(arguments, named) as request:
             result = await function(*arguments, **named)
-            _answer(request, spoken(result))
+            _answer(request, text_of(result))
             return result
 
     return call
 
 
-def _of_generator(function: Callable[..., Any], begin: _Begin, spoken: _Spoken) -> Callable[..., Any]:
+def _of_generator(function: Callable[..., Any], begin: _Begin, text_of: _TextOf) -> Callable[..., Any]:
     def call(*arguments: Any, **named: Any) -> Generator[Any, Any, Any]:
         request = begin(arguments, named)
         request.begin()
@@ -95,7 +95,7 @@ def _of_generator(function: Callable[..., Any], begin: _Begin, spoken: _Spoken) 
                     break
                 finally:
                     request.leave()
-                _piece(request, spoken(item))
+                _piece(request, text_of(item))
                 try:
                     step = functools.partial(inner.send, (yield item))
                 except GeneratorExit:
@@ -112,7 +112,7 @@ def _of_generator(function: Callable[..., Any], begin: _Begin, spoken: _Spoken) 
     return call
 
 
-def _of_async_generator(function: Callable[..., Any], begin: _Begin, spoken: _Spoken) -> Callable[..., Any]:
+def _of_async_generator(function: Callable[..., Any], begin: _Begin, text_of: _TextOf) -> Callable[..., Any]:
     async def call(*arguments: Any, **named: Any) -> AsyncGenerator[Any, Any]:
         request = begin(arguments, named)
         request.begin()
@@ -127,7 +127,7 @@ def _of_async_generator(function: Callable[..., Any], begin: _Begin, spoken: _Sp
                     break
                 finally:
                     request.leave()
-                _piece(request, spoken(item))
+                _piece(request, text_of(item))
                 try:
                     step = functools.partial(inner.asend, (yield item))
                 except GeneratorExit:

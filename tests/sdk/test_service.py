@@ -274,7 +274,7 @@ def test_a_stream_that_breaks_is_an_error_and_the_error_passes_on(world):
 
 
 def test_nothing_of_the_counting_reaches_the_service(world, monkeypatch, caplog):
-    monkeypatch.setattr(quiet, "_told", set())
+    monkeypatch.setattr(quiet, "_logged", set())
 
     def broken(*_):
         raise RuntimeError("no counting today")

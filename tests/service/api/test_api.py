@@ -335,8 +335,8 @@ def test_bad_questions_get_one_sentence(busy, path, status):
         ("/alerts?limit=many", "limit: expected a whole number, not 'many'"),
         ("/alerts?lang=fr", "lang"),
         ("/forecasts/-/chat/kept?hours=0", "hours: expected more than 0"),
-        ("/signals/engine_up/series?start=2026-05-04T13:00:00", "start: expected an instant with its time zone"),
-        ("/signals/engine_up/series?start=soon", "start: expected an instant"),
+        ("/signals/engine_up/series?start=2026-05-04T13:00:00", "start: expected a timestamp with a time zone"),
+        ("/signals/engine_up/series?start=soon", "start: expected a timestamp"),
     ],
 )
 def test_a_wrong_parameter_is_told_in_words_of_ours(busy, path, said):
