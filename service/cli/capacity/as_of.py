@@ -26,8 +26,8 @@ def check(settings: Settings, at: datetime) -> None:
         if not newest:
             return
         if at > max(newest[0].at, SystemClock().now()):
-            said = f"--at {rfc3339(at)} lies in the future: what is known ends at {rfc3339(newest[0].at)}"
-            raise UsageError(said, hint="omit --at to plan from now; the plan covers the next day")
+            message = f"--at {rfc3339(at)} lies in the future: what is known ends at {rfc3339(newest[0].at)}"
+            raise UsageError(message, hint="omit --at to plan from now; the plan covers the next day")
         if not state.topology(at).entities:
             first = _watched_since(state, at, newest[0].at)
             raise UsageError(
@@ -50,14 +50,14 @@ def age_seconds(made_at: datetime) -> float:
     return max(0.0, (SystemClock().now() - made_at).total_seconds())
 
 
-def note(found: Sequence[dict[str, Any]], settings: Settings, at: datetime | None, language: Language) -> list[str]:
+def note(plans: Sequence[dict[str, Any]], settings: Settings, at: datetime | None, language: Language) -> list[str]:
     """Time of the plans, with a warning if no cycle has run since."""
-    if not found:
+    if not plans:
         return []
-    made = max(one["made_at"] for one in found)
-    said = translate("cli.as_of", language, at=made)
+    made = max(row["made_at"] for row in plans)
+    text = translate("cli.as_of", language, at=made)
     late = max(LATE, _LATE_INTERVALS * settings.collect.interval).total_seconds()
-    age = min(one["age_seconds"] for one in found)
+    age = min(row["age_seconds"] for row in plans)
     if at is not None or age <= late:
-        return [said]
-    return [said + translate("cli.as_of_stale", language, age=format_duration(round(age)))]
+        return [text]
+    return [text + translate("cli.as_of_stale", language, age=format_duration(round(age)))]

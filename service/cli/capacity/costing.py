@@ -127,18 +127,18 @@ def cost(
         "currency": answer.currency,
         "slo_kept": answer.slo_kept,
         "front": [costs.describe(request, answer, mix) for mix in answer.front],
-        "refused": [{"offer": name, "reason": why.value, "detail": text} for name, why, text in answer.refused],
+        "refused": [{"offer": name, "reason": reason.value, "detail": text} for name, reason, text in answer.refused],
         "reason": None if answer.nothing is None else answer.nothing.reason.value,
         "measured": [
             {
-                "service": one.service.name,
-                "source": one.source,
-                "gpu_type": one.gpu_type,
-                "tp": one.tensor_parallel,
-                "pp": one.pipeline_parallel,
-                "measured_at": None if one.measured_at is None else rfc3339(one.measured_at),
+                "service": test.service.name,
+                "source": test.source,
+                "gpu_type": test.gpu_type,
+                "tp": test.tensor_parallel,
+                "pp": test.pipeline_parallel,
+                "measured_at": None if test.measured_at is None else rfc3339(test.measured_at),
             }
-            for one in costs.used_tests(request, offers)
+            for test in costs.used_tests(request, offers)
         ],
         "derivation": list(lines),
     }

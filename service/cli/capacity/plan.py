@@ -89,7 +89,7 @@ def formula(
     N = qps x tokens / (batch x tokens per second) x (1 + buffer).
     """
     chosen = buffers.buffer_of(context, buffer, errors, buffer_of)
-    found = capacity_formula.formula(
+    result = capacity_formula.formula(
         qps=qps,
         tokens=tokens,
         batch=batch,
@@ -101,10 +101,10 @@ def formula(
         pp=pp,
         buffer_source=chosen.source,
     )
-    lines = [*found.lines(context.language)]
+    lines = [*result.lines(context.language)]
     if chosen.source == "measured":
         lines.append(derivation.buffer_line(chosen.as_dict(), context.language))
-    context.show({**found.as_dict(), "buffer": chosen.as_dict()}, lambda _: "\n".join(lines))
+    context.show({**result.as_dict(), "buffer": chosen.as_dict()}, lambda _: "\n".join(lines))
 
 
 @leaf(app, "plan", example="outrider capacity plan --service chat -o json")
@@ -114,13 +114,13 @@ def plan(
     at: AtOption = None,
 ) -> None:
     """Plan replicas and GPUs per service, with start times and reasons."""
-    made = _recommendations(context, at, options)
+    items = _recommendations(context, at, options)
     context.show(
-        _as_json(made),
+        _as_json(items),
         lambda shown: "\n".join(
             [
                 tables.recommendations(shown, context.language) if shown else _nobody(context),
-                *_notes(made, context.language),
+                *_notes(items, context.language),
                 *_as_of(context, shown, at),
             ]
         ),
@@ -134,12 +134,12 @@ def explain(
     at: AtOption = None,
 ) -> None:
     """Print the derivation of each recommendation, with units."""
-    made = _recommendations(context, at, options)
+    items = _recommendations(context, at, options)
 
     context.show(
-        _as_json(made, context.language),
+        _as_json(items, context.language),
         lambda shown: (
-            "\n\n".join([*(_explained(item, context.language) for item in made), *_as_of(context, shown, at)])
+            "\n\n".join([*(_explained(item, context.language) for item in items), *_as_of(context, shown, at)])
             or _nobody(context)
         ),
     )
@@ -183,10 +183,10 @@ for topic in (strategies, buying, pools, sharing, steering, warming):
 app.add_typer(what_if, name="what-if")
 
 
-def _as_json(made: Sequence[Recommendation | NoRecommendation], language: Language = "en") -> list[dict[str, Any]]:
+def _as_json(items: Sequence[Recommendation | NoRecommendation], language: Language = "en") -> list[dict[str, Any]]:
     return [
         {**serialization.recommendation(item, language), "age_seconds": as_of.age_seconds(item.made_at)}
-        for item in made
+        for item in items
     ]
 
 
@@ -205,36 +205,36 @@ def _explained(item: Recommendation | NoRecommendation, language: Language) -> s
     """Answer and derivation of one service, or the reason why there is none."""
     if isinstance(item, NoRecommendation):
         detail = translate(item.detail, language, **item.arguments) if item.detail else ""
-        said = {"service": item.service.name, "reason": word("plan_reason", item.reason, language)}
-        return translate("cli.explain_none", language, **said) + (f" ({detail})" if detail else "")
+        fields = {"service": item.service.name, "reason": word("plan_reason", item.reason, language)}
+        return translate("cli.explain_none", language, **fields) + (f" ({detail})" if detail else "")
     head = {"service": item.service.name, "replicas": item.target_replicas, "gpus": item.gpus}
     return "\n".join([translate("cli.explain_head", language, **head), *derivation.lines(item, language)])
 
 
-def _notes(made: Sequence[Recommendation | NoRecommendation], language: Language) -> list[str]:
+def _notes(items: Sequence[Recommendation | NoRecommendation], language: Language) -> list[str]:
     """SLOs that do not bound a plan, each with the reason."""
-    said = []
-    for item in made:
+    notes = []
+    for item in items:
         facts = item.derivation.get("slo") if isinstance(item, Recommendation) else None
-        for each in item.derivation.get("cautions", ()) if isinstance(item, Recommendation) else ():
-            if each["code"] == "quota_below_floor":
-                note = derivation.caution(each, language)
-                said.append(translate("cli.note_of_service", language, service=item.service.name, note=note))
+        for entry in item.derivation.get("cautions", ()) if isinstance(item, Recommendation) else ():
+            if entry["code"] == "quota_below_floor":
+                note = derivation.caution(entry, language)
+                notes.append(translate("cli.note_of_service", language, service=item.service.name, note=note))
         if facts and facts["objectives"] and facts["verdict"] not in ("bounded", "loose"):
             note = slo_capacity.lines(facts, language)[-1]
-            said.append(translate("cli.note_of_service", language, service=item.service.name, note=note))
-    return said
+            notes.append(translate("cli.note_of_service", language, service=item.service.name, note=note))
+    return notes
 
 
 def _recommendations(context: Context, at: str | None, options: PlanOptions) -> list[Recommendation | NoRecommendation]:
     instant, settings = instant_of("--at", at) if at else None, context.settings()
     if not wiring_stores.has_store(settings):
-        made = Plan()
+        newest = Plan()
     else:
         if instant is not None:
             as_of.check(settings, instant)
-        made = wiring_planning.plan_now(settings, instant, options.asked())
-    service, names = options.service, [item.service.name for item in made.recommendations]
+        newest = wiring_planning.plan_now(settings, instant, options.asked())
+    service, names = options.service, [item.service.name for item in newest.recommendations]
     if service is not None and service not in names:
         raise UsageError(f"no service is named {service!r}", hint=f"known services: {', '.join(names) or 'none yet'}")
-    return [item for item in made.recommendations if service in (None, item.service.name)]
+    return [item for item in newest.recommendations if service in (None, item.service.name)]

@@ -88,10 +88,10 @@ class PlanOptions:
             )
         if self.cached is not None and not 0 <= self.cached < 1:
             raise UsageError(f"--cached is a share below 1, not {self.cached:g}", hint="write 30 % as 0.3 or 30%")
-        of_one = {
+        service_options = {
             "--model": self.model, "--config-json": self.config_json, "--prompt": self.prompt,
             "--cached": self.cached, "--bits": self.bits, "--max-sequences": self.max_sequences,
         }  # fmt: skip
-        given = [option for option, value in of_one.items() if value is not None]
+        given = [option for option, value in service_options.items() if value is not None]
         if given and self.service is None:
             raise UsageError(f"{given[0]} is of one service", hint="name the service with --service")

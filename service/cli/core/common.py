@@ -134,12 +134,12 @@ def leaf(
             code = function(context, **arguments)
             raise typer.Exit(YES if code is None else code)
 
-        own = [option for item in declared for option in _options_of(item)]
+        options = [option for item in declared for option in _options_of(item)]
         shared = [
             inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
             for key, (kind, default) in _COMMON.items()
         ]
-        keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+        keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in options]
         command.__signature__ = inspect.Signature([*keyword, *shared])  # type: ignore[attr-defined]
         command.__annotations__ = {parameter.name: parameter.annotation for parameter in (*keyword, *shared)}
         del command.__wrapped__  # typer would look through to the bare function
@@ -186,12 +186,12 @@ def instant_of(option: str, text: str) -> datetime:
 def duration_of(option: str, text: str, *, none: bool = False) -> timedelta:
     """Duration of an option, above 0 unless ``none`` is allowed. Raises UsageError that names the option."""
     try:
-        found = parse_duration(text)
+        duration = parse_duration(text)
     except UsageError as error:
         raise UsageError(f"{option}: {error.message}", hint=error.hint) from error
-    if not found and not none:
+    if not duration and not none:
         raise UsageError(f"{option}: {text!r} is no time at all", hint="write it as 15s, 5m, 1h30m or 7d")
-    return found
+    return duration
 
 
 def _refuse_no_numbers(arguments: dict[str, Any]) -> None:

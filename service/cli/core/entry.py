@@ -21,9 +21,9 @@ def run(app: typer.Typer) -> None:
     try:
         code = app(standalone_mode=False)
     except _WRONG_USAGE as error:
-        said = _in_words(error) or "name a command"
-        where = getattr(getattr(error, "ctx", None), "command_path", "") or "outrider"
-        code = common.fail(said, f"{where} --help shows what there is", common.USAGE)
+        message = _in_words(error) or "name a command"
+        command = getattr(getattr(error, "ctx", None), "command_path", "") or "outrider"
+        code = common.fail(message, f"{command} --help shows what there is", common.USAGE)
     except OutriderError as error:
         code = common.fail(error.message, error.hint, common.code_of(error))
     except (KeyboardInterrupt, typer.Abort) as error:
@@ -34,10 +34,10 @@ def run(app: typer.Typer) -> None:
 def _in_words(error: Any) -> str:
     """Message for an invalid call; newer versions of typer wrap pydantic's message."""
     message: str = error.format_message()
-    found = getattr(error.__cause__, "errors", None)
-    if found is None:
+    errors = getattr(error.__cause__, "errors", None)
+    if errors is None:
         return message
     from outrider.text import yaml_words  # noqa: PLC0415 - only where a call is wrong
 
-    detail = found()[0]
+    detail = errors()[0]
     return message.replace(str(detail["msg"]), yaml_words.describe(detail))

@@ -21,7 +21,7 @@ _LONG = 600  # seconds, from which on days, hours and minutes read better
 _BOUND = {"below_first_bucket": "< ", "above_last_bucket": "> "}
 
 
-def said(row: dict[str, Any], language: Language = "en") -> str:
+def text_of(row: dict[str, Any], language: Language = "en") -> str:
     """Value of one signal. Below the first or above the last bucket only the bound is known."""
     value, name, unit = row["value"], row["signal"], row.get("unit", "")
     if value is None:
@@ -55,11 +55,11 @@ def words_of(signal: str) -> dict[float, str]:
         return {}
     listed = _LISTED.search(known.means)
     pairs = _CODE.findall(listed[1]) if listed else ()
-    found: dict[float, list[str]] = {float(code): [word] for code, word in pairs}
+    by_code: dict[float, list[str]] = {float(code): [word] for code, word in pairs}
     for name in registry.ADAPTERS:
         for rule in registry.adapter(name).rules.get(signal, ()):
             for term in rule.terms:
                 for word, code in term.codes.values.items() if term.codes else ():
-                    words = found.setdefault(code, [])
+                    words = by_code.setdefault(code, [])
                     words.extend([] if word in words else [word])
-    return {code: "/".join(words) for code, words in found.items()}
+    return {code: "/".join(words) for code, words in by_code.items()}

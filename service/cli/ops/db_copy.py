@@ -27,5 +27,5 @@ def add(group: typer.Typer) -> None:
         end = parse_rfc3339(until) if until else SystemClock().now()
         start = parse_rfc3339(since) if since else end - timedelta(days=days)
         with bars(context) as progress:
-            found = history_copy.run(context.settings(), start, end, progress)
-        context.show(found)
+            report = history_copy.run(context.settings(), start, end, progress)
+        context.show(report)

@@ -56,10 +56,10 @@ def add(app: typer.Typer) -> None:
             asyncio.run(_with_dashboard(context, seed, port, api_port, speed, days))
             return
         with bars(context) as progress:
-            found = asyncio.run(
+            result = asyncio.run(
                 demo.headless(minutes=minutes, seed=seed, language=context.language, progress=progress, days=days)
             )
-        context.show(found, lambda shown: _seen(shown, context.language))
+        context.show(result, lambda shown: _seen(shown, context.language))
 
 
 def _seen(shown: dict[str, Any], language: Language) -> str:
@@ -69,7 +69,7 @@ def _seen(shown: dict[str, Any], language: Language) -> str:
             tables.incidents(shown["incidents"], language),
             tables.actions(shown["actions"], language),
             tables.recommendations(shown["recommendations"], language),
-            *(hindsight.sentence(one, language) for one in shown["looking_back"]),
+            *(hindsight.sentence(service, language) for service in shown["looking_back"]),
         ]
     )
 
@@ -95,14 +95,14 @@ async def _with_dashboard(
         loop.add_signal_handler(number, stop.set)
     supervisor.start()
     try:
-        await _tell(running, stop, context)
+        await _print_address(running, stop, context)
         await demo.follow(running, speed=speed, stop=stop)
     finally:
         await asyncio.to_thread(supervisor.stop)
         await running.close()
 
 
-async def _tell(running: demo.Demo, stop: asyncio.Event, context: Context) -> None:
+async def _print_address(running: demo.Demo, stop: asyncio.Event, context: Context) -> None:
     """Prints the dashboard address once it responds."""
     url = f"http://127.0.0.1:{running.settings.dashboard.port}"
     deadline = time.monotonic() + 60

@@ -41,16 +41,16 @@ def add(root: typer.Typer) -> None:
         bearer_token_file: Annotated[Path | None, typer.Option("--bearer-token-file", help="Name for --url.")] = None,
     ) -> int:
         """Run all probes once. Exits 1 if any fails."""
-        given: dict[str, Any] = {"model": model, "prompt": prompt, "max_tokens": max_tokens}
-        asked = {key: value for key, value in given.items() if value is not None}
+        options: dict[str, Any] = {"model": model, "prompt": prompt, "max_tokens": max_tokens}
+        overrides = {key: value for key, value in options.items() if value is not None}
         settings = context.settings()
         if url is None:
             chosen = one_off_probe.chosen(settings, name or [])
-            chosen = [one_off_probe.asking(one, asked) for one in chosen]
+            chosen = [one_off_probe.asking(probe_settings, overrides) for probe_settings in chosen]
         else:
             more: dict[str, Any] = {"timeout": timeout, "bearer_token_file": bearer_token_file}
-            asked |= {key: value for key, value in more.items() if value is not None}
-            chosen = [one_off_probe.at_url(url, kind, asked)]
+            overrides |= {key: value for key, value in more.items() if value is not None}
+            chosen = [one_off_probe.at_url(url, kind, overrides)]
         result = asyncio.run(one_off_probe.once(chosen, settings.cluster, SystemClock(), context.language))
         context.show(result, _table)
         return YES if all(row["success"] for row in result["probes"]) else NO

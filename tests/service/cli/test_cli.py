@@ -90,10 +90,10 @@ def test_what_a_command_does_not_need_is_not_loaded(statement, tmp_path):
     assert ("engine_requests_running" in done.stdout) == ("collect" in statement)
 
 
-@pytest.mark.parametrize("name", tree.PLACES)
+@pytest.mark.parametrize("name", tree.COMMANDS)
 def test_the_list_of_commands_says_what_each_command_says_first(name):
-    said = lazy.load(name, tree.PLACES[name]).help
-    assert " ".join(said.split("\n\n")[0].split()) == tree.PLACES[name].summary
+    said = lazy.load(name, tree.COMMANDS[name]).help
+    assert " ".join(said.split("\n\n")[0].split()) == tree.COMMANDS[name].summary
 
 
 FORMULA = ("capacity", "formula", "--qps", "40", "--tokens", "300", "--batch", "32", "--tokens-per-second", "25")

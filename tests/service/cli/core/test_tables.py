@@ -106,7 +106,7 @@ def row(signal: str, value: float | None, unit: str, **more: object) -> dict[str
     ],
 )
 def test_values_read_as_people_say_them(shown: dict[str, object], text: str) -> None:
-    assert values.said(shown) == text
+    assert values.text_of(shown) == text
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -114,7 +114,7 @@ def test_every_word_of_the_command_line_is_a_text(language) -> None:
     """YAML reads some bare words as booleans: such a key would never be found."""
     assert "cli.True" not in texts(language)
     assert "cli.False" not in texts(language)
-    assert values.said(row("engine_up", 0.0, "bool"), language) in ("no", "否")
+    assert values.text_of(row("engine_up", 0.0, "bool"), language) in ("no", "否")
 
 
 def test_every_heading_of_replays_and_forecasts_is_worded_in_both_languages():
