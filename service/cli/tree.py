@@ -97,7 +97,7 @@ def _root() -> None:
 @leaf(app, "version", example="outrider version -o json")
 def version(context: Context) -> None:
     """Print the versions of the program, of Python and of the database schema."""
-    from service.config import revisions  # noqa: PLC0415 - with the database, what other commands do without
+    from service.config import revisions  # noqa: PLC0415 - imports the database, not needed by other commands
     from store import migrate  # noqa: PLC0415
 
     result = {

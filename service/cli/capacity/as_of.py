@@ -26,12 +26,12 @@ def check(settings: Settings, at: datetime) -> None:
         if not newest:
             return
         if at > max(newest[0].at, SystemClock().now()):
-            message = f"--at {rfc3339(at)} lies in the future: what is known ends at {rfc3339(newest[0].at)}"
+            message = f"--at {rfc3339(at)} is in the future; the newest cycle is of {rfc3339(newest[0].at)}"
             raise UsageError(message, hint="omit --at to plan from now; the plan covers the next day")
         if not state.topology(at).entities:
             first = _watched_since(state, at, newest[0].at)
             raise UsageError(
-                f"which services ran at {rfc3339(at)} is not known: this store has watched them since {rfc3339(first)}",
+                f"the services at {rfc3339(at)} are unknown: this store begins at {rfc3339(first)}",
                 hint="use a later --at; older load history has no replica counts",
             )
 

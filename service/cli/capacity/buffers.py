@@ -16,7 +16,7 @@ from service.cli.core.common import Context
 from service.config import input_files
 
 USUAL = 0.25
-_HINT = "a ratio a line: (what came - the forecast peak) / the forecast peak"
+_HINT = "one ratio per line: (observed load - forecast peak) / forecast peak"
 
 
 def buffer_of(context: Context, given: float | None, errors: Path | None, service: str | None) -> Buffer:
@@ -47,7 +47,7 @@ def _of_file(path: Path) -> Buffer:
         except ValueError:
             value = float("nan")
         if not isfinite(value):
-            raise UsageError(f"{path}:{number}: {text!r} is no error of a forecast", hint=_HINT)
+            raise UsageError(f"{path}:{number}: {text!r} is not a forecast error", hint=_HINT)
         errors.append(value)
     measured = buffer_from_errors(errors)
     if measured is None:

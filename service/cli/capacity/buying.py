@@ -17,7 +17,7 @@ from service.cli.core.amounts import amount
 from service.cli.core.common import NO, Context, duration_of, leaf
 
 USUAL_LOAD = 0.7
-"""Of all speed: what a file's replicas are replayed at."""
+"""Share of the total speed at which replicas of a file are replayed."""
 
 
 def add(app: typer.Typer, *, hidden: bool = False) -> None:
@@ -37,7 +37,9 @@ def buy(
     csv: Annotated[
         Path | None, typer.Option("--csv", help="CSV file with its load: time_utc, requests_per_second.")
     ] = None,
-    per_gpu: Annotated[float | None, amount("--per-gpu", "request/second*gpu", "of one GPU, with --csv")] = None,
+    per_gpu: Annotated[
+        float | None, amount("--per-gpu", "request/second*gpu", "Throughput of one GPU, with --csv")
+    ] = None,
     weeks: Annotated[int, typer.Option("--weeks", help="Weeks to plan, 4 to 12.", min=1)] = 8,
     held_price: Annotated[
         float | None,
@@ -60,7 +62,7 @@ def buy(
 
     Prints GPUs to reserve, GPUs to rent by the hour, the cost with its interval, and the free capacity of troughs.
     """
-    from planner.cost import reservations  # noqa: PLC0415 - numpy, which --help does without
+    from planner.cost import reservations  # noqa: PLC0415 - numpy, not needed by --help
     from planner.performance.gpu_catalog import gpu  # noqa: PLC0415
     from service.capacity import purchasing  # noqa: PLC0415
 
@@ -79,7 +81,7 @@ def buy(
         quota=quota,
         group=demand.group,
     )
-    end = now.replace(minute=0, second=0, microsecond=0)  # of the last hour that is counted
+    end = now.replace(minute=0, second=0, microsecond=0)  # end of the last counted hour
     day = reservations.coming_day(hourly, reservation.growth, demand.group)
     times = end.timestamp() + 3600.0 * _hours(day.size)
     free = reservations.troughs(
@@ -135,15 +137,15 @@ def balance(
     context: Context,
     service: Annotated[str | None, typer.Option("--service", help="Service of the store, for example chat.")] = None,
     file: Annotated[Path | None, typer.Option("--file", help="JSON file with replicas, instead of the store.")] = None,
-    arriving: Annotated[float | None, amount("--arriving", "token/second", "arriving tokens to generate")] = None,
+    arriving: Annotated[float | None, amount("--arriving", "token/second", "Arriving tokens to generate")] = None,
     tokens: Annotated[
-        float, amount("--tokens", "token/request", "tokens generated per request, for the replay")
+        float, amount("--tokens", "token/request", "Tokens generated per request, for the replay")
     ] = 250.0,
     watermark: Annotated[
         float, amount("--watermark", "ratio", "KV-cache utilization above which no request is admitted")
     ] = 0.9,
     prefill: Annotated[
-        float, amount("--prefill", "second", "prefill time of a typical prompt that misses the cache")
+        float, amount("--prefill", "second", "Prefill time of a typical prompt that misses the cache")
     ] = 0.0,
 ) -> int | None:
     """Compute replica weights from predicted wait and KV headroom.
@@ -225,7 +227,7 @@ def _counted(
         tensor_parallel=int(figures["tp"]),
         pipeline_parallel=int(figures["pp"]),
     )
-    assert isinstance(item, Recommendation)  # its inputs were found above
+    assert isinstance(item, Recommendation)  # it has inputs
     buffer = item.derivation.get("buffer") or {}
     return planned, float(buffer.get("value", settings.planner.buffer)), price
 
@@ -241,7 +243,7 @@ def _replicas(context: Context, service: str | None) -> tuple[list[Any], float, 
         entity, calibrations, _ = calibrated(settings, state, metrics, service)
         replicas, arriving = purchasing.replicas_of_store(metrics, topology, entity, calibrations)
     if not replicas:
-        raise UsageError(f"no replica of service {entity.name} tells values", hint="collect metrics of it first")
+        raise UsageError(f"no replica of service {entity.name} has values", hint="collect its metrics first")
     measured = {replica.name for replica in replicas}
     members = topology.below(entity, EntityKind.REPLICA)
     return replicas, arriving, [member.name for member in members if member.name not in measured]

@@ -42,13 +42,13 @@ def calibrate(
     pp: Annotated[int, typer.Option("--pp", help="Pipeline parallel size.", min=1)] = 1,
     ttft: TtftOption = None,
     tpot: TpotOption = None,
-    tokens: Annotated[float | None, amount("--tokens", "token/request", "tokens generated per request")] = None,
-    prompt: Annotated[float, amount("--prompt", "token/request", "prompt length in the load test")] = 256.0,
+    tokens: Annotated[float | None, amount("--tokens", "token/request", "Tokens generated per request")] = None,
+    prompt: Annotated[float, amount("--prompt", "token/request", "Prompt length in the load test")] = 256.0,
     span: Annotated[
         str | None, typer.Option("--span", help="Span of the store to read. Default: 24h, or 8d if these have no load.")
     ] = None,
     steps: Annotated[
-        str, typer.Option("--steps", help="Highest concurrency of the load test.")
+        str, typer.Option("--steps", help="Concurrency of each step of the load test, separated by commas.")
     ] = "1,2,4,8,16,32,64,128",
     step_time: Annotated[str, typer.Option("--step-time", help="Duration of each step of the load test.")] = "30s",
     model: Annotated[str | None, typer.Option("--model", help="Model to request from the server.")] = None,
@@ -106,7 +106,7 @@ def calibrate(
             token=None if token_file is None else loadtest.token_of(token_file),
         )
         name = service or model or loadtest.host_of(endpoint)
-        subject = calibrations.entity_of(context, name, space, stored=keep)  # before a test that takes minutes
+        subject = calibrations.entity_of(context, name, space, stored=keep)  # fails before a test that takes minutes
         source, (knee_found, points) = "locust", loadtest.run(plan, _print_step if context.progress else None)
     options["source"] = SOURCES.get(source, source)
     return _show_test(context, source, subject, knee_found, points, hardware | options, slo, keep=keep)
@@ -169,7 +169,7 @@ def _calibrate_store(
         else sizing.as_dict(item)
         for item in sorted(calibrations, key=lambda item: isinstance(item, NoCalibration))
     ]
-    # one object, as agreed; all of them where there are more
+    # the first calibration as one object; all of them under calibrations
     first = shown[0] if shown else {"service": service, "samples": 0, "reason": "nothing_collected"}
     empty = dict.fromkeys(("gpu_type", "tokens_per_request", "batch", "tokens_per_second_per_sequence"))
     context.show({**empty, **first, "calibrations": shown}, lambda _: _calibrations(context, shown))
@@ -241,7 +241,7 @@ def _show_test(
     calibration = from_knee(knee_found, subject, **{"at": SystemClock().now(), **fields})
     if keep and source == "locust":
         calibrations.keep_test(context, calibration, points, slo)
-    elif keep:  # its file stays where it is
+    elif keep:  # the imported file is not copied
         calibrations.keep(context, calibration)
     note = calibrations.note_of(context, fields["gpu_type"])
     document = sizing.as_dict(calibration) | {

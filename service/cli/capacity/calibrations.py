@@ -28,7 +28,7 @@ def named(service: str | None, namespace: str | None) -> tuple[str | None, str |
         return namespace, service
     space, _, name = service.partition("/")
     if not space or not name or "/" in name or namespace not in (None, space):
-        raise UsageError(f"--service {service} is no service", hint="write name, or namespace/name")
+        raise UsageError(f"--service {service} is not a service name", hint="write name, or namespace/name")
     return space, name
 
 

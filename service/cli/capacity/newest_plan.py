@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 def newest_plan(settings: Settings) -> Plan:
     """Plan at the newest cycle. Services that cannot be planned now keep the plan of the last cycle."""
-    from service.wiring import planning as wiring_planning  # noqa: PLC0415 - the store, which --help does without
-    from service.wiring import stores as wiring_stores  # noqa: PLC0415 - the store, which --help does without
+    from service.wiring import planning as wiring_planning  # noqa: PLC0415 - not needed by --help
+    from service.wiring import stores as wiring_stores  # noqa: PLC0415 - not needed by --help
 
     computed = wiring_planning.plan_now(settings, None)
     with wiring_stores.state_reader(settings) as state:

@@ -60,18 +60,19 @@ class BatchPer(StrEnum):
 )
 def formula(
     context: Context,
-    qps: Annotated[float, amount("--qps", "request/second", "peak requests per second")],
-    batch: Annotated[float, amount("--batch", "sequence", "sequences running at once")],
-    tokens: Annotated[float | None, amount("--tokens", "token/request", "tokens generated per request")] = None,
+    qps: Annotated[float, amount("--qps", "request/second", "Peak requests per second")],
+    batch: Annotated[float, amount("--batch", "sequence", "Sequences running at once")],
+    tokens: Annotated[float | None, amount("--tokens", "token/request", "Tokens generated per request")] = None,
     tokens_per_second: Annotated[
-        float | None, amount("--tokens-per-second", "token/(second*sequence)", "of one running sequence")
+        float | None,
+        amount("--tokens-per-second", "token/(second*sequence)", "Generation speed of one running sequence"),
     ] = None,
     seconds: Annotated[
         float | None,
-        amount("--seconds", "second/request", "service time per request, instead of tokens and tokens per second"),
+        amount("--seconds", "second/request", "Service time per request, instead of tokens and tokens per second"),
     ] = None,
     batch_per: Annotated[BatchPer, typer.Option("--batch-per", help="Unit of --batch.")] = BatchPer.REPLICA,
-    buffer: Annotated[float | None, amount("--buffer", "ratio", "headroom; default 0.25")] = None,
+    buffer: Annotated[float | None, amount("--buffer", "ratio", "Headroom; default 0.25")] = None,
     errors: Annotated[
         Path | None,
         typer.Option(
@@ -152,7 +153,8 @@ def emit(
         str | None, typer.Option("--service", help="Render the plan of this service only. Default: all services.")
     ] = None,
     formats: Annotated[
-        str | None, typer.Option("--format", help=f"{', '.join(KINDS)}; several with commas; default: as configured")
+        str | None,
+        typer.Option("--format", help=f"Formats, separated by commas: {', '.join(KINDS)}. Default: as configured."),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder to write the documents to.")] = None,
     diff: Annotated[
@@ -179,7 +181,7 @@ what_if = typer.Typer(
 )
 for topic in (strategies, buying, pools, sharing, steering, warming):
     topic.add(what_if)
-    topic.add(app, hidden=True)  # the names before the group was made
+    topic.add(app, hidden=True)  # aliases from before the group existed
 app.add_typer(what_if, name="what-if")
 
 

@@ -22,7 +22,7 @@ def add(app: typer.Typer, *, hidden: bool = False) -> None:
 
 def split(
     context: Context,
-    long_ratio: Annotated[float, amount("--long-ratio", "ratio", "of all capacity, reserved for long prompts")],
+    long_ratio: Annotated[float, amount("--long-ratio", "ratio", "Share of all capacity reserved for long prompts")],
     service: Annotated[
         str | None, typer.Option("--service", help="Service of the store; uses its histogram of prompt lengths.")
     ] = None,
@@ -36,7 +36,7 @@ def split(
 
     Exits 1 if no prompt lengths are known.
     """
-    from planner.traffic import weights  # noqa: PLC0415 - numpy, which --help does without
+    from planner.traffic import weights  # noqa: PLC0415 - numpy, not needed by --help
     from service.capacity import prompts as known  # noqa: PLC0415
 
     if (service is None) == (prompts is None):
@@ -164,6 +164,6 @@ def _service(known: Any, name: str) -> EntityRef:
         return matches[0]
     if matches:
         spaces = ", ".join(str(service.namespace) for service in matches)
-        raise UsageError(f"{name} is the name of {len(matches)} services", hint=f"they are in {spaces}: name one apart")
+        raise UsageError(f"{name} is the name of {len(matches)} services", hint=f"namespaces: {spaces}")
     names = ", ".join(sorted(service.name for service in known)) or "none yet"
     raise UsageError(f"no service is named {name!r}", hint=f"known services: {names}")

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 ServiceOption = Annotated[str | None, typer.Option("--service", help="Plan this service only. Default: all services.")]
 QuantileOption = Annotated[
-    float | None, amount("--quantile", "ratio", "of requests that --ttft and --tpot apply to; default 0.95")
+    float | None, amount("--quantile", "ratio", "Share of requests that --ttft and --tpot apply to; default 0.95")
 ]
-PromptOption = Annotated[float | None, amount("--prompt", "token/request", "tokens of a prompt; default: as measured")]
+PromptOption = Annotated[float | None, amount("--prompt", "token/request", "Prompt length; default: as measured")]
 CachedOption = Annotated[
-    float | None, amount("--cached", "ratio", "of prompt tokens found in the prefix cache; default: as measured")
+    float | None, amount("--cached", "ratio", "Share of prompt tokens found in the prefix cache; default: as measured")
 ]
 WeightBitsOption = Annotated[
-    float | None, one_of("--bits", "bits per weight; default: from the model name, else 16", WIDTHS)
+    float | None, one_of("--bits", "Bits per weight; default: from the model name, else 16", WIDTHS)
 ]
 LimitOption = Annotated[
     int | None,
@@ -59,7 +59,7 @@ class PlanOptions:
 
     def asked(self) -> Asked:
         """Overrides for the plan. Raises UsageError that names the invalid option."""
-        from planner.performance.service_facts import Objective  # noqa: PLC0415 - numpy, which --help does without
+        from planner.performance.service_facts import Objective  # noqa: PLC0415 - numpy, not needed by --help
         from service.planning.slo_inputs import Asked  # noqa: PLC0415
 
         self._checked()
@@ -94,4 +94,4 @@ class PlanOptions:
         }  # fmt: skip
         given = [option for option, value in service_options.items() if value is not None]
         if given and self.service is None:
-            raise UsageError(f"{given[0]} is of one service", hint="name the service with --service")
+            raise UsageError(f"{given[0]} applies to one service", hint="name the service with --service")

@@ -39,15 +39,15 @@ def steer(
         typer.Option("--format", help="Format of a new route: gateway (HTTPRoute) or istio (VirtualService)."),
     ] = None,
     stands: Annotated[str, typer.Option("--stands", help="Interval until the weights change again.")] = "5m",
-    arriving: Annotated[float | None, amount("--arriving", "token/second", "arriving tokens to generate")] = None,
+    arriving: Annotated[float | None, amount("--arriving", "token/second", "Arriving tokens to generate")] = None,
     tokens: Annotated[
-        float, amount("--tokens", "token/request", "tokens generated per request, for the replay")
+        float, amount("--tokens", "token/request", "Tokens generated per request, for the replay")
     ] = 250.0,
     watermark: Annotated[
         float, amount("--watermark", "ratio", "KV-cache utilization above which no request is admitted")
     ] = 0.9,
     prefill: Annotated[
-        float, amount("--prefill", "second", "prefill time of a typical prompt that misses the cache")
+        float, amount("--prefill", "second", "Prefill time of a typical prompt that misses the cache")
     ] = 0.0,
     least: Annotated[int | None, typer.Option("--least", help="Minimum weight per backend (0-100).")] = None,
     most: Annotated[int | None, typer.Option("--most", help="Maximum weight per backend (0-100).")] = None,
@@ -67,10 +67,10 @@ def steer(
         typer.Option("--host", help="Host name of requests to the gateway. Default: all hosts of the gateway."),
     ] = None,
     port: Annotated[
-        int, typer.Option("--port", help="Namespace of the replicas, for a new route.", min=1, max=65535)
+        int, typer.Option("--port", help="Port of the replicas, for a new route.", min=1, max=65535)
     ] = 8000,
     pod_label: Annotated[
-        str | None, typer.Option("--pod-label", help="Pod label that tells pods apart, for a new route.")
+        str | None, typer.Option("--pod-label", help="Pod label that identifies each pod, for a new route.")
     ] = None,
     out: Annotated[Path | None, typer.Option("--documents", help="File to write the Kubernetes documents to.")] = None,
 ) -> int | None:
@@ -78,7 +78,7 @@ def steer(
 
     Exits 1 if there is no better proposal.
     """
-    from planner.traffic import routes  # noqa: PLC0415 - numpy, which --help does without
+    from planner.traffic import routes  # noqa: PLC0415 - numpy, not needed by --help
     from planner.traffic.weight_changes import SteeringRules  # noqa: PLC0415
     from service.capacity import steering  # noqa: PLC0415
     from service.config import input_files  # noqa: PLC0415

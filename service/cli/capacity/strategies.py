@@ -81,7 +81,7 @@ def _of_store(
     context: Context, service: str | None, at: str | None, given: timedelta | None
 ) -> list[tuple[Trace, timedelta, str]]:
     from service.capacity import traces  # noqa: PLC0415
-    from service.wiring import stores as wiring_stores  # noqa: PLC0415 - the store, which files do without
+    from service.wiring import stores as wiring_stores  # noqa: PLC0415 - the store, not needed for files
 
     settings = context.settings()
     starts = wiring_stores.startups(settings, wiring_stores.STARTS_READ) if given is None else ()

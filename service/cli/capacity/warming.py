@@ -128,7 +128,7 @@ def _pre_pull(
             raise UsageError("no image given for the pre-pull", hint="give --image, or omit the pre-pull options")
         return None
     if not image.strip() or any(letter.isspace() for letter in image):
-        raise UsageError(f"--image {image!r} is no image", hint="for example vllm/vllm-openai:v0.11.0")
+        raise UsageError(f"--image {image!r} is not a valid image", hint="for example vllm/vllm-openai:v0.11.0")
     if kind not in (None, "job", "daemonset"):
         raise UsageError(f"--pre-pull {kind!r} is not known", hint="give job or daemonset")
     if named and count:
@@ -175,8 +175,8 @@ def _phases(options: list[str]) -> dict[str, float]:
             value = -1.0
         if name not in set(StartPhase) or not isfinite(value) or value < 0:
             raise UsageError(
-                f"--phase {text!r} is no phase with its seconds",
-                hint=f"write PHASE=SECONDS such as pull=140; phases: {', '.join(StartPhase)}",
+                f"--phase {text!r} is not PHASE=SECONDS",
+                hint=f"for example pull=140; phases: {', '.join(StartPhase)}",
             )
         seconds_by_phase[name] = value
     return seconds_by_phase

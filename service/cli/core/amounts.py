@@ -14,7 +14,7 @@ from outrider.vocabulary.units import read_quantity
 def amount(option: str, unit: str, description: str, *, doubted_from: float | None = None) -> Any:
     """Option in ``unit``. A unit after the number is converted (``40/min``) or rejected (``40 tokens``).
 
-    A bare number of seconds of at least ``doubted_from`` is rejected: it probably was meant in milliseconds.
+    A bare number of seconds of at least ``doubted_from`` is rejected: it probably is in milliseconds.
     """
 
     def read(text: str | float) -> float:
@@ -25,8 +25,8 @@ def amount(option: str, unit: str, description: str, *, doubted_from: float | No
             raise kind(f"{option}: {error.message}", hint=error.hint) from error
         if doubted_from is not None and value >= doubted_from and _alone(text):
             raise UsageError(
-                f"{option}: a number alone is in seconds, and {value:g} s are too long to be meant",
-                hint=f"did you mean {value:g}ms? where it is seconds, write {value:g}s",
+                f"{option}: a bare number is in seconds, and {value:g} s is implausibly long",
+                hint=f"did you mean {value:g}ms? for seconds, write {value:g}s",
             )
         return value
 

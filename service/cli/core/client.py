@@ -26,7 +26,7 @@ def write(context: Context, method: str, path: str, body: dict[str, Any] | None 
     settings = context.settings()
     base = f"http://{settings.api.host}:{settings.api.port}/api/v1"
     unreachable = UnavailableError(
-        f"no API answers at {base}",
+        f"no API responds at {base}",
         hint=(
             "start it with outrider serve (or outrider demo), or give the configuration of the running one "
             "with --config; the demo uses .outrider/demo.yaml"
@@ -49,7 +49,7 @@ def write(context: Context, method: str, path: str, body: dict[str, Any] | None 
     if response.is_success:
         return response.json()
     problem = response.json().get("error", {}) if "json" in response.headers.get("content-type", "") else {}
-    message = problem.get("message") or f"the API answered {response.status_code}"
+    message = problem.get("message") or f"the API returned status {response.status_code}"
     hint = _API_PATH.sub(_as_command, problem.get("hint") or "")
     if response.status_code >= httpx.codes.INTERNAL_SERVER_ERROR:
         raise UnavailableError(message, hint=hint)

@@ -16,11 +16,11 @@ from outrider.model import EntityKind, EntityRef
 from outrider.text.i18n import Language, translate
 
 Rows = Sequence[Sequence[str]]
-_PIPED = 120  # cells, where nobody's window says how wide a line may be
+_PIPED = 120  # width in cells if the output is not a terminal
 _GAP = 2
-_LEAST = 8  # cells that even the narrowest window gives a column
+_LEAST = 8  # minimum width of a column in cells
 _WORD = r"[^\s\u2e80-\u9fff\uff00-\uffef]+"  # Chinese text breaks between any two characters
-_PIECE = re.compile(rf"\s+|[（《【]*(?:{_WORD}|\S)[）》】，。：；、！？]*")  # marks stay with what they belong to
+_PIECE = re.compile(rf"\s+|[（《【]*(?:{_WORD}|\S)[）》】，。：；、！？]*")  # punctuation stays with its word
 _PART = re.compile(r"[^_\-/.:,=]*[_\-/.:,=]+|[^_\-/.:,=]+")
 
 
@@ -41,7 +41,7 @@ def table(headings: Sequence[str], rows: Rows, *, empty: str) -> str:
         grid.add_column(_wrapped(heading, width), overflow="fold", width=width)
     for row in rows:
         grid.add_row(*(escape(_wrapped(cell, width)) for cell, width in zip(row, widths, strict=True)))
-    console = Console(width=sum(widths) + _GAP * len(widths), emoji=False)  # ":a:" is a name, no picture
+    console = Console(width=sum(widths) + _GAP * len(widths), emoji=False)  # ":a:" is a name, not an emoji
     with console.capture() as capture:
         console.print(grid)
     return "\n".join(line.rstrip() for line in capture.get().rstrip().splitlines())
@@ -75,7 +75,7 @@ def _cut(part: str, width: int) -> list[str]:
 
 
 def _widths(columns: Sequence[Sequence[str]], available: int) -> list[int]:
-    """Width of each column: the full width if all fit, else a share of the room.
+    """Width of each column: the full width if all fit, else a share of the space.
 
     The first cell is the heading; it takes no share, and its words may break.
     """

@@ -13,11 +13,11 @@ from outrider.vocabulary import catalog
 from outrider.vocabulary.units import format_duration, format_value
 
 _INSTANTS = re.compile(r".*_(start|boot)_time_seconds")
-_LISTED = re.compile(r": (0 [a-z_]+(?:, \d+ [a-z_]+)+)$")  # ": 0 none, 1 refused" at the end of what a code means
+_LISTED = re.compile(r": (0 [a-z_]+(?:, \d+ [a-z_]+)+)$")  # ": 0 none, 1 refused" at the end of a code's description
 _CODE = re.compile(r"(\d+) ([a-z_]+)")
 _AWAKE = {0.0: "asleep", 1.0: "awake"}
 _PLAIN = {"count", "code", "state", "bool", "value", ""}
-_LONG = 600  # seconds, from which on days, hours and minutes read better
+_LONG = 600  # seconds from which days, hours and minutes are shown
 _BOUND = {"below_first_bucket": "< ", "above_last_bucket": "> "}
 
 

@@ -35,7 +35,7 @@ def run(
     api: Api = None,
 ) -> int:
     """Inject one fault. Exits 0 if it was detected, named and repaired (if it has a remedy)."""
-    log.configure(level="critical")  # what breaks here is meant to
+    log.configure(level="critical")  # failures are injected
     if api is not None and load is not None:
         raise UsageError(
             "--load applies to a private fleet only",

@@ -65,7 +65,10 @@ def forecast_backtest(
         str, typer.Option("--horizon", help="Horizons, separated by commas, for example 30m,2h,24h.")
     ] = "30m,2h,24h",
     forecasters: Annotated[
-        str, typer.Option("--forecasters", help=f"fitted by night, with commas: {', '.join(FORECASTERS)}")
+        str,
+        typer.Option(
+            "--forecasters", help=f"Forecasters fitted nightly, separated by commas: {', '.join(FORECASTERS)}."
+        ),
     ] = PROPHET,
     workers: Annotated[
         int | None, typer.Option("--workers", min=1, help="Number of processes. Default: number of cores.")

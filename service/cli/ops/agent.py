@@ -21,7 +21,7 @@ from service.cli.core import entry
 from service.cli.core.common import YES, Context, leaf
 
 PORT = 9800
-NODE_NAME = "NODE_NAME"  # how a DaemonSet tells its pods where they run
+NODE_NAME = "NODE_NAME"  # environment variable set by the DaemonSet
 
 
 class AgentSource(StrEnum):

@@ -37,4 +37,4 @@ def _table(result: dict[str, Any], context: Context) -> str:
         ]
         for item in result["findings"]
     ]
-    return tables.table(["severity", "workload", "rule", "found", "what to do"], rows, empty="nothing to object to")
+    return tables.table(["severity", "workload", "rule", "finding", "fix"], rows, empty="no findings")

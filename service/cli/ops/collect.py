@@ -21,7 +21,7 @@ from service.cli.core.progress import bars
 from service.ops import one_off_collect
 
 app = typer.Typer(help="Collect once, export recording rules, import history.", no_args_is_help=ON_A_TERMINAL)
-# each target's error and warning stand in the result
+# logged events that the result already contains
 _REPORTED = (
     *("scrape_failed", "prometheus_unreachable", "discovery_failed"),
     *("series_exploded", "series_more_than_once", "two_types_of_a_metric"),
@@ -49,7 +49,7 @@ def rules_(
     duration_of("--window", window)
     unknown = [name for name in adapter or () if name not in registry.ADAPTERS]
     if unknown:
-        raise UsageError(f"no adapter {unknown[0]!r}", hint=f"known are {', '.join(registry.ADAPTERS)}")
+        raise UsageError(f"unknown adapter {unknown[0]!r}", hint=f"known adapters: {', '.join(registry.ADAPTERS)}")
     prometheus = context.settings().collect.prometheus
     jobs: dict[str, list[str]] = {}
     for job, name in (prometheus.jobs if prometheus else {}).items():
@@ -64,12 +64,12 @@ def rules_(
 @leaf(app, "backfill", example="outrider collect backfill --days 15")
 def backfill_(
     context: Context,
-    days: Annotated[float, typer.Option(min=0.01, max=3650, help="Span to import, for example 15d.")] = 15.0,
+    days: Annotated[float, typer.Option(min=0.01, max=3650, help="Days to import, for example 15.")] = 15.0,
     since: Annotated[str | None, typer.Option(help="Start time (RFC 3339), instead of a span.")] = None,
     until: Annotated[str | None, typer.Option(help="End time (RFC 3339). Default: now.")] = None,
 ) -> None:
     """Import the history of collect.prometheus into the store. The platform must be stopped."""
-    from service.ops import backfill  # noqa: PLC0415 - brings the whole platform with it
+    from service.ops import backfill  # noqa: PLC0415 - imports the whole platform
 
     end = instant_of("--until", until) if until else SystemClock().now()
     start = instant_of("--since", since) if since else end - timedelta(days=days)
@@ -147,7 +147,7 @@ def _filled(result: dict[str, Any], language: Language) -> str:
 
 def _doctor_table(result: dict[str, Any], language: Language = "en") -> str:
     alike: dict[str, list[dict[str, Any]]] = {}
-    for target in result["targets"]:  # ten thousand replicas of one release are told once
+    for target in result["targets"]:  # identical targets are reported once
         alike.setdefault(json.dumps({**target, "target": "", "unknown_metrics": 0}, sort_keys=True), []).append(target)
     blocks = [_diagnosis(targets, language) for targets in alike.values()]
     unread = result.get("jobs_without_adapter")

@@ -49,7 +49,7 @@ def add(app: typer.Typer) -> None:
         Fleet time: a GPU is lost after 5 minutes, traffic surges after 20, an engine hangs after 40. Game days
         of a file given with --config also run; nothing else of that file is used.
         """
-        log.configure(level="error")  # what fails here is part of the story
+        log.configure(level="error")  # failures are part of the demo
         days = demo.game_days(context.config)
         if not headless:
             port_check.need({"--port": ("127.0.0.1", port), "--api-port": ("127.0.0.1", api_port)})
@@ -87,7 +87,7 @@ async def _with_dashboard(
             await running.step()
             progress("fleet", (cycle + 1) / cycles)
         while running.fleet.now + running.interval <= SystemClock().now():
-            await running.step()  # the preparation took time, and the dashboard opens on the present
+            await running.step()  # catch up with the time of the preparation
     supervisor = supervise.Supervisor(children(running.settings, demo.FOLDER / "demo.yaml", with_engine=False))
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

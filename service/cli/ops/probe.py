@@ -38,7 +38,9 @@ def add(root: typer.Typer) -> None:
             int | None, typer.Option("--max-tokens", help="Maximum number of tokens to generate.")
         ] = None,
         timeout: Annotated[str | None, typer.Option("--timeout", help="Deadline for --url, for example 30s.")] = None,
-        bearer_token_file: Annotated[Path | None, typer.Option("--bearer-token-file", help="Name for --url.")] = None,
+        bearer_token_file: Annotated[
+            Path | None, typer.Option("--bearer-token-file", help="File with the bearer token for --url.")
+        ] = None,
     ) -> int:
         """Run all probes once. Exits 1 if any fails."""
         options: dict[str, Any] = {"model": model, "prompt": prompt, "max_tokens": max_tokens}
@@ -57,11 +59,11 @@ def add(root: typer.Typer) -> None:
 
 
 def _table(result: dict[str, Any]) -> str:
-    headings = ["probe", "", "outcome", "first token", "between tokens", "whole", "tokens", "certificate", ""]
+    headings = ["probe", "", "outcome", "TTFT", "ITL", "E2E latency", "tokens", "certificate", ""]
     rows = [
         [
             row["probe"],
-            {True: "ok", False: "FAILED", None: "not asked"}[row["success"]],
+            {True: "ok", False: "FAILED", None: "not sent"}[row["success"]],
             row["means"],
             _seconds(row["ttft_seconds"]),
             _seconds(row["itl_seconds"]),
