@@ -186,7 +186,7 @@ class FleetService:
     """State of a service for the planner. ``floor`` and ``ceiling`` are replicas.
 
     ``current_replicas`` are ordered, ``ready_replicas`` serve. ``quota_gpus`` is the maximum of its GPUs.
-    ``earlier_replicas`` are the ordered replicas at earlier times, oldest first. ``lead`` None: that of the calibration.
+    ``earlier_replicas`` are the ordered replicas at earlier times, oldest first. ``lead`` None: from the calibration.
     ``no_calibration`` is the reason for having none, ``chosen`` the reason for this one of several, as text key and
     arguments. ``gpus_per_node`` is the size of its nodes, None if unknown; ``node_source`` is configured or topology.
     """

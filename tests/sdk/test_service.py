@@ -364,7 +364,7 @@ def test_names_stay_few_and_memory_bounded():
 def test_a_page_is_about_one_service(world):
     again = ModelService("chat", registry=world.registry)
     assert again.metrics is world.service.metrics
-    with pytest.raises(ValueError, match="the page of 'chat'"):
+    with pytest.raises(ValueError, match="this registry belongs to 'chat'"):
         ModelService("other", registry=world.registry)
     with pytest.raises(ValueError, match="needs a name"):
         ModelService("", registry=CollectorRegistry())

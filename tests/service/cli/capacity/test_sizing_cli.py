@@ -181,7 +181,7 @@ def test_of_two_services_of_a_name_the_namespace_says_which(tmp_path, said):
     assert kept["namespace"] == "staging"
     assert answer("capacity", "calibrate", "--show", "--service", "serving/chat", cwd=tmp_path, code=1) == []
     for wrong in ("/chat", "staging/", "a/b/c"):
-        assert "is no service" in answer(*asked, "--service", wrong, cwd=tmp_path, code=2)["error"]["message"]
+        assert "is not a service name" in answer(*asked, "--service", wrong, cwd=tmp_path, code=2)["error"]["message"]
 
 
 def test_what_cannot_be_kept_is_told_before_the_load_test_runs(tmp_path, monkeypatch):

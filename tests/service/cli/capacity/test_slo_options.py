@@ -197,7 +197,7 @@ def test_options_that_mean_nothing_are_refused_by_name(folder, command, options,
 def test_what_is_of_one_service_needs_its_name(folder):
     for option, value in (("--model", "Llama-3.1-70B"), ("--prompt", "900"), ("--max-sequences", "32")):
         error = answer("capacity", "plan", option, value, cwd=folder(), code=2)["error"]
-        assert (error["message"], error["hint"]) == (f"{option} is of one service", "name it with --service")
+        assert (error["message"], error["hint"]) == (f"{option} applies to one service", "name it with --service")
 
 
 @pytest.mark.parametrize(

@@ -48,5 +48,10 @@ def test_help_and_a_refused_option_import_no_store_and_no_client(arguments, code
 
 
 def test_long_running_commands_import_everything_at_once():
-    assert {name for name, place in COMMANDS.items() if place.long_running} >= {"serve", "run-engine", "run-api", "demo"}
+    assert {name for name, place in COMMANDS.items() if place.long_running} >= {
+        "serve",
+        "run-engine",
+        "run-api",
+        "demo",
+    }
     assert "sqlalchemy" in call("run-api", "--help")[1]
