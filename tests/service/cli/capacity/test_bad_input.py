@@ -1,7 +1,7 @@
-"""Every command of ``outrider capacity`` on input that is wrong, odd or missing: one row a case.
+"""Every command of ``outrider capacity`` on invalid, unusual or missing input: one row per case.
 
-A refusal is one sentence that names the thing and a hint that says what to do next, with exit code 2 (3 where something
-is away); what is odd and still an answer says so in it.
+An error is one sentence that names the thing, with a hint for the next step and exit code 2 (3 if a dependency is
+unavailable). Unusual but valid input is processed.
 """
 
 from __future__ import annotations

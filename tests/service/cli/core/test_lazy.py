@@ -1,4 +1,4 @@
-"""What is imported to show help or to refuse an option."""
+"""Imports of help and of rejected options."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def call(*arguments):
         (("drill", "score", "--nope"), 2),
     ],
 )
-def test_help_and_a_refused_option_import_no_store_and_no_client(arguments, code):
+def test_help_and_a_rejected_option_import_no_store_and_no_client(arguments, code):
     assert call(*arguments) == (code, [])
 
 
