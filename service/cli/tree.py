@@ -33,7 +33,10 @@ COMMANDS = {
         long_running=True,
     ),
     "replay": LazyCommand(
-        "service.cli.ops.replay", "add", "Replay recorded metrics pages through the same cycle.", long_running=True
+        "service.cli.ops.replay",
+        "add",
+        "Replay recorded metrics pages through the same cycle at their own timestamps.",
+        long_running=True,
     ),
     "record": LazyCommand(
         "service.cli.ops.record",

@@ -241,11 +241,11 @@ def test_a_rule_sets_adapter_and_component():
 @pytest.mark.parametrize(
     ("body", "headers", "status", "says"),
     [
-        (snappy(b"\xff\xff\xff"), PROTO, 400, "no remote-write 1.0 request"),
-        (b"not snappy at all", PROTO, 400, "no snappy block"),
-        (snappy(b"\xff\xff\xff"), {**PROTO, "Content-Type": V2}, 400, "no remote-write 2.0 request"),
+        (snappy(b"\xff\xff\xff"), PROTO, 400, "not a valid remote-write 1.0 request"),
+        (b"not snappy at all", PROTO, 400, "not a snappy block"),
+        (snappy(b"\xff\xff\xff"), {**PROTO, "Content-Type": V2}, 400, "not a valid remote-write 2.0 request"),
         (b"{}", {"Content-Type": "application/json"}, 415, "not application/x-protobuf"),
-        (b"", {**PROTO, "Content-Type": "application/x-protobuf;proto=a.B"}, 415, "no message"),
+        (b"", {**PROTO, "Content-Type": "application/x-protobuf;proto=a.B"}, 415, "unknown message type"),
         (b"", {**PROTO, "Content-Encoding": "gzip"}, 415, "Content-Encoding"),
         (b"x" * 2001, PROTO, 413, "larger than 2000 bytes"),
         (snappy(b"\x00" * 20_000), PROTO, 413, "larger than 10000 bytes"),
@@ -276,7 +276,7 @@ def test_a_full_buffer_returns_503_and_keeps_its_blocks():
     assert answers[0].status_code == 204
     assert answers[-1].status_code == 503
     assert int(answers[-1].headers["Retry-After"]) > 0
-    assert "the engine does not keep up" in answers[-1].text
+    assert "the buffer is full" in answers[-1].text
     kept = world.spool.waiting().blocks
     world.cycle()
     world.cycle()
@@ -648,8 +648,8 @@ def test_invalid_kpis_are_named_and_the_others_accepted():
         ({**good, "at": "yesterday"}, "not a timestamp"),
         ({**good, "at": "2026-11-21T07:59:00"}, "not a timestamp"),
         ({**good, "value": float("nan")}, "not finite"),
-        ({**good, "value": "1"}, "no number"),
-        ({**good, "value": True}, "no number"),
+        ({**good, "value": "1"}, "not a number"),
+        ({**good, "value": True}, "not a number"),
         ({**good, "name": "two words"}, "not a valid KPI name"),
         ({**good, "service": "a/b"}, "not a valid service name"),
         ({**good, "service": "chop"}, "unknown service 'chop'"),

@@ -152,8 +152,8 @@ def test_missing_model_facts_are_named(folder):
     assert named["derivation"]["slo"]["verdict"] == "bounded"
     (where / "config.json").write_text(json.dumps({**LLAMA, "num_hidden_layers": 80, "hidden_size": 8192}))
     text = CONFIGURED.replace("gpu_type: H100", f"gpu_type: H100, model: own-model, config_json: {where}/config.json")
-    (told_so,) = answer(*PLAN, cwd=folder(text))
-    assert told_so["derivation"]["slo"]["model"] == "own-model"
+    (planned,) = answer(*PLAN, cwd=folder(text))
+    assert planned["derivation"]["slo"]["model"] == "own-model"
     unknown = folder(CONFIGURED.replace("gpu_type: H100, ", ""))
     (found,) = answer(*PLAN, cwd=unknown)
     assert found["derivation"]["slo"]["verdict"] == "no_gpu"
