@@ -185,8 +185,8 @@ class EngineLoad:
 class FleetService:
     """State of a service for the planner. ``floor`` and ``ceiling`` are replicas.
 
-    ``current_replicas`` are ordered, ``ready_replicas`` serve. ``quota_gpus`` is the maximum of its GPUs.
-    ``earlier_replicas`` are the ordered replicas at earlier times, oldest first. ``lead`` None: from the calibration.
+    ``current_replicas`` are ordered, ``ready_replicas`` serve. ``quota_gpus`` is the maximum of its GPUs. ``lately``
+    holds the ordered replicas at earlier times, oldest first. ``lead`` None: taken from the calibration.
     ``no_calibration`` is the reason for having none, ``chosen`` the reason for this one of several, as text key and
     arguments. ``gpus_per_node`` is the size of its nodes, None if unknown; ``node_source`` is configured or topology.
     """
@@ -202,7 +202,7 @@ class FleetService:
     quota_gpus: int | None = None
     lead: LeadTime | None = None
     engines: EngineLoad = EngineLoad()
-    earlier_replicas: tuple[tuple[datetime, int], ...] = ()
+    lately: tuple[tuple[datetime, int], ...] = ()
     no_calibration: tuple[str, Mapping[str, str]] | None = None
     chosen: tuple[str, Mapping[str, str]] | None = None
     gpus_per_node: int | None = None

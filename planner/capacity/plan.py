@@ -268,11 +268,11 @@ def _recommend(case: demand.Case, settings: PlanSettings) -> Recommendation:
         need_now=count.now,
         need_forecast=count.forecast,
         need_survivors=count.survivors.need,
-        most=prescale.most_replicas(service.current_replicas, service.earlier_replicas, now, settings.limits),
+        most=prescale.most_replicas(service.current_replicas, service.lately, now, settings.limits),
         ready=service.ready_replicas,
-        cooling=prescale.is_cooling(service.current_replicas, service.earlier_replicas, now, settings.limits),
+        cooling=prescale.is_cooling(service.current_replicas, service.lately, now, settings.limits),
         shrunk=case.load.load.steady
-        and prescale.is_shrunk(service.current_replicas, service.earlier_replicas, now, settings.limits),
+        and prescale.is_shrunk(service.current_replicas, service.lately, now, settings.limits),
         doubted=case.load.doubted,
     )
     ordered = capacity_per_second(calibration, service.current_replicas, buffer.value)

@@ -1,4 +1,4 @@
-"""Request metrics of a model service on one Prometheus page.
+"""Request metrics of a model service on one exposition page.
 
 The entry point is ``ModelService``: ``with service.request(...) as r`` or ``@service.watch(...)``. It never raises into
 the instrumented code, and depends only on prometheus-client.

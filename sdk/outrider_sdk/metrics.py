@@ -25,20 +25,22 @@ REQUEST = (
 )  # fmt: skip
 STAGES = ("queue", "preprocess", "copy", "compute", "postprocess")
 OUTCOMES = ("ok", "error", "rejected", "cancelled")
-LABELS = ("model", "tenant")
+REQUEST_LABELS = ("model", "tenant")
 
 
 class Metrics:
     """All metric families, registered once."""
 
     def __init__(self, service: str, registry: CollectorRegistry) -> None:
-        """``service`` is the name in the page's info line. Raises ValueError if a family is already registered."""
+        """``service`` is the value in ``service_info``. Raises ValueError if a family is already registered."""
         self.service = service
         options: dict[str, Any] = {"registry": registry}
         self.info = Gauge(
-            "outrider_sdk_service_info", "The service of this page.", ["service"], multiprocess_mode="max", **options
+            "outrider_sdk_service_info", "Name of the service.", ["service"], multiprocess_mode="max", **options
         )
-        self.requests = Counter("outrider_sdk_requests", "Requests by outcome.", [*LABELS, "outcome"], **options)
+        self.requests = Counter(
+            "outrider_sdk_requests", "Requests by outcome.", [*REQUEST_LABELS, "outcome"], **options
+        )
         self.running = Gauge(
             "outrider_sdk_requests_in_progress",
             "Requests in progress.",
@@ -47,12 +49,12 @@ class Metrics:
             **options,
         )
         self.seconds = Histogram(
-            "outrider_sdk_request_seconds", "Duration of a request.", LABELS, buckets=REQUEST, **options
+            "outrider_sdk_request_seconds", "Duration of a request.", REQUEST_LABELS, buckets=REQUEST, **options
         )
         self.first_token = Histogram(
             "outrider_sdk_first_token_seconds",
             "Time from the request to its first token.",
-            LABELS,
+            REQUEST_LABELS,
             buckets=FIRST_TOKEN,
             **options,
         )
@@ -63,7 +65,9 @@ class Metrics:
             buckets=PER_TOKEN,
             **options,
         )
-        self.tokens = Counter("outrider_sdk_tokens", "Tokens by kind: input, output.", [*LABELS, "kind"], **options)
+        self.tokens = Counter(
+            "outrider_sdk_tokens", "Tokens by kind: input, output.", [*REQUEST_LABELS, "kind"], **options
+        )
         self.stage_seconds = Histogram(
             "outrider_sdk_stage_seconds", "Time in a stage.", ["model", "stage"], buckets=FIRST_TOKEN, **options
         )
@@ -71,16 +75,16 @@ class Metrics:
             "outrider_sdk_stage_in_progress", "Requests in a stage.", ["model", "stage"],
             multiprocess_mode="livesum", **options,
         )  # fmt: skip
-        self.answers = Counter("outrider_sdk_answers", "Answers that were checked.", LABELS, **options)
+        self.answers = Counter("outrider_sdk_answers", "Checked answers.", REQUEST_LABELS, **options)
         self.invalid = Counter(
             "outrider_sdk_invalid_answers",
-            "Invalid answers: empty, repeated or garbled.",
-            [*LABELS, "reason"],
+            "Empty, repeated or garbled answers.",
+            [*REQUEST_LABELS, "reason"],
             **options,
         )
         self.feedback = Counter("outrider_sdk_feedback", "Votes of users on answers.", ["vote"], **options)
         self.kpi = Gauge("outrider_sdk_kpi", "A business KPI.", ["kpi"], multiprocess_mode="mostrecent", **options)
-        self.faults = Counter("outrider_sdk_faults", "Errors of the SDK itself, hidden from the service.", **options)
+        self.faults = Counter("outrider_sdk_faults", "Errors of the SDK itself.", **options)
         self.info.labels(service).set(1)
 
     @property
@@ -94,13 +98,13 @@ _lock = threading.Lock()
 
 
 def metrics_of(service: str, registry: CollectorRegistry) -> Metrics:
-    """The metrics of a registry, created at its first service. Raises ValueError for a second name on one page."""
+    """The metrics of a registry, created at its first service. Raises ValueError for a second name on one registry."""
     with _lock:
         match = _known.get(registry)
         if match is None:
             match = _known[registry] = Metrics(service, registry)
         elif match.service != service:
-            message = f"this registry belongs to {match.service!r}; create another registry for {service!r}"
+            message = f"this registry belongs to {match.service!r}; give {service!r} a registry of its own"
             raise ValueError(message)
         return match
 

@@ -35,7 +35,7 @@ class BusiestNames:
         replaced = None
         with self._lock:
             if text not in self._counts and len(self._counts) >= self._most * _WATCHED:
-                self._forget_rare()
+                self._drop_rare()
             self._counts[text] = self._counts.get(text, 0.0) + 1.0
             if text not in self._named and len(self._named) < self._most:
                 self._named.add(text)
@@ -47,7 +47,7 @@ class BusiestNames:
             self._dropped(replaced)
         return result
 
-    def _forget_rare(self) -> None:
+    def _drop_rare(self) -> None:
         """Halves every count and drops rare unnamed values, to bound memory."""
         self._counts = {
             text: count / 2 for text, count in self._counts.items() if text in self._named or count >= _CLEARLY
@@ -56,10 +56,10 @@ class BusiestNames:
             self._counts = {text: count for text, count in self._counts.items() if text in self._named}
 
     def _replace_least_busy(self) -> str | None:
-        waiting = [text for text in self._counts if text not in self._named]
-        if not waiting or not self._named:
+        unnamed = [text for text in self._counts if text not in self._named]
+        if not unnamed or not self._named:
             return None
-        busiest = max(waiting, key=lambda text: self._counts[text])
+        busiest = max(unnamed, key=lambda text: self._counts[text])
         least = min(self._named, key=lambda text: self._counts.get(text, 0.0))
         if self._counts[busiest] < _CLEARLY * self._counts.get(least, 0.0):
             return None

@@ -26,16 +26,16 @@ def watched(service: ModelService, function: F, model: LabelSource, tenant: Labe
     """
 
     def request(arguments: Any, named: Any) -> Request:
-        def label(source: LabelSource) -> Any:
+        def label_of(source: LabelSource) -> Any:
             try:
                 return source(*arguments, **named) if callable(source) else source
             except Exception as error:
                 note(error, "watch", service.metrics)
                 return None
 
-        return service.request(model=label(model), tenant=label(tenant))
+        return service.request(model=label_of(model), tenant=label_of(tenant))
 
-    def text_of(result: Any) -> Optional[str]:
+    def answer_text(result: Any) -> Optional[str]:
         try:
             results = text(result) if text is not None else result
         except Exception as error:
@@ -44,46 +44,46 @@ def watched(service: ModelService, function: F, model: LabelSource, tenant: Labe
         return results if isinstance(results, str) else None
 
     if inspect.isasyncgenfunction(function):
-        made: Callable[..., Any] = _of_async_generator(function, request, text_of)
+        wrapper: Callable[..., Any] = _of_async_generator(function, request, answer_text)
     elif inspect.isgeneratorfunction(function):
-        made = _of_generator(function, request, text_of)
+        wrapper = _of_generator(function, request, answer_text)
     elif inspect.iscoroutinefunction(function):
-        made = _of_coroutine(function, request, text_of)
+        wrapper = _of_coroutine(function, request, answer_text)
     else:
-        made = _of_function(function, request, text_of)
-    return cast("F", functools.wraps(function)(made))
+        wrapper = _of_function(function, request, answer_text)
+    return cast("F", functools.wraps(function)(wrapper))
 
 
 _Begin = Callable[[Any, Any], Request]
-_TextOf = Callable[[Any], Optional[str]]
+_AnswerText = Callable[[Any], Optional[str]]
 
 
-def _of_function(function: Callable[..., Any], begin: _Begin, text_of: _TextOf) -> Callable[..., Any]:
+def _of_function(function: Callable[..., Any], begin: _Begin, answer_text: _AnswerText) -> Callable[..., Any]:
     def call(*arguments: Any, **named: Any) -> Any:
         with begin(arguments, named) as request:
             result = function(*arguments, **named)
-            _answer(request, text_of(result))
+            _answer(request, answer_text(result))
             return result
 
     return call
 
 
-def _of_coroutine(function: Callable[..., Any], begin: _Begin, text_of: _TextOf) -> Callable[..., Any]:
+def _of_coroutine(function: Callable[..., Any], begin: _Begin, answer_text: _AnswerText) -> Callable[..., Any]:
     async def call(*arguments: Any, **named: Any) -> Any:
         with begin(arguments, named) as request:
             result = await function(*arguments, **named)
-            _answer(request, text_of(result))
+            _answer(request, answer_text(result))
             return result
 
     return call
 
 
-def _of_generator(function: Callable[..., Any], begin: _Begin, text_of: _TextOf) -> Callable[..., Any]:
+def _of_generator(function: Callable[..., Any], begin: _Begin, answer_text: _AnswerText) -> Callable[..., Any]:
     def call(*arguments: Any, **named: Any) -> Generator[Any, Any, Any]:
         request = begin(arguments, named)
         request.begin()
-        inner = function(*arguments, **named)
-        step: Callable[[], Any] = functools.partial(inner.send, None)
+        generator = function(*arguments, **named)
+        step: Callable[[], Any] = functools.partial(generator.send, None)
         try:
             while True:
                 # Between two items other code runs in this context: the request is current only inside the generator.
@@ -95,15 +95,15 @@ def _of_generator(function: Callable[..., Any], begin: _Begin, text_of: _TextOf)
                     break
                 finally:
                     request.leave()
-                _piece(request, text_of(item))
+                _piece(request, answer_text(item))
                 try:
-                    step = functools.partial(inner.send, (yield item))
+                    step = functools.partial(generator.send, (yield item))
                 except GeneratorExit:
                     raise
                 except BaseException as thrown:  # the inner generator may catch it
-                    step = functools.partial(inner.throw, thrown)
+                    step = functools.partial(generator.throw, thrown)
         except BaseException as error:
-            inner.close()
+            generator.close()
             request.end(error)
             raise
         request.end()
@@ -112,12 +112,12 @@ def _of_generator(function: Callable[..., Any], begin: _Begin, text_of: _TextOf)
     return call
 
 
-def _of_async_generator(function: Callable[..., Any], begin: _Begin, text_of: _TextOf) -> Callable[..., Any]:
+def _of_async_generator(function: Callable[..., Any], begin: _Begin, answer_text: _AnswerText) -> Callable[..., Any]:
     async def call(*arguments: Any, **named: Any) -> AsyncGenerator[Any, Any]:
         request = begin(arguments, named)
         request.begin()
-        inner = function(*arguments, **named)
-        step: Callable[[], Any] = functools.partial(inner.asend, None)
+        generator = function(*arguments, **named)
+        step: Callable[[], Any] = functools.partial(generator.asend, None)
         try:
             while True:
                 request.enter()
@@ -127,15 +127,15 @@ def _of_async_generator(function: Callable[..., Any], begin: _Begin, text_of: _T
                     break
                 finally:
                     request.leave()
-                _piece(request, text_of(item))
+                _piece(request, answer_text(item))
                 try:
-                    step = functools.partial(inner.asend, (yield item))
+                    step = functools.partial(generator.asend, (yield item))
                 except GeneratorExit:
                     raise
                 except BaseException as thrown:
-                    step = functools.partial(inner.athrow, thrown)
+                    step = functools.partial(generator.athrow, thrown)
         except BaseException as error:
-            await inner.aclose()
+            await generator.aclose()
             request.end(error)
             raise
         request.end()

@@ -108,7 +108,7 @@ class PlannedFleet:
                         free.get(gpu_type, free.get("")),
                     ),
                     engines=self._held(replicas, now),
-                    earlier_replicas=lately(service),
+                    lately=lately(service),
                     no_calibration=why,
                     chosen=chosen,
                     gpus_per_node=per_node,

@@ -79,21 +79,23 @@ class Day:
 
 
 def measure_now(
-    metrics: MetricStore, services: Sequence[EntityRef], now: datetime, targets: Promise
+    metrics: MetricStore, services: Sequence[EntityRef], now: datetime, slo_defaults: Promise
 ) -> dict[EntityRef, Recent]:
     """Indicators of every service over the last 5 min, in one read."""
     keys = (REQUESTS, FAILED, RATE, READY, QUEUE, *catalog.signal(TTFT).bucket_keys)
     window = _read(metrics, services, keys, now, RECENT)
-    return {service: _recent(window, row, targets) for row, service in enumerate(window.entities)} if window else {}
+    return (
+        {service: _recent(window, row, slo_defaults) for row, service in enumerate(window.entities)} if window else {}
+    )
 
 
 def measure_day(
-    metrics: MetricStore, services: Sequence[EntityRef], now: datetime, targets: Promise
+    metrics: MetricStore, services: Sequence[EntityRef], now: datetime, slo_defaults: Promise
 ) -> dict[EntityRef, Day]:
     """Indicators of every service over 24 h, in one read."""
     keys = (REQUESTS, FAILED, *catalog.signal(TTFT).bucket_keys)
     window = _read(metrics, services, keys, now, DAY)
-    return {service: _day(window, row, targets) for row, service in enumerate(window.entities)} if window else {}
+    return {service: _day(window, row, slo_defaults) for row, service in enumerate(window.entities)} if window else {}
 
 
 def _read(
@@ -105,14 +107,14 @@ def _read(
     return metrics.read_windows(EntityKind.SERVICE, keys, end - span, end, SLOT, services)
 
 
-def _recent(window: Window, row: int, targets: Promise) -> Recent:
+def _recent(window: Window, row: int, slo_defaults: Promise) -> Recent:
     requests, failed = window.column(REQUESTS)[row], window.column(FAILED)[row]
     p99 = indicators.latency_quantiles(_buckets(window, row), catalog.signal(TTFT).bounds, (0.99,))[0.99]
     ratios = _ratios(requests, failed)
     return Recent(
         service=window.entities[row],
         success=_calls(requests, failed),
-        availability=indicators.availability_time(ratios, limit_ratio=targets.broken_below_ratio).ratio,
+        availability=indicators.availability_time(ratios, limit_ratio=slo_defaults.broken_below_ratio).ratio,
         ttft_p99=p99.seconds if p99 else None,
         ttft_p99_below=bool(p99 and p99.below),
         requests_per_second=_last(window.column(RATE)[row]),
@@ -121,16 +123,16 @@ def _recent(window: Window, row: int, targets: Promise) -> Recent:
     )
 
 
-def _day(window: Window, row: int, targets: Promise) -> Day:
+def _day(window: Window, row: int, slo_defaults: Promise) -> Day:
     requests, failed = window.column(REQUESTS)[row], window.column(FAILED)[row]
     ratios = _ratios(requests, failed)
-    sla = indicators.sla_attainment(_buckets(window, row), catalog.signal(TTFT).bounds, targets.ttft_seconds)
+    sla = indicators.sla_attainment(_buckets(window, row), catalog.signal(TTFT).bounds, slo_defaults.ttft_seconds)
     return Day(
         success=_calls(requests, failed),
-        availability=indicators.availability_time(ratios, limit_ratio=targets.broken_below_ratio).ratio,
+        availability=indicators.availability_time(ratios, limit_ratio=slo_defaults.broken_below_ratio).ratio,
         sla_low=sla.lower if sla else None,
         sla_high=sla.upper if sla else None,
-        strip=_strip(window.times, minutes_good(requests, failed, targets.broken_below_ratio)),
+        strip=_strip(window.times, minutes_good(requests, failed, slo_defaults.broken_below_ratio)),
     )
 
 
@@ -150,33 +152,33 @@ def _calls(requests: Floats, failed: Floats) -> float | None:
 
 
 def standing(
-    now: Recent | None, day: Day | None, incidents: Sequence[Incident], targets: Promise
+    now: Recent | None, day: Day | None, incidents: Sequence[Incident], slo_defaults: Promise
 ) -> tuple[Standing, StandingReason]:
     """Verdict on one service. ``incidents`` are the open ones that concern it."""
     if now is None or (now.success is None and now.ready is None):
         return Standing.UNKNOWN, StandingReason.NO_VALUES
     if now.ready is not None and now.ready < 1:
         return Standing.BROKEN, StandingReason.NO_READY_REPLICA
-    if now.success is not None and now.success < targets.broken_below_ratio:
+    if now.success is not None and now.success < slo_defaults.broken_below_ratio:
         return Standing.BROKEN, StandingReason.CALLS_FAIL
-    if now.ttft_p99 is not None and not now.ttft_p99_below and now.ttft_p99 > targets.ttft_p99_seconds:
+    if now.ttft_p99 is not None and not now.ttft_p99_below and now.ttft_p99 > slo_defaults.ttft_p99_seconds:
         return Standing.BROKEN, StandingReason.TTFT_OVER_LIMIT
-    if now.success is not None and now.success < targets.success_ratio:
+    if now.success is not None and now.success < slo_defaults.success_ratio:
         return Standing.AT_RISK, StandingReason.CALLS_BELOW_TARGET
     if any(incident.priority.rank <= 1 for incident in incidents):
         return Standing.AT_RISK, StandingReason.URGENT_INCIDENT
-    if day is not None and day.availability is not None and day.availability < targets.availability_ratio:
+    if day is not None and day.availability is not None and day.availability < slo_defaults.availability_ratio:
         return Standing.AT_RISK, StandingReason.DAY_BELOW_TARGET
-    if day is not None and day.sla_high is not None and day.sla_high < targets.sla_attainment_ratio:
+    if day is not None and day.sla_high is not None and day.sla_high < slo_defaults.sla_attainment_ratio:
         return Standing.AT_RISK, StandingReason.SLA_BELOW_TARGET
     return Standing.OK, StandingReason.WITHIN_LIMITS
 
 
 def as_json(
-    service: EntityRef, now: Recent | None, day: Day | None, incidents: Sequence[Incident], targets: Promise
+    service: EntityRef, now: Recent | None, day: Day | None, incidents: Sequence[Incident], slo_defaults: Promise
 ) -> dict[str, Any]:
     """One service of the overview, without its plan."""
-    verdict, reason = standing(now, day, incidents, targets)
+    verdict, reason = standing(now, day, incidents, slo_defaults)
     return {
         "service": serialization.entity(service),
         "status": verdict.value,
@@ -184,23 +186,23 @@ def as_json(
         "availability": {
             "now": now.availability if now else None,
             "day": day.availability if day else None,
-            "target": targets.availability_ratio,
+            "target": slo_defaults.availability_ratio,
         },
         "success_ratio": {
             "now": now.success if now else None,
             "day": day.success if day else None,
-            "target": targets.success_ratio,
+            "target": slo_defaults.success_ratio,
         },
         "sla_attainment": {
             "low": day.sla_low if day else None,
             "high": day.sla_high if day else None,
-            "limit_seconds": targets.ttft_seconds,
-            "target": targets.sla_attainment_ratio,
+            "limit_seconds": slo_defaults.ttft_seconds,
+            "target": slo_defaults.sla_attainment_ratio,
         },
         "ttft_p99_seconds": {
             "value": now.ttft_p99 if now else None,
             "below_first_bucket": bool(now and now.ttft_p99_below),
-            "limit": targets.ttft_p99_seconds,
+            "limit": slo_defaults.ttft_p99_seconds,
         },
         "requests_per_second": now.requests_per_second if now else None,
         "queue_requests": now.queue if now else None,

@@ -69,16 +69,16 @@ def service(name: str, ctx: Ctx) -> dict[str, Any]:
 
 def services_json(ctx: Context, now: datetime, incidents: tuple[Incident, ...]) -> list[dict[str, Any]]:
     """Every service of the topology or the store. Indicators over 24 h are read at most once a minute."""
-    wanted, targets = _known_services(ctx), ctx.settings.promise
+    wanted, slo_defaults = _known_services(ctx), ctx.settings.promise
     minute = int(now.timestamp() // slo_status.SLOT.total_seconds())
-    days = ctx.remembered.get(("day", minute), lambda: slo_status.measure_day(ctx.metrics, wanted, now, targets))
-    recent = ctx.remembered.get(("now", now), lambda: slo_status.measure_now(ctx.metrics, wanted, now, targets))
+    days = ctx.remembered.get(("day", minute), lambda: slo_status.measure_day(ctx.metrics, wanted, now, slo_defaults))
+    recent = ctx.remembered.get(("now", now), lambda: slo_status.measure_now(ctx.metrics, wanted, now, slo_defaults))
     plans = {item.service: serialization.recommendation(item) for item in ctx.state.plan().recommendations}
     slos_of = slos.by_service(ctx, wanted, now)
     rows = []
     for service in wanted:
         concerning = [incident for incident in incidents if slo_status.concerns(incident, service)]
-        row = slo_status.as_json(service, recent.get(service), days.get(service), concerning, targets)
+        row = slo_status.as_json(service, recent.get(service), days.get(service), concerning, slo_defaults)
         rows.append({**row, "slos": slos_of.get(service, []), "plan": plans.get(service)})
     order = [
         slo_status.Standing.BROKEN,

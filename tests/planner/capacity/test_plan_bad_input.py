@@ -168,19 +168,19 @@ def test_engines_that_are_full_confirm_a_spike(build):
 
 
 def test_an_hour_has_a_limit_too(build):
-    earlier = ((build.now - timedelta(minutes=50), 4), (build.now - timedelta(minutes=20), 14))
+    lately = ((build.now - timedelta(minutes=50), 4), (build.now - timedelta(minutes=20), 14))
     values = _steady(20.0)
     values[-3:] = 200.0
-    result = _plan(build, values, current_replicas=16, ceiling=500, earlier_replicas=earlier)
+    result = _plan(build, values, current_replicas=16, ceiling=500, lately=lately)
     assert (result.target_replicas, result.binding) == (20, "step")
 
 
 def test_nothing_is_taken_away_within_half_an_hour_of_a_scale_out(build):
-    earlier = ((build.now - timedelta(minutes=20), 10), (build.now - timedelta(minutes=10), 19))
-    held = _plan(build, _steady(10.0), current_replicas=19, earlier_replicas=earlier)
+    lately = ((build.now - timedelta(minutes=20), 10), (build.now - timedelta(minutes=10), 19))
+    held = _plan(build, _steady(10.0), current_replicas=19, lately=lately)
     assert (held.target_replicas, held.reason) == (19, PlanReason.SCALE_IN_COOLING)
-    later = tuple((at - timedelta(minutes=40), count) for at, count in earlier)
-    assert _plan(build, _steady(10.0), current_replicas=19, earlier=later).target_replicas < 19
+    later = tuple((at - timedelta(minutes=40), count) for at, count in lately)
+    assert _plan(build, _steady(10.0), current_replicas=19, lately=later).target_replicas < 19
 
 
 # --- running replicas, and the time of a start -----------------------------------------------------
