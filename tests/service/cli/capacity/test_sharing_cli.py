@@ -211,6 +211,6 @@ def test_invalid_errors_and_two_buffers_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "few.txt").write_text("0.1\n0.2\n")
     (tmp_path / "word.txt").write_text("0.1\nlarge\n")
     assert "holds 2 errors, too few" in message(*FORMULA, "--errors", "few.txt", cwd=tmp_path)
-    assert "word.txt:2: 'large' is no error" in message(*FORMULA, "--errors", "word.txt", cwd=tmp_path)
+    assert "word.txt:2: 'large' is not a forecast error" in message(*FORMULA, "--errors", "word.txt", cwd=tmp_path)
     both = message(*FORMULA, "--errors", "few.txt", "--buffer", ".3", cwd=tmp_path)
     assert both == "--buffer and --errors exclude each other"

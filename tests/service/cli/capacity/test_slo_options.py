@@ -179,7 +179,7 @@ def test_the_plan_has_whole_nodes(folder):
         (("--ttft", "0"), "--ttft must be above 0"),
         (("--ttft", "1 token"), "--ttft"),
         (("--tpot", "nan"), "--tpot"),
-        (("--quantile", "0.9"), "--quantile is of"),
+        (("--quantile", "0.9"), "--quantile requires"),
         (("--ttft", "1s", "--quantile", "95"), "--quantile is a share"),
         (("--ttft", "1s", "--quantile", "0"), "--quantile is a share"),
         (("--prompt", "0"), "--prompt must be"),
@@ -197,7 +197,7 @@ def test_meaningless_options_are_rejected_by_name(folder, command, options, expe
 def test_options_of_one_service_need_its_name(folder):
     for option, value in (("--model", "Llama-3.1-70B"), ("--prompt", "900"), ("--max-sequences", "32")):
         error = answer("capacity", "plan", option, value, cwd=folder(), code=2)["error"]
-        assert (error["message"], error["hint"]) == (f"{option} applies to one service", "name it with --service")
+        assert (error["message"], error["hint"]) == (f"{option} applies to one service", "name the service with --service")
 
 
 @pytest.mark.parametrize(
