@@ -108,8 +108,8 @@ def test_an_impossible_split_names_the_reason(tmp_path: Path) -> None:
     assert "no service is named 'x'" in message(*split, "--service", "x", cwd=tmp_path)
     (tmp_path / "one.txt").write_text("5\n")
     wrong = ("capacity", "split", "--prompts", "one.txt", "--long-ratio")
-    assert "1 of the capacity" in message(*wrong, "1", cwd=tmp_path)
-    assert "0 of the capacity" in message(*wrong, "0", cwd=tmp_path)
+    assert "long prompts: 1" in message(*wrong, "1", cwd=tmp_path)
+    assert "long prompts: 0" in message(*wrong, "0", cwd=tmp_path)
 
 
 def test_spares_cover_the_need_and_count_whole_nodes(tmp_path: Path) -> None:

@@ -197,7 +197,10 @@ def test_meaningless_options_are_rejected_by_name(folder, command, options, expe
 def test_options_of_one_service_need_its_name(folder):
     for option, value in (("--model", "Llama-3.1-70B"), ("--prompt", "900"), ("--max-sequences", "32")):
         error = answer("capacity", "plan", option, value, cwd=folder(), code=2)["error"]
-        assert (error["message"], error["hint"]) == (f"{option} applies to one service", "name the service with --service")
+        assert (error["message"], error["hint"]) == (
+            f"{option} applies to one service",
+            "name the service with --service",
+        )
 
 
 @pytest.mark.parametrize(
