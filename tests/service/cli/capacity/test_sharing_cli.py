@@ -121,7 +121,7 @@ def test_spares_cover_the_need_and_count_whole_nodes(tmp_path: Path) -> None:
     assert len(found["derivation"]) == 2
     assert "none would be left" in message(*spares, "--losses", "4", cwd=tmp_path)
     assert "--gpus-per-replica" in message(*spares, "--gpus-per-node", "8", cwd=tmp_path)
-    assert "how many replicas" in message("capacity", "spares", "--domains", "3", cwd=tmp_path)
+    assert "number of replicas not given" in message("capacity", "spares", "--domains", "3", cwd=tmp_path)
     assert "failure domains" in message("capacity", "spares", "--needed", "3", cwd=tmp_path)
 
 
