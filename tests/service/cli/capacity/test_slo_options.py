@@ -137,7 +137,8 @@ def test_an_unreachable_slo_warns_under_the_plan_and_limits_nothing(folder):
     assert found["target_replicas"] == plain["target_replicas"]
     assert found["derivation"]["cautions"][-1]["code"] == "slo_out_of_reach"
     assert (
-        "chat: no number of replicas achieves TPOT within 0.001 s" in run(*PLAN, *options, "-o", "table", cwd=where).stdout
+        "chat: no number of replicas achieves TPOT within 0.001 s"
+        in run(*PLAN, *options, "-o", "table", cwd=where).stdout
     )
     assert "chat：无论多少副本" in run(*PLAN, *options, "-o", "table", "--lang", "zh", cwd=where).stdout
 
