@@ -127,16 +127,16 @@ class PushReceiver:
 
     def _read(self, block: PushedBlock, at: datetime) -> None:
         try:
-            if block.door == IngestProtocol.KPI:
+            if block.protocol == IngestProtocol.KPI:
                 late = sum(not self._kpis.add(kpi, at) for kpi in receive_kpi.decode(block.payload))
                 self._drop(DropReason.LATE, late)
                 return
             groups = receive_block.decode(block.payload)
         except ValueError as error:
             self._drop(DropReason.UNREADABLE, block.samples)
-            _log.error("pushed_block_unreadable", protocol=block.door, sender=block.sender, error=str(error))
+            _log.error("pushed_block_unreadable", protocol=block.protocol, sender=block.sender, error=str(error))
             return
-        sender = f"{block.door}/{block.sender}"
+        sender = f"{block.protocol}/{block.sender}"
         self._senders[sender] = max(block.came_at, self._senders.get(sender, block.came_at))
         for group in groups:
             self._add(group, sender, block)
@@ -154,7 +154,7 @@ class PushReceiver:
             target_state.about, target_state.rule = about, group.rule
             target_state.target = self._target(group, about)
         target_state.sender = sender
-        added = {} if block.door == IngestProtocol.OTLP else _labels_of(group.source, target_state.about)
+        added = {} if block.protocol == IngestProtocol.OTLP else _labels_of(group.source, target_state.about)
         before, room = target_state.buffer.series, self._limits.series - self._buffered_series
         for reason, count in target_state.buffer.add(group.streams, added, block.came_at, room).items():
             self._drop(reason, count)

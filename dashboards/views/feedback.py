@@ -78,7 +78,7 @@ def verdict_list(viewer: Viewer, incident: dict[str, Any]) -> str:
             else viewer.localize("feedback.several", n=len(rules))
         )
         line = viewer.localize(
-            "feedback.said", by=by, verdict=word("usefulness", verdict, viewer.language), alert=alert
+            "feedback.verdict", by=by, verdict=word("usefulness", verdict, viewer.language), alert=alert
         )
         more = [fault_name(cause, viewer.language) if cause else "", comment, fmt.clock(at, incident["as_of"])]
         lines.append(escape(" · ".join([line, *filter(None, more)])))

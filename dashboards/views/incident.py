@@ -108,7 +108,7 @@ def _incident(viewer: Viewer, incident_id: str) -> None:
 
 def _drill(viewer: Viewer, name: str) -> str:
     by_hand = translate("notify.drill_by_hand", viewer.language)
-    return viewer.localize("incident.drill_told", name=by_hand if name == "drill" else name)
+    return viewer.localize("incident.during_drill", name=by_hand if name == "drill" else name)
 
 
 def _head(viewer: Viewer, incident: dict[str, Any]) -> None:
@@ -204,7 +204,7 @@ def _narrative(viewer: Viewer, incident_id: str) -> None:
         st.html(html.note(viewer.localize(f"incident.retell_{narrative['reason']}")))
         return
     st.html(html.bullets(escape(line) for line in narrative["text"].splitlines() if line.strip()))
-    st.html(html.label(viewer.localize("incident.retold_by", model=narrative["model"])))
+    st.html(html.label(viewer.localize("incident.summary_by", model=narrative["model"])))
 
 
 def _explanation(incident: dict[str, Any]) -> str:
@@ -245,8 +245,8 @@ def _actions(viewer: Viewer, incident: dict[str, Any]) -> None:
         message for message in incident["messages"] if message["reason"] in ("opened", "priority_raised", "resolved")
     ]
     if messages:
-        channels = ", ".join(dict.fromkeys(message["channel"] for message in messages))
-        st.html(html.label(viewer.localize("incident.told", channels=channels, n=len(messages))))
+        channels = ", ".join(dict.fromkeys(each["channel"] for each in messages))
+        st.html(html.label(viewer.localize("incident.notified", channels=channels, n=len(messages))))
 
 
 def _evidence(viewer: Viewer, incident_id: str) -> None:

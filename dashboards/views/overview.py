@@ -30,7 +30,7 @@ def _body(viewer: Viewer, incident_page: StreamlitPage) -> None:
     warning = _warning(viewer, overview["monitoring"])
     if warning:
         st.html(warning)
-    st.html(html.section(viewer.localize("overview.promise")))
+    st.html(html.section(viewer.localize("overview.slo_status")))
     _services(viewer, overview)
     left, right = st.columns([6, 5], gap="medium")
     with left:

@@ -32,15 +32,15 @@ def dot(graph: Json, colours: Mapping[str, str] | None = None) -> str:
     names = _numbered(graph)
     for node in graph["nodes"]:
         role = palette.get(node["role"])
-        look = [f'label="{_quoted(node["label"])}"', f"shape={_SHAPES[node['sort']]}"]
+        attributes = [f'label="{_quoted(node["label"])}"', f"shape={_SHAPES[node['sort']]}"]
         if role:
-            look += [f'color="{role}"', "penwidth=2"]
+            attributes += [f'color="{role}"', "penwidth=2"]
         if node["role"] in _FAINT:
-            look.append('style="filled,dashed"')
-        lines.append(f"  {names[node['id']]} [{', '.join(look)}];")
+            attributes.append('style="filled,dashed"')
+        lines.append(f"  {names[node['id']]} [{', '.join(attributes)}];")
     for edge in graph["edges"]:
-        look = [f'label="{_quoted(edge["label"])}"'] + (["style=dashed"] if edge["link"] == "looks_like" else [])
-        lines.append(f"  {names[edge['source']]} -> {names[edge['target']]} [{', '.join(look)}];")
+        attributes = [f'label="{_quoted(edge["label"])}"'] + (["style=dashed"] if edge["link"] == "looks_like" else [])
+        lines.append(f"  {names[edge['source']]} -> {names[edge['target']]} [{', '.join(attributes)}];")
     return "\n".join([*lines, "}"])
 
 

@@ -39,7 +39,7 @@ Json = dict[str, Any]
 
 
 class Target(Protocol):
-    """State of one target after a round of collection; implemented by the collectors' ``TargetHealth``."""
+    """State of one target after one collection; implemented by the collectors' ``TargetHealth``."""
 
     @property
     def target(self) -> str:
@@ -48,17 +48,17 @@ class Target(Protocol):
 
     @property
     def adapter(self) -> str:
-        """Adapter that reads its page."""
+        """Adapter that reads its metrics."""
         ...
 
     @property
     def up(self) -> bool | None:
-        """True if it answered; None before the first scrape."""
+        """True if the last scrape succeeded; None before the first scrape."""
         ...
 
     @property
     def samples(self) -> int | None:
-        """Sample lines of its page."""
+        """Sample lines of its exposition page."""
         ...
 
     @property
@@ -126,7 +126,7 @@ def interval(value: Interval | None) -> Json | None:
 
 
 def target(value: Target) -> Json:
-    """A target after a round of collection."""
+    """A target after one collection."""
     return {
         "target": value.target,
         "adapter": value.adapter,
@@ -161,7 +161,7 @@ def alert(value: Alert, language: Language = "en") -> Json:
 
 def incident(value: Incident, language: Language = "en") -> Json:
     """An incident without timeline and evidence, for lists."""
-    hypotheses = [_candidate(hypothese) for hypothese in value.hypotheses]
+    hypotheses = [_candidate(item) for item in value.hypotheses]
     return {
         "id": value.id,
         "layer": value.layer.value,
@@ -172,8 +172,8 @@ def incident(value: Incident, language: Language = "en") -> Json:
         "hypotheses": hypotheses,
         "unknown_confidence": round(value.unknown_confidence, 3),
         "rejected": [
-            {"entity": entity(hypothese.entity), "fault": hypothese.fault, "why": translate(hypothese.why, language)}
-            for hypothese in value.rejected
+            {"entity": entity(item.entity), "fault": item.fault, "why": translate(item.why, language)}
+            for item in value.rejected
         ],
         "alerts": len(value.alerts),
         "pages": value.pages,
@@ -189,8 +189,8 @@ def incident_story(value: Incident, language: Language = "en") -> Json:
     """An incident with the evidence of every hypothesis and its timeline, oldest first."""
     story = incident(value, language)
     story["hypotheses"] = [
-        {**_candidate(hypotheses), "evidence": [evidence(each, language) for each in hypotheses.evidence]}
-        for hypotheses in value.hypotheses
+        {**_candidate(hypothesis), "evidence": [evidence(item, language) for item in hypothesis.evidence]}
+        for hypothesis in value.hypotheses
     ]
     story["fault_name"] = fault_name(value.hypotheses[0].fault, language) if value.hypotheses else None
     story["timeline"] = [
@@ -287,7 +287,7 @@ def forecast(value: Forecast, language: Language = "en") -> Json:
         "buffers": {f"{ahead:g}": finite(value.buffers[ahead]) for ahead in sorted(value.buffers)},
         "model": value.model,
         "why_model": because(value.why, language),
-        "why": [{"text": each.text, "arguments": dict(each.arguments)} for each in value.why],
+        "why": [{"text": reason.text, "arguments": dict(reason.arguments)} for reason in value.why],
         "score": {
             "wape": finite(value.score.wape),
             "wape_rival": finite(value.score.wape_rival),

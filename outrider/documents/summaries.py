@@ -47,7 +47,7 @@ def signal_name(name: str, language: Language = "en") -> str:
 def because(reasons: Iterable[Why], language: Language = "en") -> str:
     """Reasons as one sentence without a full stop; empty if there are none."""
     between = translate("plan.why_between", language)
-    return between.join(translate(each.text, language, **each.arguments) for each in reasons)
+    return between.join(translate(reason.text, language, **reason.arguments) for reason in reasons)
 
 
 def worded(arguments: Mapping[str, str], language: Language = "en") -> dict[str, str]:
@@ -86,8 +86,8 @@ def incident_summary(incident: Incident, language: Language = "en") -> str:
 def alert_summary(alert: Alert, language: Language = "en") -> str:
     """Fault or rule of the alert, and its entity."""
     entity = entity_name(alert.entity, language)
-    what = fault_name(alert.fault, language) if alert.fault else rule_name(alert.rule, language)
-    return translate("words.alert.summary", language, what=what, entity=entity)
+    subject = fault_name(alert.fault, language) if alert.fault else rule_name(alert.rule, language)
+    return translate("words.alert.summary", language, what=subject, entity=entity)
 
 
 def rule_name(rule: str, language: Language = "en") -> str:

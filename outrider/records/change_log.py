@@ -16,11 +16,11 @@ from typing import Any, Protocol
 from outrider.model import EntityKind, EntityRef, Event, EventKind
 from outrider.wire.cursors import Position
 
-# Changes without effect on a running service: written code, a published version.
+# Changes without effect on a running service: pushed code, a published version.
 NOT_IN_SERVICE = frozenset({"push", "release"})
 
 
-# All change codes. A near miss would match none of them forever.
+# All change codes. A misspelled code would never match any rule.
 CHANGE_CODES = (
     "deploy", "rollout", "rollback", "image", "flags", "model-revision", "configmap", "config", "scale", "restart",
     "driver", "cuda", "kernel", "kubelet", "firmware", "network", "sync", "push", "release",
@@ -82,7 +82,7 @@ class ChangeEnd:
 
 
 class StartPhase(StrEnum):
-    """Phases of a replica between its order and its first answer, in this order."""
+    """Phases of a replica between its order and its first response, in this order."""
 
     NODE_PROVISION = "node_provision"
     SCHEDULE = "schedule"
@@ -211,9 +211,9 @@ _NAMES = {
 
 def event_of(change: Change) -> Event:
     """The change as an event for detectors."""
-    told = {name: getattr(change, own) for own, name in _NAMES.items()}
-    told["actor_kind"] = "" if change.actor_kind is ActorKind.UNKNOWN else change.actor_kind.value
-    attributes = {name: value for name, value in told.items() if value}
+    values = {name: getattr(change, field) for field, name in _NAMES.items()}
+    values["actor_kind"] = "" if change.actor_kind is ActorKind.UNKNOWN else change.actor_kind.value
+    attributes = {name: value for name, value in values.items() if value}
     return Event(
         change.id, EventKind.CHANGE, change.entity, change.at, change.source, change.code, attributes, change.id
     )
@@ -224,22 +224,22 @@ def change_of(event: Event) -> Change | None:
     if event.kind is not EventKind.CHANGE:
         return None
     fields = event.attributes
-    told = {own: fields.get(name, "") for own, name in _NAMES.items()}
+    values = {field: fields.get(name, "") for field, name in _NAMES.items()}
     kind = fields.get("actor_kind", "")
     if fields.get("by") == "outrider" or event.source == "outrider":
-        told["actor"], kind = "outrider", ActorKind.SYSTEM.value
+        values["actor"], kind = "outrider", ActorKind.SYSTEM.value
     return Change(
         id=event.dedup_key or event.id,
         code=event.code,
         entity=event.entity,
         at=event.at,
         source=event.source,
-        actor=told["actor"],
+        actor=values["actor"],
         actor_kind=ActorKind(kind) if kind in set(ActorKind) else ActorKind.UNKNOWN,
-        before=told["before"],
-        after=told["after"],
-        workload=told["workload"],
-        service=event.entity.name if event.entity.kind is EntityKind.SERVICE else told["service"],
-        url=told["url"],
-        text=told["text"],
+        before=values["before"],
+        after=values["after"],
+        workload=values["workload"],
+        service=event.entity.name if event.entity.kind is EntityKind.SERVICE else values["service"],
+        url=values["url"],
+        text=values["text"],
     )

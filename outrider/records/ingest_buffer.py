@@ -15,7 +15,7 @@ class PushedBlock:
     ``id`` increases with arrival; 0 before it is stored. ``payload`` is in the collectors' own format.
     """
 
-    door: str
+    protocol: str
     sender: str
     came_at: datetime
     samples: int

@@ -26,9 +26,9 @@ class Shapes:
         """Adds a problem at a key."""
         self.problems.append(document.problem(path, message))
 
-    def expected(self, document: Document, path: Path_, what: str, value: Any) -> None:
+    def expected(self, document: Document, path: Path_, description: str, value: Any) -> None:
         """Adds the problem that ``value`` is not ``what``."""
-        self.note(document, path, f"expected {what}, not {shown(value)}")
+        self.note(document, path, f"expected {description}, not {shown(value)}")
 
     def mapping(self, document: Document, path: Path_, value: Any) -> dict[str, Any]:
         """A mapping with text keys."""

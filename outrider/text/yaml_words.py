@@ -42,36 +42,36 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:60]}..."
 
 
-def _whole_number(_: Mapping[str, Any], given: str) -> str:
-    size = bytes_of(given.strip("'\""))
+def _whole_number(_: Mapping[str, Any], value: str) -> str:
+    size = bytes_of(value.strip("'\""))
     more = f"; in bytes it is {size}" if size is not None else ""
-    return f"expected a whole number, not {given}{more}"
+    return f"expected a whole number, not {value}{more}"
 
 
-def _pattern(ctx: Mapping[str, Any], given: str) -> str:
+def _pattern(ctx: Mapping[str, Any], value: str) -> str:
     pattern = str(ctx.get("pattern", ""))
-    return f"{_PATTERNS.get(pattern, f'expected text like {pattern}')}, not {given}"
+    return f"{_PATTERNS.get(pattern, f'expected text like {pattern}')}, not {value}"
 
 
-def _expected(what: str) -> _Words:
-    return lambda _, given: f"expected {what}, not {given}"
+def _expected(description: str) -> _Words:
+    return lambda _, value: f"expected {description}, not {value}"
 
 
 def _bound(words: str, key: str) -> _Words:
-    return lambda ctx, given: f"expected {words} {ctx[key]}, not {given}"
+    return lambda ctx, value: f"expected {words} {ctx[key]}, not {value}"
 
 
 def _choice(key: str) -> _Words:
-    return lambda ctx, given: f"expected {str(ctx[key]).replace(' or ', ', ')}, not {given}"
+    return lambda ctx, value: f"expected {str(ctx[key]).replace(' or ', ', ')}, not {value}"
 
 
 _WORDS: dict[str, _Words] = {
     "missing": lambda _ctx, _given: "is missing",
     "extra_forbidden": lambda _ctx, _given: "is not known here",
-    "timezone_aware": _expected("an instant with its time zone, such as 2026-11-21T08:00:00Z"),
-    "datetime_parsing": _expected("an instant, such as 2026-11-21T08:00:00Z"),
-    "datetime_from_date_parsing": _expected("an instant, such as 2026-11-21T08:00:00Z"),
-    "datetime_type": _expected("an instant, such as 2026-11-21T08:00:00Z"),
+    "timezone_aware": _expected("a timestamp with a time zone, such as 2026-11-21T08:00:00Z"),
+    "datetime_parsing": _expected("a timestamp, such as 2026-11-21T08:00:00Z"),
+    "datetime_from_date_parsing": _expected("a timestamp, such as 2026-11-21T08:00:00Z"),
+    "datetime_type": _expected("a timestamp, such as 2026-11-21T08:00:00Z"),
     "json_invalid": lambda ctx, _: f"is not JSON ({ctx.get('error', '')})",
     "string_pattern_mismatch": _pattern,
     "string_type": lambda _, given: f"expected text, not {given}; put it in quotes",

@@ -83,7 +83,7 @@ class Quantity:
         if wanted.unit != self.unit:
             raise UnitMismatchError(
                 f"the result is in {self.unit_text}, expected {wanted.unit_text}",
-                hint="check that each input is given in the unit its name says",
+                hint="check that each input has the unit in its name",
             )
         return self.value
 

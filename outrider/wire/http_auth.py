@@ -67,12 +67,12 @@ class Access:
         return self.tls.server_name if self.tls else None
 
 
-def _secret(file: Path, what: str) -> str:
+def _secret(file: Path, kind: str) -> str:
     try:
         return file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise CollectError(
-            f"its {what} {file} cannot be read", reason=CollectReason.OTHER, hint=f"check {file} and its permissions"
+            f"its {kind} {file} cannot be read", reason=CollectReason.OTHER, hint=f"check {file} and its permissions"
         ) from error
 
 
@@ -87,17 +87,17 @@ def _changed(file: Path | None) -> float | None:
 def _context(tls: Tls, _files: tuple[tuple[Path | None, float | None], ...]) -> ssl.SSLContext:
     """One context for all users of the same files, recreated after a file changes."""
     try:
-        made = ssl.create_default_context(cafile=str(tls.ca_file) if tls.ca_file else None)
+        context = ssl.create_default_context(cafile=str(tls.ca_file) if tls.ca_file else None)
     except (OSError, ValueError) as error:
         raise _unusable(tls.ca_file) from error
     if tls.insecure_skip_verify:
-        made.check_hostname, made.verify_mode = False, ssl.CERT_NONE
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     if tls.cert_file is not None:
         try:
-            made.load_cert_chain(tls.cert_file, tls.key_file)
+            context.load_cert_chain(tls.cert_file, tls.key_file)
         except (OSError, ValueError) as error:
             raise _unusable(tls.cert_file, "with its key ") from error
-    return made
+    return context
 
 
 def _unusable(file: Path | None, more: str = "") -> CollectError:

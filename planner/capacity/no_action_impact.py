@@ -53,7 +53,7 @@ def lines(impact: Mapping[str, Any] | None, replicas: int, language: Language) -
         key = "plan.without_short" if impact["waited"] >= 1 else "plan.without_short_none"
     text = [translate(key, language, waited=f"{impact['waited']:,.0f}", replicas=replicas, **(short or {}))]
     if impact.get("beyond_promise"):
-        text.append(translate("plan.without_promise", language, broken=f"{impact['beyond_promise']:,.0f}"))
+        text.append(translate("plan.without_slo", language, broken=f"{impact['beyond_promise']:,.0f}"))
     return text
 
 

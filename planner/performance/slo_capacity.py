@@ -140,14 +140,14 @@ def lines(facts: Mapping[str, Any], language: Language = "en") -> list[str]:
     verdict = Verdict(facts["verdict"])
     objectives = _objectives_text(facts["objectives"], language)
     if "calibrated" not in facts:
-        arguments = {"promise": objectives, **facts.get("arguments", {})}
+        arguments = {"slo": objectives, **facts.get("arguments", {})}
         if "fit" in facts:
             arguments["why"] = translate(f"capacity.no_fit_{facts['fit']}", language, **facts["fit_arguments"])
         unnamed = verdict is Verdict.NO_SHAPE and arguments.get("model") == _UNNAMED
         return [translate("plan.slo_no_model" if unnamed else f"plan.slo_{verdict.value}", language, **arguments)]
     before = facts["calibrated"]
     figures = {
-        "promise": objectives,
+        "slo": objectives,
         "prompt": f"{facts['prompt']:.4g}",
         "cached": f"{facts['cached_ratio']:.0%}",
         "model": facts["model"],
@@ -183,11 +183,11 @@ def _out_of_reach(facts: Mapping[str, Any], language: Language, key: str = "out_
     """Reports that no size meets the objective, with the latencies of an idle replica."""
     objective, best = _objectives_text([facts["binds"]], language), facts["best"]
     if None in best.values():
-        return translate("plan.slo_no_seat", language, promise=objective)
+        return translate("plan.slo_no_seat", language, slo=objective)
     idle = translate("plan.slo_and", language).join(
         translate(f"plan.slo_idle_{name}", language, seconds=f"{value:.3g}") for name, value in best.items()
     )
-    return translate(f"plan.slo_{key}", language, promise=objective, idle=idle)
+    return translate(f"plan.slo_{key}", language, slo=objective, idle=idle)
 
 
 def _missing(
@@ -229,7 +229,7 @@ def _objectives_text(objectives: Any, language: Language) -> str:
     """``TTFT within 1 s for 95 % of requests and TPOT within 0.05 s for 95 % of requests``."""
     texts = [
         translate(
-            "plan.slo_promise",
+            "plan.slo_objective",
             language,
             sli=objective["sli"].upper(),
             seconds=f"{objective['seconds']:g}",

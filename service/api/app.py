@@ -65,7 +65,7 @@ def create_app(
     parts = extras or ApiExtras()
     app = FastAPI(
         title="Outrider",
-        description="What is broken, since when, what was done, how many GPUs when. "
+        description="Incidents, actions, SLO status and capacity plan of an LLM-serving fleet. "
         "Reads are open on loopback; every write needs `Authorization: Bearer <admin token>`.",
         version="1",
         openapi_url=f"{PREFIX}/openapi.json",
@@ -73,15 +73,15 @@ def create_app(
     watch = CycleWatch(parts.clock, settings.interval * LATE_AFTER_CYCLES)
     app.state.context = Context(state, metrics, settings, parts, watch)
     app.state.refusals = Limiter(parts.clock, REFUSALS_PER_MINUTE)
-    app.state.doors = None
-    if settings.ingest is not None and parts.spool is not None:
-        app.state.doors = IngestEndpoints(settings.ingest, parts.spool, parts.clock, parts.registry)
+    app.state.ingest_endpoints = None
+    if settings.doors is not None and parts.spool is not None:
+        app.state.ingest_endpoints = IngestEndpoints(settings.doors, parts.spool, parts.clock, parts.registry)
         parts.registry.register(SpoolCollector(parts.spool))
     app.state.log_lines = LogMatcher(otlp_lines.SOURCE)
     errors.install(app)
     for router in _ROUTERS:
         app.include_router(router, prefix=PREFIX, dependencies=[Depends(reader)])
-    # No reader's token for those who push: they bring a token of their own, or sign what they send.
+    # Senders need no reader token: they use the push token or sign their requests.
     for router in (push.router, changes.announced, otlp_logs.router):
         app.include_router(router, prefix=PREFIX)
     app.include_router(health.router)
@@ -106,8 +106,8 @@ def _known_host(hosts: tuple[str, ...]) -> _Middleware:
         name = request.headers.get("host", "").rsplit(":", 1)[0] if _has_port(request) else request.headers.get("host")
         if "*" in hosts or name in hosts:
             return await call_next(request)
-        hint = "call it by a loopback name, or add the name to the API's hosts"
-        return JSONResponse(errors.body(f"This API is not known as {name!r}.", hint), 400)
+        hint = "use a loopback name, or add this name to api.hosts"
+        return JSONResponse(errors.body(f"Unknown host name {name!r}.", hint), 400)
 
     return check
 
@@ -120,7 +120,7 @@ def _has_port(request: Request) -> bool:
 def _timed(registry: CollectorRegistry) -> _Middleware:
     """Counts and times requests per route, not per path, so that ids do not become labels."""
     seconds = Histogram(
-        "outrider_api_request_seconds", "Time to answer a request.", ["method", "route", "status"], registry=registry
+        "outrider_api_request_seconds", "Duration of API requests.", ["method", "route", "status"], registry=registry
     )
 
     async def measure(request: Request, call_next: _Next) -> Response:

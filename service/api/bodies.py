@@ -9,8 +9,8 @@ from outrider.errors import OutriderError
 
 async def read_body(request: Request, limit: int, refusal: OutriderError) -> bytes:
     """The whole body. Raises ``refusal`` if it is, or declares to be, longer than ``limit`` bytes."""
-    said = request.headers.get("content-length", "")
-    if said.isdecimal() and int(said) > limit:
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > limit:
         raise refusal
     parts, size = [], 0
     async for part in request.stream():

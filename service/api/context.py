@@ -45,7 +45,7 @@ class CycleWatch:
             return False
         with self._lock:
             if newest.id != self._newest:
-                # The first one seen may be old: only a change while we look proves that cycles come.
+                # The first cycle seen may be old: only a later one proves that cycles run.
                 self._appeared = None if self._newest is None else self._clock.monotonic()
                 self._newest = newest.id
             appeared = self._appeared
@@ -90,27 +90,27 @@ class Context:
 
     def newest_cycle(self) -> CycleRecord | None:
         """The newest cycle. None before the first."""
-        found = self.state.cycles(1)
-        return found[0] if found else None
+        cycles = self.state.cycles(1)
+        return cycles[0] if cycles else None
 
     def topology(self) -> Topology:
         """The newest topology, read once per cycle: with 10,000 GPUs it has several megabytes."""
         newest = self.newest_cycle()
-        found: Topology = self.remembered.get(("topology", newest.id if newest else None), self.state.topology)
-        return found
+        cached: Topology = self.remembered.get(("topology", newest.id if newest else None), self.state.topology)
+        return cached
 
     def topology_of(self, incident: Incident) -> Topology:
         """Topology at the time of an incident, built once per cycle."""
         newest = self.topology()
         key = ("topology of", incident.id, newest.at)
-        found: Topology = self.remembered.get(key, lambda: topology_at.of_incident(self.state, incident, newest))
-        return found
+        cached: Topology = self.remembered.get(key, lambda: topology_at.of_incident(self.state, incident, newest))
+        return cached
 
     def drills_around(self, incidents: Sequence[Incident]) -> tuple[DrillWindow, ...]:
         """Windows of drills that one of these incidents may belong to."""
         if not incidents:
             return ()
-        return self.state.drill_windows(min(found.opened_at for found in incidents) - drill_marking.AFTER)
+        return self.state.drill_windows(min(incident.opened_at for incident in incidents) - drill_marking.AFTER)
 
     def as_of(self) -> datetime:
         """Time of the newest cycle, or of the clock before the first one."""
@@ -120,8 +120,8 @@ class Context:
 
 def context_of(request: Request) -> Context:
     """Context of the application that serves the request."""
-    found: Context = request.app.state.context
-    return found
+    context: Context = request.app.state.context
+    return context
 
 
 def language_of(request: Request, lang: Language | None = None) -> Language:
@@ -130,9 +130,9 @@ def language_of(request: Request, lang: Language | None = None) -> Language:
         return lang
     for part in request.headers.get("accept-language", "").split(","):
         wanted = part.split(";")[0].strip().lower()[:2]
-        for known in LANGUAGES:
-            if wanted == known:
-                return known
+        for language in LANGUAGES:
+            if wanted == language:
+                return language
     return context_of(request).settings.language
 
 

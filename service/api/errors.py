@@ -66,13 +66,13 @@ async def _http(_request: Request, error: Exception) -> JSONResponse:
 
 async def _invalid(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    found: dict[str, Any] = error.errors()[0]
-    where = ".".join(str(part) for part in found["loc"][1:]) or str(found["loc"][0])
+    problem: dict[str, Any] = error.errors()[0]
+    location = ".".join(str(part) for part in problem["loc"][1:]) or str(problem["loc"][0])
     return JSONResponse(
-        body(f"{where}: {yaml_words.describe(found)}", "GET /docs shows every parameter with its type"), 422
+        body(f"{location}: {yaml_words.describe(problem)}", "GET /docs shows every parameter with its type"), 422
     )
 
 
 async def _unexpected(request: Request, error: Exception) -> JSONResponse:
     _log.error("api_request_failed", path=request.url.path, error=repr(error))
-    return JSONResponse(body("The request failed inside Outrider.", "the log of the api process says why"), 500)
+    return JSONResponse(body("The request failed inside Outrider.", "the log of the API process has the error"), 500)

@@ -18,31 +18,31 @@ from outrider.errors import UsageError
 from outrider.wire.cursors import Position, position_of
 
 Item = TypeVar("Item")
-Limit = Annotated[int, Query(ge=1, le=1000, description="entries on this page")]
-Cursor = Annotated[str, Query(description="next_cursor of the page before; empty for the first page")]
+Limit = Annotated[int, Query(ge=1, le=1000, description="entries per result page")]
+Cursor = Annotated[str, Query(description="next_cursor of the previous result page; empty for the first")]
 
 
-_MOST_READ = 1000  # entries looked at in one go for a filter that seldom matches
+_MOST_READ = 1000  # entries per read for a filter that rarely matches
 
 
-def place_in(cursor: str) -> Position | None:
+def position_in(cursor: str) -> Position | None:
     """Key after which the result page starts, None for the first. Raises UsageError for an unknown cursor."""
     if not cursor:
         return None
     try:
         at, number = urlsafe_b64decode(cursor.encode()).decode().split(" ", 1)
-        found = Position(datetime.fromisoformat(at), number)
+        position = Position(datetime.fromisoformat(at), number)
     except (binascii.Error, ValueError) as error:
         raise _unknown(cursor) from error
-    if found.at.tzinfo is None:
+    if position.at.tzinfo is None:
         raise _unknown(cursor)
-    return found
+    return position
 
 
 def cursor_of(entry: object) -> str:
     """Cursor of the result page that starts after an entry."""
-    place = position_of(entry)
-    return urlsafe_b64encode(f"{place.at.isoformat()} {place.id}".encode()).decode()
+    position = position_of(entry)
+    return urlsafe_b64encode(f"{position.at.isoformat()} {position.id}".encode()).decode()
 
 
 def by_key(
@@ -52,16 +52,16 @@ def by_key(
 
     ``read(after, n)`` returns n entries after a key, in order. Fewer mean the end of the list.
     """
-    place, count = place_in(cursor), limit + 1
-    kept: list[Item] = []
+    position, count = position_in(cursor), limit + 1
+    matches: list[Item] = []
     while True:
-        found = read(place, count)
-        kept += found if keep is None else [item for item in found if keep(item)]
-        if len(kept) > limit or len(found) < count:
+        batch = read(position, count)
+        matches += batch if keep is None else [item for item in batch if keep(item)]
+        if len(matches) > limit or len(batch) < count:
             break
-        place, count = position_of(found[-1]), min(2 * count, _MOST_READ)
-    following = cursor_of(kept[limit - 1]) if len(kept) > limit else None
-    return kept[:limit], following
+        position, count = position_of(batch[-1]), min(2 * count, _MOST_READ)
+    following = cursor_of(matches[limit - 1]) if len(matches) > limit else None
+    return matches[:limit], following
 
 
 def _unknown(cursor: str) -> UsageError:
@@ -89,10 +89,10 @@ def page(
     wanted = offset + limit + 1
     count = wanted
     while True:
-        found = read(count)
-        kept = list(found) if keep is None else [item for item in found if keep(item)]
-        if len(kept) >= wanted or len(found) < count:
+        batch = read(count)
+        matches = list(batch) if keep is None else [item for item in batch if keep(item)]
+        if len(matches) >= wanted or len(batch) < count:
             break
         count *= 2
-    following = str(offset + limit) if len(kept) > offset + limit else None
-    return kept[offset : offset + limit], following
+    following = str(offset + limit) if len(matches) > offset + limit else None
+    return matches[offset : offset + limit], following

@@ -76,14 +76,16 @@ def sender(
     x_scope_orgid: Annotated[str, Header()] = "",
 ) -> str:
     """Sender: its address, with the tenant it names. Raises DeniedError, audited, without a valid token."""
-    ingest = ctx.settings.ingest
-    own = ingest.token if ingest is not None else ""
-    if not _holds(authorization, own) and not _holds(authorization, ctx.settings.token):
+    ingest = ctx.settings.doors
+    push_token = ingest.token if ingest is not None else ""
+    if not _holds(authorization, push_token) and not _holds(authorization, ctx.settings.token):
         _audit_refusal(request, ctx, authorization)
         raise DeniedError(
             "Ingestion requires the push token or the admin token.",
             hint="send the header Authorization: Bearer <token>; "
-            + ("receive.token_file names the push token" if own else "name a push token with receive.token_file"),
+            + (
+                "receive.token_file names the push token" if push_token else "name a push token with receive.token_file"
+            ),
         )
     host = request.client.host if request.client else "unknown"
     return f"{host}/{x_scope_orgid[:64]}" if x_scope_orgid else host

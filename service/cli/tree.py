@@ -9,72 +9,83 @@ import typer
 
 from service.cli.core import common, entry, lazy
 from service.cli.core.common import Context, leaf
-from service.cli.core.lazy import Place
+from service.cli.core.lazy import LazyCommand
 
-PLACES = {
-    "demo": Place(
+COMMANDS = {
+    "demo": LazyCommand(
         "service.cli.ops.demo",
         "add",
         "Run the whole loop on a simulated fleet: GPU lost, traffic surge, hung engine.",
-        goes_on=True,
+        long_running=True,
     ),
-    "serve": Place(
+    "serve": LazyCommand(
         "service.cli.ops.serve",
         "add",
         "Run the platform: engine, API and dashboard, each restarted if it exits.",
-        goes_on=True,
+        long_running=True,
     ),
-    "run-engine": Place("service.cli.ops.serve", "add", "Run the engine only.", hidden=True, goes_on=True),
-    "run-api": Place("service.cli.ops.serve", "add", "Run the API only.", hidden=True, goes_on=True),
-    "agent": Place(
+    "run-engine": LazyCommand("service.cli.ops.serve", "add", "Run the engine only.", hidden=True, long_running=True),
+    "run-api": LazyCommand("service.cli.ops.serve", "add", "Run the API only.", hidden=True, long_running=True),
+    "agent": LazyCommand(
         "service.cli.ops.agent",
         "add",
         "Serve metrics of local NVIDIA devices and the kernel log, in dcgm-exporter format.",
-        goes_on=True,
+        long_running=True,
     ),
-    "replay": Place(
-        "service.cli.ops.replay", "add", "Replay recorded metrics pages through the same cycle.", goes_on=True
+    "replay": LazyCommand(
+        "service.cli.ops.replay",
+        "add",
+        "Replay recorded metrics pages through the same cycle at their own timestamps.",
+        long_running=True,
     ),
-    "record": Place(
+    "record": LazyCommand(
         "service.cli.ops.record",
         "add",
         "Record the metrics pages of every target, for outrider replay.",
-        goes_on=True,
+        long_running=True,
     ),
-    "doctor": Place(
+    "doctor": LazyCommand(
         "service.cli.ops.collect",
         "add_doctor",
         "Report available, missing and deprecated metrics per target, and the features affected.",
     ),
-    "probe": Place("service.cli.ops.probe", "add", "Run all probes once. Exits 1 if any fails."),
-    "config": Place("service.cli.ops.config", "app", "Create and validate the configuration."),
-    "collect": Place("service.cli.ops.collect", "app", "Collect once, export recording rules, import history."),
-    "audit": Place("service.cli.ops.audit", "app", "Audit workload manifests for misconfiguration."),
-    "alerts": Place("service.cli.incidents.alerts", "alerts_app", "List, acknowledge, resolve and silence alerts."),
-    "incidents": Place("service.cli.incidents.alerts", "incidents_app", "List and show incidents."),
-    "feedback": Place("service.cli.incidents.feedback", "app", "Record verdicts on alerts and tune rules with them."),
-    "capacity": Place(
+    "probe": LazyCommand("service.cli.ops.probe", "add", "Run all probes once. Exits 1 if any fails."),
+    "config": LazyCommand("service.cli.ops.config", "app", "Create and validate the configuration."),
+    "collect": LazyCommand("service.cli.ops.collect", "app", "Collect once, export recording rules, import history."),
+    "audit": LazyCommand("service.cli.ops.audit", "app", "Audit workload manifests for misconfiguration."),
+    "alerts": LazyCommand(
+        "service.cli.incidents.alerts", "alerts_app", "List, acknowledge, resolve and silence alerts."
+    ),
+    "incidents": LazyCommand("service.cli.incidents.alerts", "incidents_app", "List and show incidents."),
+    "feedback": LazyCommand(
+        "service.cli.incidents.feedback", "app", "Record verdicts on alerts and tune rules with them."
+    ),
+    "capacity": LazyCommand(
         "service.cli.capacity.plan", "app", "Plan capacity: replicas and GPUs needed, start times, cost."
     ),
-    "slo": Place("service.cli.incidents.slo", "app", "Manage SLOs."),
-    "detect": Place("service.cli.evaluation.detect", "app", "Score detection on labeled recordings."),
-    "drill": Place(
+    "slo": LazyCommand("service.cli.incidents.slo", "app", "Manage SLOs."),
+    "detect": LazyCommand("service.cli.evaluation.detect", "app", "Score detection on labeled recordings."),
+    "drill": LazyCommand(
         "service.cli.evaluation.drill", "app", "Inject faults into a simulated fleet and score the response."
     ),
-    "knowledge": Place("service.cli.incidents.knowledge", "app", "Query the graph of known faults and this fleet."),
-    "rootcause": Place("service.cli.evaluation.rootcause", "app", "Explain incidents and score root-cause ranking."),
-    "forecast": Place("service.cli.evaluation.forecast", "app", "Score forecasts."),
-    "remediate": Place(
+    "knowledge": LazyCommand(
+        "service.cli.incidents.knowledge", "app", "Query the graph of known faults and this fleet."
+    ),
+    "rootcause": LazyCommand(
+        "service.cli.evaluation.rootcause", "app", "Explain incidents and score root-cause ranking."
+    ),
+    "forecast": LazyCommand("service.cli.evaluation.forecast", "app", "Score forecasts."),
+    "remediate": LazyCommand(
         "service.cli.incidents.remediate", "app", "List, approve, reject and pause remediation actions."
     ),
-    "report": Place("service.cli.ops.reports", "report_app", "Write and send reports."),
-    "notify": Place("service.cli.ops.reports", "notify_app", "Test notification channels."),
-    "db": Place("service.cli.ops.db", "app", "Manage the databases."),
+    "report": LazyCommand("service.cli.ops.reports", "report_app", "Write and send reports."),
+    "notify": LazyCommand("service.cli.ops.reports", "notify_app", "Test notification channels."),
+    "db": LazyCommand("service.cli.ops.db", "app", "Manage the databases."),
 }
 
 app = typer.Typer(
     name="outrider",
-    cls=lazy.group_of(PLACES),
+    cls=lazy.group_of(COMMANDS),
     no_args_is_help=common.ON_A_TERMINAL,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -89,7 +100,7 @@ def _root() -> None:
 @leaf(app, "version", example="outrider version -o json")
 def version(context: Context) -> None:
     """Print the versions of the program, of Python and of the database schema."""
-    from service.config import revisions  # noqa: PLC0415 - with the database, what other commands do without
+    from service.config import revisions  # noqa: PLC0415 - imports the database, not needed by other commands
     from store import migrate  # noqa: PLC0415
 
     result = {

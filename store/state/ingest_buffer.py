@@ -30,7 +30,7 @@ class SqlIngestBuffer:
         """Stores a block. Checks the limit in the same transaction, so that two requests cannot exceed it together."""
         table = metadata.pushed
         row = {
-            "door": block.door,
+            "door": block.protocol,
             "sender": block.sender,
             "came_at_us": micros(block.came_at),
             "samples": block.samples,

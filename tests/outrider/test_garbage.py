@@ -1,4 +1,4 @@
-"""Processes that run for weeks look for garbage seldom, and still find it."""
+"""Long-running processes collect garbage rarely, but completely."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def _usual() -> Iterator[None]:
     gc.set_threshold(*threshold)
 
 
-def test_what_is_kept_is_not_looked_at_again() -> None:
+def test_frozen_objects_are_not_scanned_again() -> None:
     kept = [_Ring() for _ in range(10)]
     gc_tuning.settle()
     assert gc.get_freeze_count() > len(kept)
     assert not any(one is kept[0] for one in gc.get_objects(generation=2))
 
 
-def test_circles_made_later_are_still_freed() -> None:
+def test_later_reference_cycles_are_still_freed() -> None:
     gc_tuning.settle()
     lost = weakref.ref(_Ring())
     rings = [_Ring() for _ in range(gc.get_threshold()[0] + 1_000)]

@@ -1,4 +1,4 @@
-"""The SDK is a distribution of its own: the tests find it beside the repository's packages."""
+"""Adds the SDK, a separate distribution, to the import path."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a model service does is counted as it happened, and nothing of the counting reaches it."""
+"""Requests of a model service are counted exactly; errors of the SDK never reach it."""
 
 import ast
 import asyncio
@@ -92,21 +92,21 @@ class HttpError(Exception):
         (GeneratorExit(), "cancelled"),
     ],
 )
-def test_how_a_request_ends_follows_the_exception_which_passes_on(world, error, outcome):
+def test_the_exception_sets_the_outcome_and_propagates(world, error, outcome):
     with pytest.raises(type(error)), world.service.request():
         raise error
     assert world.requests(outcome) == 1
     assert world.value("requests_in_progress", model="m") == 0
 
 
-def test_a_service_can_say_how_a_request_ended(world):
+def test_a_service_can_set_the_outcome(world):
     for method, outcome in (("fail", "error"), ("reject", "rejected")):
         with world.service.request() as request:
             getattr(request, method)()
         assert world.requests(outcome) == 1
 
 
-def test_what_a_streamed_answer_gives_is_looked_at_at_its_end(world):
+def test_a_streamed_answer_is_checked_at_its_end(world):
     with world.service.request() as request:
         for _ in range(300):
             request.piece("the same again and again ")
@@ -117,7 +117,7 @@ def test_what_a_streamed_answer_gives_is_looked_at_at_its_end(world):
     assert world.value("answers_total", model="m", tenant="none") == 2
 
 
-def test_a_long_stream_does_not_pile_up(world):
+def test_a_long_stream_needs_bounded_memory(world):
     with world.service.request() as request:
         for number in range(20_000):
             request.piece(f"word{number} ")
@@ -173,7 +173,7 @@ def test_the_decorator_counts_every_kind_of_function(world):
         assert world.value("answers_total", model="m", tenant=tenant) == 1
 
 
-def test_a_stream_that_its_reader_leaves_is_cancelled_and_closed(world):
+def test_an_abandoned_stream_is_cancelled_and_closed(world):
     closed = []
 
     @world.service.watch()
@@ -206,7 +206,7 @@ def test_a_stream_that_its_reader_leaves_is_cancelled_and_closed(world):
     assert world.value("answers_total", model="m", tenant="none") is None
 
 
-def test_what_is_sent_and_thrown_into_a_stream_reaches_it(world):
+def test_send_and_throw_reach_the_inner_generator(world):
     @world.service.watch()
     def pieces():
         got = yield "first"
@@ -232,10 +232,10 @@ def test_what_is_sent_and_thrown_into_a_stream_reaches_it(world):
 
     async def drive():
         found = stream()
-        told = [await anext(found), await found.asend("it"), await found.athrow(KeyError())]
+        received = [await anext(found), await found.asend("it"), await found.athrow(KeyError())]
         with pytest.raises(StopAsyncIteration):
             await anext(found)
-        return told
+        return received
 
     assert asyncio.run(drive()) == ["first", "got it", "caught"]
     assert world.requests("ok") == 2
@@ -262,7 +262,7 @@ def test_an_endpoint_can_be_decorated_itself(world):
     assert world.requests("rejected", "none") == 1
 
 
-def test_a_stream_that_breaks_is_an_error_and_the_error_passes_on(world):
+def test_a_failing_stream_is_an_error_and_propagates(world):
     @world.service.watch()
     def pieces():
         yield "a"
@@ -273,7 +273,7 @@ def test_a_stream_that_breaks_is_an_error_and_the_error_passes_on(world):
     assert world.requests("error") == 1
 
 
-def test_nothing_of_the_counting_reaches_the_service(world, monkeypatch, caplog):
+def test_errors_of_the_sdk_do_not_reach_the_service(world, monkeypatch, caplog):
     monkeypatch.setattr(quiet, "_logged", set())
 
     def broken(*_):
@@ -361,10 +361,10 @@ def test_names_stay_few_and_memory_bounded():
     assert fixed.requests("ok", "acme") == fixed.requests("ok", "other") == 1
 
 
-def test_a_registry_serves_one_service(world):
+def test_a_registry_belongs_to_one_service(world):
     again = ModelService("chat", registry=world.registry)
     assert again.metrics is world.service.metrics
-    with pytest.raises(ValueError, match="belongs to 'chat'"):
+    with pytest.raises(ValueError, match="this registry belongs to 'chat'"):
         ModelService("other", registry=world.registry)
     with pytest.raises(ValueError, match="needs a name"):
         ModelService("", registry=CollectorRegistry())
@@ -412,6 +412,6 @@ def test_several_processes_are_one_page(tmp_path):
     assert 'outrider_sdk_kpi{kpi="k"} 2.0' in page
 
 
-def test_the_code_is_that_of_python_3_9():
+def test_the_code_runs_on_python_3_9():
     for path in (SDK / "outrider_sdk").glob("*.py"):
         ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 9))

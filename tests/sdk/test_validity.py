@@ -1,4 +1,4 @@
-"""Answers that are none are told from answers that only look odd."""
+"""Invalid answers are distinguished from unusual ones."""
 
 import json
 import random
@@ -19,7 +19,7 @@ def noise(count):
 
 
 @pytest.mark.parametrize("text", ["", "   \n\t ", "\u3000"])
-def test_nothing_is_empty(text):
+def test_white_space_is_empty(text):
     assert check(text) == "empty"
 
 
@@ -33,7 +33,7 @@ def test_nothing_is_empty(text):
         "ok \ud800\udfff\ud800",
     ],
 )
-def test_what_is_no_text_is_garbled(text):
+def test_binary_output_is_garbled(text):
     assert check(text) == "garbled"
 
 
@@ -72,11 +72,11 @@ def test_a_loop_is_repeated(text):
         json.dumps([{"id": n} for n in range(200)]),
     ],
 )
-def test_an_answer_is_an_answer(text):
+def test_ordinary_answers_are_valid(text):
     assert check(text) is None
 
 
-def test_only_head_and_tail_are_looked_at_so_a_long_answer_costs_no_more():
+def test_only_head_and_tail_of_a_long_answer_are_checked():
     words = random.Random(3)
     long = " ".join(str(words.random()) for _ in range(50_000))
     assert check(long) is None

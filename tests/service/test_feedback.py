@@ -161,7 +161,7 @@ def test_giving_feedback_needs_the_api_and_valid_arguments(store):
     done = run("feedback", "give", INCIDENT, "useful", "-o", "json", cwd=store)
     assert done.returncode == 3
     error = json.loads(done.stdout)["error"]
-    assert "no API answers" in error["message"]
+    assert "no API responds" in error["message"]
     assert all(named in error["hint"] for named in ("outrider serve", "outrider demo", "--config"))
     nobody = answer("feedback", "give", "inc-nope", "useful", cwd=store, code=2)["error"]
     assert nobody["message"] == "no incident has the id 'inc-nope'"

@@ -33,10 +33,10 @@ from service.config.api_settings import IngestSettings
 _log = log.get("receive")
 RETRY_AFTER_SECONDS = 15
 _MOST_SENDERS = 10_000
-_MOST_TOLD = 1_000
+_MOST_LOGGED = 1_000
 _MOST_KPIS = 100_000
 UNUSED = (DropReason.NO_ADAPTER, DropReason.UNNAMED, DropReason.UNSUPPORTED, DropReason.FUTURE)
-"""What a sender is told of; the rest is left out on purpose."""
+"""Reasons reported to the sender; samples of other reasons are dropped on purpose."""
 
 
 class IngestEndpoints:
@@ -51,16 +51,18 @@ class IngestEndpoints:
         self._clock = clock
         self._lock = threading.Lock()
         self._matcher = AdapterRouter(settings.rules)
-        self._brought: OrderedDict[str, tuple[float, float]] = OrderedDict()  # sender -> samples to spare, when
-        self._told: set[tuple[DropReason, str]] = set()
+        self._allowances: OrderedDict[str, tuple[float, float]] = (
+            OrderedDict()
+        )  # sender -> samples left, at monotonic time
+        self._logged: set[tuple[DropReason, str]] = set()
         self.newest_kpis: OrderedDict[tuple[str, str], float] = OrderedDict()
         self._requests = Counter(
-            "outrider_received_requests", "Requests of senders.", ["door", "outcome"], registry=registry
+            "outrider_received_requests", "Requests to the ingest endpoints.", ["door", "outcome"], registry=registry
         )
-        self._samples = Counter("outrider_received_samples", "Samples taken in.", ["door"], registry=registry)
+        self._samples = Counter("outrider_received_samples", "Accepted samples.", ["door"], registry=registry)
         self._left_out = Counter(
             "outrider_received_left_out_samples",
-            "Samples left out at the door, by reason.",
+            "Samples dropped by the ingest endpoints, by reason.",
             ["door", "reason"],
             registry=registry,
         )
@@ -77,40 +79,42 @@ class IngestEndpoints:
         keep_times(decoded, round(self._clock.now().timestamp() * 1000))
         with self._lock:
             assigned = self._matcher.assign(decoded)
-        kept = sum(len(one.stream.stamps) for one in assigned)
+        kept = sum(len(series.stream.stamps) for series in assigned)
         if assigned:
-            self._check_pace(sender, kept)
+            self._check_rate(sender, kept)
             self._put(decoded.protocol, sender, kept, self._encode(decoded, assigned))
-        self._note(decoded, kept)
+        self._count(decoded, kept)
         return kept
 
     def take_kpis(self, kpis: Sequence[Kpi], sender: str) -> None:
         """Buffers KPIs. Raises ReceiveError, StoreError."""
-        self._check_pace(sender, len(kpis))
+        self._check_rate(sender, len(kpis))
         self._put(IngestProtocol.KPI, sender, len(kpis), receive_kpi.encode(kpis))
         self._samples.labels(IngestProtocol.KPI.value).inc(len(kpis))
         with self._lock:
             for kpi in kpis:
-                place = kpi.service, kpi.name
+                key = kpi.service, kpi.name
                 if kpi.at is not None:
-                    self.newest_kpis[place] = max(kpi.at, self.newest_kpis.pop(place, -math.inf))
+                    self.newest_kpis[key] = max(kpi.at, self.newest_kpis.pop(key, -math.inf))
             while len(self.newest_kpis) > _MOST_KPIS:
                 self.newest_kpis.popitem(last=False)
 
-    def answered(self, door: IngestProtocol, outcome: str) -> None:
+    def answered(self, protocol: IngestProtocol, outcome: str) -> None:
         """Counts a request by its outcome."""
-        self._requests.labels(door.value, outcome).inc()
+        self._requests.labels(protocol.value, outcome).inc()
 
     def refuse_kpis(self, count: int) -> None:
         """Counts rejected KPI entries."""
         self._left_out.labels(IngestProtocol.KPI.value, "refused").inc(count)
 
     def _encode(self, decoded: Decoded, assigned: Sequence[RoutedSeries]) -> bytes:
-        sources: set[Source] = {one.stream.source for one in assigned}
-        return receive_block.encode(assigned, {one: decoded.about[one] for one in sources if one in decoded.about})
+        sources: set[Source] = {source.stream.source for source in assigned}
+        return receive_block.encode(
+            assigned, {source: decoded.about[source] for source in sources if source in decoded.about}
+        )
 
-    def _put(self, door: IngestProtocol, sender: str, samples: int, payload: bytes) -> None:
-        block = PushedBlock(door.value, sender, self._clock.now(), samples, payload)
+    def _put(self, protocol: IngestProtocol, sender: str, samples: int, payload: bytes) -> None:
+        block = PushedBlock(protocol.value, sender, self._clock.now(), samples, payload)
         if len(payload) > self.settings.buffer_bytes:
             raise too_large(self.settings.buffer_bytes)
         if not self._spool.put(block, self.settings.buffer_bytes):
@@ -120,16 +124,16 @@ class IngestEndpoints:
                 hint="see outrider_received_waiting_bytes; receive.buffer_limit_bytes bounds it",
             )
 
-    def _check_pace(self, sender: str, samples: int) -> None:
+    def _check_rate(self, sender: str, samples: int) -> None:
         """Rate limit per sender: a bucket of one minute that refills steadily."""
         most, now = float(self.settings.samples_per_minute), self._clock.monotonic()
         with self._lock:
-            spare, then = self._brought.pop(sender, (most, now))
+            spare, then = self._allowances.pop(sender, (most, now))
             spare = min(most, spare + (now - then) * most / 60)
             enough = spare >= min(samples, most)
-            self._brought[sender] = (max(0.0, spare - samples) if enough else spare, now)
-            while len(self._brought) > _MOST_SENDERS:
-                self._brought.popitem(last=False)
+            self._allowances[sender] = (max(0.0, spare - samples) if enough else spare, now)
+            while len(self._allowances) > _MOST_SENDERS:
+                self._allowances.popitem(last=False)
         if not enough:
             raise ReceiveError(
                 f"{sender} sends more than {self.settings.samples_per_minute} samples a minute",
@@ -137,20 +141,22 @@ class IngestEndpoints:
                 hint="send less, or raise receive.samples_per_minute",
             )
 
-    def _note(self, decoded: Decoded, kept: int) -> None:
+    def _count(self, decoded: Decoded, kept: int) -> None:
         self._samples.labels(decoded.protocol.value).inc(kept)
         for reason, count in decoded.left_out.items():
             self._left_out.labels(decoded.protocol.value, reason.value).inc(count)
         if any(decoded.left_out[reason] for reason in UNUSED):
-            self._tell(decoded)
+            self._log_unread(decoded)
 
-    def _tell(self, decoded: Decoded) -> None:
+    def _log_unread(self, decoded: Decoded) -> None:
         """Logs each unread metric once, one line per request."""
         with self._lock:
-            fresh = [name for name in decoded.unread if (DropReason.NO_ADAPTER, name) not in self._told]
-            self._told.update((DropReason.NO_ADAPTER, name) for name in fresh[: max(0, _MOST_TOLD - len(self._told))])
-            told_out = len(self._told) >= _MOST_TOLD
-        if fresh and not told_out:
+            fresh = [name for name in decoded.unread if (DropReason.NO_ADAPTER, name) not in self._logged]
+            self._logged.update(
+                (DropReason.NO_ADAPTER, name) for name in fresh[: max(0, _MOST_LOGGED - len(self._logged))]
+            )
+            at_limit = len(self._logged) >= _MOST_LOGGED
+        if fresh and not at_limit:
             shown = ", ".join(sorted(fresh)[:10])
             _log.warning("pushed_metrics_unread", door=decoded.protocol.value, metrics=len(fresh), such_as=shown)
 
@@ -161,10 +167,10 @@ def unused(decoded: Decoded) -> tuple[int, str]:
     if not count:
         return 0, ""
     names = ", ".join(sorted(decoded.unread)[:5])
-    what = f"{count} samples of {len(decoded.unread)} metrics cannot be used here, such as {names}"
+    message = f"{count} samples of {len(decoded.unread)} metrics cannot be used here, such as {names}"
     if decoded.left_out[DropReason.FUTURE]:
-        return count, f"{what}; some lie in the future: check the sender's clock"
-    return count, f"{what}; name an adapter under receive.rules, or send less"
+        return count, f"{message}; some have timestamps in the future; check the sender's clock"
+    return count, f"{message}; name an adapter under receive.rules, or send less"
 
 
 class SpoolCollector(Collector):
@@ -190,7 +196,7 @@ class SpoolCollector(Collector):
             family.add_metric([], float(value))
             yield family
         left = CounterMetricFamily(
-            "outrider_received_engine_left_out_samples", "Samples left out by the engine, by reason.", labels=["reason"]
+            "outrider_received_engine_left_out_samples", "Samples dropped by the engine, by reason.", labels=["reason"]
         )
         for reason, samples in sorted(self._spool.counted().items()):
             left.add_metric([reason], float(samples))

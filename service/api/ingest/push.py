@@ -39,17 +39,17 @@ _Refusal = Callable[[int, str], Response]
 
 def endpoints_of(request: Request) -> IngestEndpoints:
     """Ingest endpoints of this application. Raises ConflictError if they are disabled."""
-    found: IngestEndpoints | None = request.app.state.doors
-    if found is None:
+    endpoints: IngestEndpoints | None = request.app.state.ingest_endpoints
+    if endpoints is None:
         raise ConflictError("Ingestion is disabled.", hint="set receive.enabled: true")
-    return found
+    return endpoints
 
 
 Open = Annotated[IngestEndpoints, Depends(endpoints_of)]
 
 
 @router.post("/write", status_code=204, response_class=Response)
-async def remote_write(request: Request, doors: Open, who: security.Sender) -> Response:
+async def remote_write(request: Request, endpoints: Open, sender: security.Sender) -> Response:
     """Prometheus remote write, 1.0 and 2.0. On 4xx the sender must not retry."""
 
     def take(packed: bytes) -> Response:
@@ -57,15 +57,15 @@ async def remote_write(request: Request, doors: Open, who: security.Sender) -> R
         encoding = request.headers.get("content-encoding", "snappy")
         if encoding.lower() not in {"snappy", "zstd"}:
             raise ReceiveError(
-                f"the Content-Encoding {encoding!r} is not that of remote write", reason=RejectionReason.UNSUPPORTED,
+                f"the Content-Encoding {encoding!r} is not supported", reason=RejectionReason.UNSUPPORTED,
                 hint="remote write requires snappy compression",
             )  # fmt: skip
-        decoded = receive_remote_write.decode(unpack(packed, encoding, doors.settings.unpacked_bytes), version)
-        doors.take(decoded, who)
+        decoded = receive_remote_write.decode(unpack(packed, encoding, endpoints.settings.unpacked_bytes), version)
+        endpoints.take(decoded, sender)
         if version == 1:
             return Response(status_code=204)
-        # What nothing here reads counts as written: it is left out on purpose, and a sender that took it for
-        # lost would alarm its own operators. What was left out is told in our log and on /metrics.
+        # Unread samples count as written: a sender that counts them as lost would alarm its own operators.
+        # The log and /metrics report them.
         written = {"Samples": decoded.samples, "Histograms": decoded.histograms, "Exemplars": 0}
         headers = {f"X-Prometheus-Remote-Write-{kind}-Written": str(count) for kind, count in written.items()}
         return Response(status_code=204, headers=headers)
@@ -73,63 +73,67 @@ async def remote_write(request: Request, doors: Open, who: security.Sender) -> R
     def refuse(status: int, message: str) -> Response:
         return PlainTextResponse(f"{message}\n", status)
 
-    return await _answer(request, doors, IngestProtocol.REMOTE_WRITE, take, refuse)
+    return await _answer(request, endpoints, IngestProtocol.REMOTE_WRITE, take, refuse)
 
 
 @router.post("/otlp/v1/metrics")
-async def otlp(request: Request, doors: Open, who: security.Sender) -> Response:
+async def otlp(request: Request, endpoints: Open, sender: security.Sender) -> Response:
     """OTLP/HTTP metrics, protobuf or JSON."""
     content_type = request.headers.get("content-type", "")
 
     def take(packed: bytes) -> Response:
         kind = otlp_metrics.media_type(content_type)
-        unpacked = unpack(packed, request.headers.get("content-encoding", ""), doors.settings.unpacked_bytes)
+        unpacked = unpack(packed, request.headers.get("content-encoding", ""), endpoints.settings.unpacked_bytes)
         decoded = otlp_metrics.decode(unpacked, kind)
-        doors.take(decoded, who)
+        endpoints.take(decoded, sender)
         return Response(otlp_metrics.response_body(kind, *unused(decoded)), media_type=kind)
 
     def refuse(status: int, message: str) -> Response:
         code = _RPC_CODE[status]
         if content_type.startswith(otlp_metrics.JSON):
             return JSONResponse({"code": code, "message": message}, status)
-        said = Status(code=code, message=message).SerializeToString()
-        return Response(said, status, media_type=otlp_metrics.PROTOBUF)
+        body = Status(code=code, message=message).SerializeToString()
+        return Response(body, status, media_type=otlp_metrics.PROTOBUF)
 
-    return await _answer(request, doors, IngestProtocol.OTLP, take, refuse)
+    return await _answer(request, endpoints, IngestProtocol.OTLP, take, refuse)
 
 
 @router.post("/kpis")
-async def kpis(request: Request, ctx: Ctx, doors: Open, who: security.Sender) -> Response:
+async def kpis(request: Request, ctx: Ctx, endpoints: Open, sender: security.Sender) -> Response:
     """Business KPIs: a list of {name, service, value, at?, unit?, labels?}. 207: some entries were rejected."""
 
     def take(packed: bytes) -> Response:
-        raw = unpack(packed, request.headers.get("content-encoding", ""), doors.settings.unpacked_bytes)
-        found, problems = kpi.check(
-            _entries(raw, doors.settings.kpis.most),
+        raw = unpack(packed, request.headers.get("content-encoding", ""), endpoints.settings.unpacked_bytes)
+        valid, problems = kpi.check(
+            _entries(raw, endpoints.settings.kpis.most),
             now=ctx.extras.clock.now(),
-            find=_finder(ctx, doors.settings.kpi_services),
-            newest=doors.newest_kpis,
-            limits=doors.settings.kpis,
+            find=_finder(ctx, endpoints.settings.kpi_services),
+            newest=endpoints.newest_kpis,
+            limits=endpoints.settings.kpis,
         )
-        if found:
-            doors.take_kpis(found, who)
-        doors.refuse_kpis(len(problems))
-        said = {"accepted": len(found), "refused": [asdict(problem) for problem in problems]}
-        return JSONResponse(said, 200 if not problems else 207 if found else 400)
+        if valid:
+            endpoints.take_kpis(valid, sender)
+        endpoints.refuse_kpis(len(problems))
+        body = {"accepted": len(valid), "refused": [asdict(problem) for problem in problems]}
+        return JSONResponse(body, 200 if not problems else 207 if valid else 400)
 
     def refuse(status: int, message: str) -> Response:
         sentence, _, hint = message.partition("; ")
         return JSONResponse(error_body(sentence, hint), status)
 
-    return await _answer(request, doors, IngestProtocol.KPI, take, refuse)
+    return await _answer(request, endpoints, IngestProtocol.KPI, take, refuse)
 
 
 async def _answer(
-    request: Request, doors: IngestEndpoints, door: IngestProtocol, take: Callable[[bytes], Response], refuse: _Refusal
+    request: Request,
+    endpoints: IngestEndpoints,
+    protocol: IngestProtocol,
+    take: Callable[[bytes], Response],
+    refuse: _Refusal,
 ) -> Response:
     """Reads the body within its limit, processes it in a thread, counts the outcome."""
     try:
-        limit = doors.settings.body_bytes
+        limit = endpoints.settings.body_bytes
         packed = await read_body(request, limit, too_large(limit))
         response = await run_in_threadpool(take, packed)
     except ReceiveError as error:
@@ -142,28 +146,28 @@ async def _answer(
         status, outcome = response.status_code, "taken"
     if status in {429, 503}:
         response.headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
-    doors.answered(door, outcome)
+    endpoints.answered(protocol, outcome)
     return response
 
 
 def _entries(raw: bytes, most: int) -> Sequence[Any]:
     try:
-        found = json.loads(raw)
+        entries = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise malformed("JSON", error) from error
-    if isinstance(found, dict) and "value" in found:
+    if isinstance(entries, dict) and "value" in entries:
         raise ReceiveError(
             "expected a list of KPIs, got a single one", reason=RejectionReason.MALFORMED, hint="wrap it in [ ]"
         )
-    if not isinstance(found, list):
+    if not isinstance(entries, list):
         raise malformed("list of KPIs")
-    if len(found) > most:
+    if len(entries) > most:
         raise ReceiveError(
-            f"the request holds {len(found)} KPIs, more than {most}",
+            f"the request holds {len(entries)} KPIs, more than {most}",
             reason=RejectionReason.TOO_LARGE,
             hint="send fewer entries per request",
         )
-    return found
+    return entries
 
 
 def _finder(ctx: Context, unwatched: Sequence[str]) -> Callable[[str, str | None, str | None], Sequence[EntityRef]]:
@@ -173,20 +177,20 @@ def _finder(ctx: Context, unwatched: Sequence[str]) -> Callable[[str, str | None
     )
 
     def find(name: str, namespace: str | None, cluster: str | None) -> Sequence[EntityRef]:
-        found = [
-            one
-            for one in by_name.get(name, ())
-            if namespace in {None, one.namespace} and cluster in {None, one.cluster}
+        matches = [
+            service
+            for service in by_name.get(name, ())
+            if namespace in {None, service.namespace} and cluster in {None, service.cluster}
         ]
-        if not found and name in unwatched:
+        if not matches and name in unwatched:
             return [EntityRef(cluster or ctx.settings.cluster, EntityKind.SERVICE, namespace, name)]
-        return found
+        return matches
 
     return find
 
 
 def _services(topology: Topology) -> dict[str, list[EntityRef]]:
-    found: dict[str, list[EntityRef]] = {}
-    for one in topology.of_kind(EntityKind.SERVICE):
-        found.setdefault(one.name, []).append(one)
-    return found
+    by_name: dict[str, list[EntityRef]] = {}
+    for service in topology.of_kind(EntityKind.SERVICE):
+        by_name.setdefault(service.name, []).append(service)
+    return by_name

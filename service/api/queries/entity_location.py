@@ -20,7 +20,7 @@ def place(topology: Topology, entity: EntityRef, language: Language) -> str:
     """Node (at most two) and GPU index; empty if the topology does not contain the entity."""
     parts = []
     if entity.kind is not EntityKind.NODE:
-        nodes = [found.name for found in topology.below(entity, EntityKind.NODE)]
+        nodes = [node.name for node in topology.below(entity, EntityKind.NODE)]
         parts = nodes[:_FEW] + ([f"+{len(nodes) - _FEW}"] if len(nodes) > _FEW else [])
     index = topology.label(entity, "gpu")
     if entity.kind is EntityKind.GPU and index:
@@ -33,15 +33,15 @@ def _of_incident(topology: Topology, entity: EntityRef, incident: Incident, lang
     known = place(topology, entity, language)
     if known or entity in topology.entities:
         return known
-    nodes = {found.entity.name for found in incident.rejected if found.entity.kind is EntityKind.NODE}
+    nodes = {rejected.entity.name for rejected in incident.rejected if rejected.entity.kind is EntityKind.NODE}
     return nodes.pop() if len(nodes) == 1 else ""
 
 
 def with_place(story: dict[str, Any], incident: Incident, topology: Topology, language: Language) -> dict[str, Any]:
     """JSON of the incident with ``place`` next to the entity of every hypothesis."""
     rows = [
-        {**row, "place": _of_incident(topology, found.entity, incident, language)}
-        for row, found in zip(story["hypotheses"], incident.hypotheses, strict=True)
+        {**row, "place": _of_incident(topology, hypothesis.entity, incident, language)}
+        for row, hypothesis in zip(story["hypotheses"], incident.hypotheses, strict=True)
     ]
     return {**story, "hypotheses": rows, "suspected_cause": rows[0] if rows else None}
 
@@ -52,6 +52,6 @@ def incident_json(
     """JSON of an incident for lists: locations, supporting evidence of its cause, and its drill."""
     story = with_place(serialization.incident(incident, language), incident, topology, language)
     cause = incident.suspected_cause
-    story["evidence"] = [serialization.evidence(found, language) for found in cause.evidence] if cause else []
+    story["evidence"] = [serialization.evidence(item, language) for item in cause.evidence] if cause else []
     story["drill"] = drill_marking.name_of(incident, drills)
     return story

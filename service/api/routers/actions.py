@@ -20,18 +20,18 @@ router = APIRouter(tags=["actions"])
 def actions(
     ctx: Ctx,
     incident: Annotated[str | None, Query(description="only those of one incident")] = None,
-    since: Annotated[AwareDatetime | None, Query(description="only those decided at or after this instant")] = None,
+    since: Annotated[AwareDatetime | None, Query(description="only those decided at or after this time")] = None,
     limit: paging.Limit = 100,
     cursor: paging.Cursor = "",
 ) -> dict[str, Any]:
     """Actions, newest first: taken, refused and waiting ones."""
-    found, following = paging.by_key(
+    selected, following = paging.by_key(
         lambda after, count: ctx.state.actions(incident=incident, since=since, limit=count, after=after),
         None,
         cursor,
         limit,
     )
-    return {"actions": [serialization.action(each) for each in found], "next_cursor": following}
+    return {"actions": [serialization.action(action) for action in selected], "next_cursor": following}
 
 
 @router.post("/actions/{action_id:path}/approve")
@@ -59,13 +59,13 @@ def remediation(ctx: Ctx) -> dict[str, Any]:
         "paused": ctx.state.paused(),
         "sessions": [
             {
-                "id": found.id,
-                "incident": found.incident,
-                "opened_at": serialization.instant(found.opened_at),
-                "closed_at": serialization.instant(found.closed_at),
-                "cordoned": [serialization.entity(each) for each in found.cordoned],
+                "id": open_session.id,
+                "incident": open_session.incident,
+                "opened_at": serialization.instant(open_session.opened_at),
+                "closed_at": serialization.instant(open_session.closed_at),
+                "cordoned": [serialization.entity(node) for node in open_session.cordoned],
             }
-            for found in ctx.state.sessions()
+            for open_session in ctx.state.sessions()
         ],
     }
 
@@ -85,8 +85,8 @@ def resume(ctx: Ctx, by: Writer) -> dict[str, Any]:
 @router.get("/audit")
 def audit(ctx: Ctx, limit: paging.Limit = 100, cursor: paging.Cursor = "") -> dict[str, Any]:
     """Audit records, newest first."""
-    found, following = paging.by_key(lambda after, count: ctx.state.audit(count, after), None, cursor, limit)
-    return {"audit": [serialization.audit(each) for each in found], "next_cursor": following}
+    records, following = paging.by_key(lambda after, count: ctx.state.audit(count, after), None, cursor, limit)
+    return {"audit": [serialization.audit(record) for record in records], "next_cursor": following}
 
 
 def _decide(ctx: Context, action_id: str, approved: bool, by: str) -> dict[str, Any]:
@@ -94,8 +94,8 @@ def _decide(ctx: Context, action_id: str, approved: bool, by: str) -> dict[str, 
         if ctx.state.action(action_id) is None:
             raise NotFoundError(f"no action has the id {action_id!r}", hint="GET /api/v1/actions lists them")
         raise ConflictError("The action does not wait for approval.", hint="GET /api/v1/actions shows its status")
-    found = ctx.state.action(action_id)
-    return serialization.action(found) if found else {"id": action_id}
+    action = ctx.state.action(action_id)
+    return serialization.action(action) if action else {"id": action_id}
 
 
 def _set_paused(ctx: Context, paused: bool, by: str) -> dict[str, Any]:

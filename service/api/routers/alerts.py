@@ -52,22 +52,22 @@ def alerts(
     cursor: paging.Cursor = "",
 ) -> dict[str, Any]:
     """Alerts, newest first."""
-    found, following = paging.by_key(
+    selected, following = paging.by_key(
         lambda after, count: ctx.state.alerts(states=state, priorities=priority, limit=count, after=after),
         None,
         cursor,
         limit,
     )
-    return {"alerts": [serialization.alert(each, lang) for each in found], "next_cursor": following}
+    return {"alerts": [serialization.alert(item, lang) for item in selected], "next_cursor": following}
 
 
 @router.get("/alerts/{fingerprint:path}")
 def alert(fingerprint: str, ctx: Ctx, lang: Lang) -> dict[str, Any]:
     """One alert."""
-    found = ctx.state.alert(fingerprint)
-    if found is None:
+    stored = ctx.state.alert(fingerprint)
+    if stored is None:
         raise NotFoundError(f"no alert has the fingerprint {fingerprint!r}", hint="GET /api/v1/alerts lists them")
-    return serialization.alert(found, lang)
+    return serialization.alert(stored, lang)
 
 
 @router.post("/alerts/{fingerprint:path}/resolve")
@@ -83,7 +83,7 @@ def resolve(fingerprint: str, ctx: Ctx, lang: Lang, by: Writer) -> dict[str, Any
 @router.get("/silences")
 def silences(ctx: Ctx) -> list[dict[str, Any]]:
     """Active silences."""
-    return [_silence(found) for found in ctx.state.silences(ctx.as_of())]
+    return [_silence(silence) for silence in ctx.state.silences(ctx.as_of())]
 
 
 @router.post("/silences", status_code=201)
@@ -92,14 +92,14 @@ def add_silence(body: SilenceBody, ctx: Ctx, by: Writer) -> dict[str, Any]:
     if body.rule is None and body.entity is None:
         raise UsageError("A silence needs a rule, an entity or both.", hint="silencing everything is not supported")
     now = ctx.as_of()
-    where = body.entity
-    entity = EntityRef(where.cluster, where.kind, where.namespace, where.name) if where else None
+    target = body.entity
+    entity = EntityRef(target.cluster, target.kind, target.namespace, target.name) if target else None
     until = now + timedelta(seconds=body.duration_seconds)
-    made = Silence(uuid4().hex, body.rule, entity, until, by, body.comment)
-    ctx.state.add_silence(made)
+    silence = Silence(uuid4().hex, body.rule, entity, until, by, body.comment)
+    ctx.state.add_silence(silence)
     detail = {"rule": body.rule or "", "entity": entity.key if entity else "", "comment": body.comment}
-    ctx.state.append_audit([AuditRecord(now, AuditEvent.SILENCED, made.id, "by_hand", by=by, detail=detail)])
-    return _silence(made)
+    ctx.state.append_audit([AuditRecord(now, AuditEvent.SILENCED, silence.id, "by_hand", by=by, detail=detail)])
+    return _silence(silence)
 
 
 @router.delete("/silences/{silence_id}")
@@ -111,12 +111,12 @@ def remove_silence(silence_id: str, ctx: Ctx, by: Writer) -> dict[str, Any]:
     return {"id": silence_id, "removed": True}
 
 
-def _silence(found: Silence) -> dict[str, Any]:
+def _silence(silence: Silence) -> dict[str, Any]:
     return {
-        "id": found.id,
-        "rule": found.rule,
-        "entity": serialization.entity(found.entity) if found.entity else None,
-        "until": serialization.instant(found.until),
-        "by": found.by,
-        "comment": found.comment,
+        "id": silence.id,
+        "rule": silence.rule,
+        "entity": serialization.entity(silence.entity) if silence.entity else None,
+        "until": serialization.instant(silence.until),
+        "by": silence.by,
+        "comment": silence.comment,
     }

@@ -25,18 +25,18 @@ Group = Annotated[int | None, Query(ge=1)]
 def disaggregated(
     lang: Lang,
     model: Annotated[str, Query(description="a known model, such as Llama-3.1-70B")],
-    gpu_type: Annotated[str, Query(alias="gpu", description="of both pools, such as H100")],
-    qps: Annotated[float, Query(ge=0, allow_inf_nan=False, description="requests a second at the peak")],
+    gpu_type: Annotated[str, Query(alias="gpu", description="GPU type of both pools, such as H100")],
+    qps: Annotated[float, Query(ge=0, allow_inf_nan=False, description="requests per second at the peak")],
     prompt: Tokens,
     tokens: Tokens,
-    decode_gpu: Annotated[str | None, Query(description="of the decode replicas, where it is another")] = None,
+    decode_gpu: Annotated[str | None, Query(description="GPU type of the decode replicas, if different")] = None,
     ttft: Seconds = None,
     tpot: Seconds = None,
     cached: Share = 0.0,
     buffer: Share = 0.25,
     prefill_tp: Group = None,
     decode_tp: Group = None,
-    link: Annotated[float | None, Query(gt=0, allow_inf_nan=False, description="bytes a second of a GPU")] = None,
+    link: Annotated[float | None, Query(gt=0, allow_inf_nan=False, description="bytes per second per GPU")] = None,
     bits: float = 16.0,
     kv_bits: float = 16.0,
 ) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def disaggregated(
     Same as ``outrider capacity what-if disaggregated``; units are seconds, tokens per request, bytes per second.
     """
     spec = gpu(gpu_type)
-    asked = disaggregation.SizingRequest(
+    question = disaggregation.Question(
         shape=model_specs.model(model),
         work=Work(prompt, tokens, cached_ratio=cached),
         qps=qps,
@@ -58,4 +58,4 @@ def disaggregated(
         link=link,
         setup=Setup(bits=bits, kv_bits=kv_bits),
     )
-    return disaggregation.answer_dict(asked, lang)
+    return disaggregation.told(question, lang)

@@ -34,7 +34,7 @@ from service.api.errors import ConflictError, DeniedError
 
 router = APIRouter(tags=["changes"])
 announced = APIRouter(tags=["changes"])
-MOST_BYTES = 4 * 1024 * 1024  # GitHub sends 25 MB at most; a push of that size says nothing more
+MOST_BYTES = 4 * 1024 * 1024  # GitHub sends at most 25 MB; a larger push adds no information
 MOST_AT_ONCE = 500
 _GITHUB, _GITLAB, _ARGOCD = "github", "gitlab", "argocd"
 
@@ -44,13 +44,15 @@ class Announcement(BaseModel):
 
     model_config = ConfigDict(extra="forbid", str_strip_whitespace=True)
     code: Annotated[str, Field(description=", ".join(CHANGE_CODES))]
-    id: Annotated[str | None, Field(max_length=200)] = Field(None, description="the same id again is the same change")
+    id: Annotated[str | None, Field(max_length=200)] = Field(
+        None, description="idempotency key: the same id is the same change"
+    )
     service: Annotated[str | None, Field(min_length=1, max_length=253)] = None
     workload: Annotated[str | None, Field(min_length=1, max_length=253)] = None
     node: Annotated[str | None, Field(min_length=1, max_length=253)] = None
     namespace: Annotated[str | None, Field(pattern=r"^[^/]{1,253}$")] = None
     cluster: Annotated[str | None, Field(pattern=r"^[^/]{1,253}$")] = None
-    at: AwareDatetime | None = Field(None, description="when it happened; now when not given")
+    at: AwareDatetime | None = Field(None, description="time of the change; default: now")
     actor: Annotated[str, Field(max_length=200)] = ""
     actor_kind: ActorKind | None = None
     before: Annotated[str, Field(max_length=2000)] = ""
@@ -58,7 +60,7 @@ class Announcement(BaseModel):
     url: Annotated[str, Field(max_length=2000, pattern=r"^(?:https?://\S+)?$")] = ""
     text: Annotated[str, Field(max_length=2000)] = ""
     outcome: Literal["succeeded", "failed", "rolled_back", "superseded"] | None = Field(
-        None, description="how it ended, when it has; send the same id again later to say so"
+        None, description="outcome, once it ended; send the same id again to report it later"
     )
 
 
@@ -81,8 +83,8 @@ def ledger_of(ctx: Context) -> ChangeLog:
 @router.get("/changes")
 def changes(
     ctx: Ctx,
-    since: Annotated[AwareDatetime | None, Query(description="changes at or after it")] = None,
-    until: Annotated[AwareDatetime | None, Query(description="changes before it")] = None,
+    since: Annotated[AwareDatetime | None, Query(description="changes at or after this time")] = None,
+    until: Annotated[AwareDatetime | None, Query(description="changes before this time")] = None,
     service: Annotated[str | None, Query(description="of this service or workload")] = None,
     code: Annotated[str | None, Query(description="such as rollout, flags, scale, driver")] = None,
     limit: paging.Limit = 100,
@@ -91,38 +93,37 @@ def changes(
     """Changes with actor and outcome, newest first."""
     ledger = ledger_of(ctx)
 
-    def keep(one: Change) -> bool:
-        return (service is None or service in (one.service, one.workload)) and (code is None or one.code == code)
+    def keep(change: Change) -> bool:
+        return (service is None or service in (change.service, change.workload)) and (
+            code is None or change.code == code
+        )
 
-    found, following = paging.by_key(
+    selected, following = paging.by_key(
         lambda after, count: ledger.changes(since=since, until=until, limit=count, after=after), keep, cursor, limit
     )
-    return {"changes": [change_row(one) for one in found], "next_cursor": following}
+    return {"changes": [change_row(change) for change in selected], "next_cursor": following}
 
 
-def change_row(one: Change) -> dict[str, Any]:
+def change_row(change: Change) -> dict[str, Any]:
     """A change as JSON."""
     return {
-        "id": one.id,
-        "code": one.code,
-        "entity": serialization.entity(one.entity),
-        "at": rfc3339(one.at),
-        "source": one.source,
-        "actor": one.actor or None,
-        "actor_kind": one.actor_kind.value,
-        "before": one.before or None,
-        "after": one.after or None,
-        "workload": one.workload or None,
-        "service": one.service or None,
-        "url": one.url or None,
-        "text": one.text or None,
-        "outcome": one.ended.value,
-        "outcome_at": serialization.instant(one.ended_at),
-        "outcome_because": one.ended_because or None,
+        "id": change.id,
+        "code": change.code,
+        "entity": serialization.entity(change.entity),
+        "at": rfc3339(change.at),
+        "source": change.source,
+        "actor": change.actor or None,
+        "actor_kind": change.actor_kind.value,
+        "before": change.before or None,
+        "after": change.after or None,
+        "workload": change.workload or None,
+        "service": change.service or None,
+        "url": change.url or None,
+        "text": change.text or None,
+        "outcome": change.ended.value,
+        "outcome_at": serialization.instant(change.ended_at),
+        "outcome_because": change.ended_because or None,
     }
-
-
-# --- the door -------------------------------------------------------------------------------------
 
 
 async def signed_body(
@@ -138,8 +139,8 @@ async def signed_body(
     body = await read_body(request, MOST_BYTES, too_large)
     secrets = ctx.settings.webhooks.secrets
     if x_hub_signature_256 and _GITHUB in secrets:
-        right = "sha256=" + hmac.new(secrets[_GITHUB].encode(), body, hashlib.sha256).hexdigest()
-        if not hmac.compare_digest(right.encode(), x_hub_signature_256.encode()):
+        expected = "sha256=" + hmac.new(secrets[_GITHUB].encode(), body, hashlib.sha256).hexdigest()
+        if not hmac.compare_digest(expected.encode(), x_hub_signature_256.encode()):
             raise DeniedError(
                 "The signature X-Hub-Signature-256 does not match the body.",
                 hint="set the same secret in the webhook and in changes.github_secret_file",
@@ -169,12 +170,12 @@ async def announce(
 
 def _announce(request: Request, ctx: Context, body: bytes, by: str) -> dict[str, Any]:
     ledger, now = ledger_of(ctx), now_of(ctx)
-    found = _read(request, ctx, body, by, now)
-    new = ledger.append_changes(found.changes)
-    ledger.post([event_of(one) for one in found.changes], now)
-    ledger.append_ends(found.ends)
-    unknown = {"unknown": list(found.unknown)} if found.unknown else {}
-    return {"taken": new, "known": len(found.changes) - new, "ended": len(found.ends), **unknown}
+    accepted = _read(request, ctx, body, by, now)
+    new = ledger.append_changes(accepted.changes)
+    ledger.post([event_of(change) for change in accepted.changes], now)
+    ledger.append_ends(accepted.ends)
+    unknown = {"unknown": list(accepted.unknown)} if accepted.unknown else {}
+    return {"taken": new, "known": len(accepted.changes) - new, "ended": len(accepted.ends), **unknown}
 
 
 def now_of(ctx: Context) -> datetime:
@@ -185,7 +186,7 @@ def now_of(ctx: Context) -> datetime:
 
 def _read(request: Request, ctx: Context, body: bytes, by: str, now: datetime) -> _Taken:
     try:
-        said = json.loads(body)
+        document = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise UsageError("the body is not valid JSON", hint="send application/json, not a form") from error
     for source, event in (
@@ -194,32 +195,32 @@ def _read(request: Request, ctx: Context, body: bytes, by: str, now: datetime) -
         (_ARGOCD, request.headers.get("x-argocd-event")),
     ):
         if event is not None:
-            told = webhooks.parse_delivery(source, event, said, now)
-            return _Taken() if told is None else _of_webhook(told, source, ctx, now)
-    return _of_announcements(said, ctx, by, now)
+            delivery = webhooks.parse_delivery(source, event, document, now)
+            return _Taken() if delivery is None else _of_webhook(delivery, source, ctx, now)
+    return _of_announcements(document, ctx, by, now)
 
 
-def _of_webhook(told: Delivery, source: str, ctx: Context, now: datetime) -> _Taken:
-    ends = () if told.end is None else (told.end,)
-    if told.change is None:
+def _of_webhook(delivery: Delivery, source: str, ctx: Context, now: datetime) -> _Taken:
+    ends = () if delivery.end is None else (delivery.end,)
+    if delivery.change is None:
         return _Taken(ends=ends)
-    one = told.change
-    entity = _about(told.names, ctx)
-    made = Change(
-        id=one.id,
-        code=one.code,
+    announced_change = delivery.change
+    entity = _about(delivery.names, ctx)
+    change = Change(
+        id=announced_change.id,
+        code=announced_change.code,
         entity=entity,
-        at=min(one.at or now, now),
+        at=min(announced_change.at or now, now),
         source=source,
-        actor=one.actor,
-        actor_kind=one.actor_kind,
-        before=one.before,
-        after=one.after,
+        actor=announced_change.actor,
+        actor_kind=announced_change.actor_kind,
+        before=announced_change.before,
+        after=announced_change.after,
         service=entity.name if entity.kind is EntityKind.SERVICE else "",
-        url=one.url,
-        text=one.text,
+        url=announced_change.url,
+        text=announced_change.text,
     )
-    return _Taken((made,), ends)
+    return _Taken((change,), ends)
 
 
 def _about(names: tuple[str, ...], ctx: Context) -> EntityRef:
@@ -230,78 +231,79 @@ def _about(names: tuple[str, ...], ctx: Context) -> EntityRef:
         if name in mapped:
             return service_named(mapped[name], known, cluster)
     bare = names[-1].rsplit("/", 1)[-1]
-    found = service_named(bare, known, cluster)
-    return found if found in known.entities else EntityRef(cluster, EntityKind.CLUSTER, None, cluster)
+    service = service_named(bare, known, cluster)
+    return service if service in known.entities else EntityRef(cluster, EntityKind.CLUSTER, None, cluster)
 
 
 def service_named(name: str, topology: Topology, cluster: str, namespace: str | None = None) -> EntityRef:
     """Service with that name; ``namespace/name`` names one exactly."""
     space, slash, bare = name.rpartition("/")
     wanted = space if slash else namespace
-    found = [
-        one
-        for one in topology.of_kind(EntityKind.SERVICE)
-        if one.name == bare and one.cluster == cluster and wanted in (None, one.namespace)
+    matches = [
+        service
+        for service in topology.of_kind(EntityKind.SERVICE)
+        if service.name == bare and service.cluster == cluster and wanted in (None, service.namespace)
     ]
-    return found[0] if len(found) == 1 else EntityRef(cluster, EntityKind.SERVICE, wanted, bare)
+    return matches[0] if len(matches) == 1 else EntityRef(cluster, EntityKind.SERVICE, wanted, bare)
 
 
-def _of_announcements(said: Any, ctx: Context, by: str, now: datetime) -> _Taken:
-    entries = said if isinstance(said, list) else [said]
+def _of_announcements(document: Any, ctx: Context, by: str, now: datetime) -> _Taken:
+    entries = document if isinstance(document, list) else [document]
     if len(entries) > MOST_AT_ONCE:
         raise UsageError(f"{len(entries)} changes are more than {MOST_AT_ONCE}", hint="send fewer changes per request")
-    made, ends = [], []
-    for place, entry in enumerate(entries):
+    changes, ends = [], []
+    for index, entry in enumerate(entries):
         try:
-            one = Announcement.model_validate(entry)
+            announcement = Announcement.model_validate(entry)
         except pydantic.ValidationError as error:
             first = error.errors()[0]
-            where = ".".join(str(part) for part in (place, *first["loc"]))
+            location = ".".join(str(part) for part in (index, *first["loc"]))
             hint = "GET /docs shows the fields; a delivery of a tool needs its own header, such as X-GitHub-Event"
-            raise UsageError(f"change {where}: {yaml_words.describe(first)}", hint=hint) from error
-        change = _of_announcement(place, one, ctx, by, now)
-        made.append(change)
-        if one.outcome is not None:
-            ends.append(ChangeEnd(change.id, Ended(one.outcome), now, redacted(one.text)[:400]))
-    return _Taken(tuple(made), tuple(ends), _not_seen(made, ctx.topology()))
+            raise UsageError(f"change {location}: {yaml_words.describe(first)}", hint=hint) from error
+        change = _of_announcement(index, announcement, ctx, by, now)
+        changes.append(change)
+        if announcement.outcome is not None:
+            ends.append(ChangeEnd(change.id, Ended(announcement.outcome), now, redacted(announcement.text)[:400]))
+    return _Taken(tuple(changes), tuple(ends), _not_seen(changes, ctx.topology()))
 
 
-def _not_seen(made: Sequence[Change], topology: Topology) -> tuple[str, ...]:
+def _not_seen(changes: Sequence[Change], topology: Topology) -> tuple[str, ...]:
     """Entities of changes that the topology lacks. Workloads are excluded: not all of them are in it."""
-    told = (one.entity for one in made if one.entity.kind is not EntityKind.WORKLOAD)
-    return tuple(dict.fromkeys(f"{one.kind.value} {one.name}" for one in told if one not in topology.entities))
+    entities = (item.entity for item in changes if item.entity.kind is not EntityKind.WORKLOAD)
+    return tuple(dict.fromkeys(f"{item.kind.value} {item.name}" for item in entities if item not in topology.entities))
 
 
-def _of_announcement(place: int, one: Announcement, ctx: Context, by: str, now: datetime) -> Change:
-    if one.code not in CHANGE_CODES:
-        said = f"no change has the code {one.code!r}{yaml_file.near(one.code, CHANGE_CODES)}"
-        raise UsageError(f"change {place}.code: {said}", hint=f"codes are {', '.join(CHANGE_CODES)}")
-    about = [name for name in ("service", "workload", "node") if getattr(one, name)]
-    if len(about) != 1:
+def _of_announcement(index: int, announcement: Announcement, ctx: Context, by: str, now: datetime) -> Change:
+    if announcement.code not in CHANGE_CODES:
+        message = f"no change has the code {announcement.code!r}{yaml_file.near(announcement.code, CHANGE_CODES)}"
+        raise UsageError(f"change {index}.code: {message}", hint=f"codes are {', '.join(CHANGE_CODES)}")
+    subjects = [name for name in ("service", "workload", "node") if getattr(announcement, name)]
+    if len(subjects) != 1:
         raise UsageError("a change requires one of service, workload and node", hint='for example {"service": "chat"}')
-    cluster = one.cluster or ctx.settings.cluster
-    if one.service:
-        entity = service_named(one.service, ctx.topology(), cluster, one.namespace)
-    elif one.workload:
-        entity = EntityRef(cluster, EntityKind.WORKLOAD, one.namespace, one.workload)
+    cluster = announcement.cluster or ctx.settings.cluster
+    if announcement.service:
+        entity = service_named(announcement.service, ctx.topology(), cluster, announcement.namespace)
+    elif announcement.workload:
+        entity = EntityRef(cluster, EntityKind.WORKLOAD, announcement.namespace, announcement.workload)
     else:
-        entity = EntityRef(cluster, EntityKind.NODE, None, one.node or "")
-    at = min(one.at or now, now)
-    actor = one.actor or by
+        entity = EntityRef(cluster, EntityKind.NODE, None, announcement.node or "")
+    at = min(announcement.at or now, now)
+    actor = announcement.actor or by
     change = Change(
         id="",
-        code=one.code,
+        code=announcement.code,
         entity=entity,
         at=at,
         source="api",
         actor=actor,
-        actor_kind=one.actor_kind or kind_of(actor, otherwise=ActorKind.PERSON if one.actor else ActorKind.UNKNOWN),
-        before=redacted(one.before)[:400],
-        after=redacted(one.after)[:400],
-        workload=one.workload or "",
-        service=entity.name if one.service else "",
-        url=one.url[:400],
-        text=redacted(one.text)[:400],
+        actor_kind=announcement.actor_kind
+        or kind_of(actor, otherwise=ActorKind.PERSON if announcement.actor else ActorKind.UNKNOWN),
+        before=redacted(announcement.before)[:400],
+        after=redacted(announcement.after)[:400],
+        workload=announcement.workload or "",
+        service=entity.name if announcement.service else "",
+        url=announcement.url[:400],
+        text=redacted(announcement.text)[:400],
     )
     identity = hashlib.sha256(f"{change}".encode()).hexdigest()[:16]
-    return replace(change, id=f"api/{one.id or identity}")
+    return replace(change, id=f"api/{announcement.id or identity}")

@@ -19,40 +19,40 @@ router = APIRouter(tags=["detectors"])
 @router.get("/detectors")
 def detectors(ctx: Ctx, lang: Lang) -> dict[str, Any]:
     """Every detector with its stage, since when and why. Empty before the first cycle."""
-    found = ctx.state.standings()
-    counted = Counter(one.stage for one in found)
+    standings = ctx.state.standings()
+    counted = Counter(standing.stage for standing in standings)
     return {
         "as_of": serialization.instant(ctx.as_of()),
         "by_stage": {stage.value: counted.get(stage, 0) for stage in Stage},
-        "detectors": [_json(one, lang) for one in found],
+        "detectors": [_json(standing, lang) for standing in standings],
     }
 
 
-def _json(one: DetectorStanding, lang: Language) -> dict[str, Any]:
-    rate = one.rate
+def _json(standing: DetectorStanding, lang: Language) -> dict[str, Any]:
+    rate = standing.rate
     return {
-        "detector": one.detector,
-        "kind": one.kind.value,
-        "stage": one.stage.value,
-        "reason": one.reason.value,
-        "reason_text": word("stage_reason", one.reason, lang),
-        "since": serialization.instant(one.since),
-        "entities": one.entities,
-        "findings": one.findings,
-        "silent": {reason.value: count for reason, count in sorted(one.silent.items())},
-        "everyone_silent": one.everyone_silent.value if one.everyone_silent else None,
-        "learnt_seconds": one.learnt_seconds,
-        "needed_seconds": one.needed_seconds,
+        "detector": standing.detector,
+        "kind": standing.kind.value,
+        "stage": standing.stage.value,
+        "reason": standing.reason.value,
+        "reason_text": word("stage_reason", standing.reason, lang),
+        "since": serialization.instant(standing.since),
+        "entities": standing.entities,
+        "findings": standing.findings,
+        "silent": {reason.value: count for reason, count in sorted(standing.silent.items())},
+        "everyone_silent": standing.everyone_silent.value if standing.everyone_silent else None,
+        "learnt_seconds": standing.learnt_seconds,
+        "needed_seconds": standing.needed_seconds,
         "alarms_per_entity_day": {"budget": rate.budget, "realised": rate.realised, "factor": rate.factor}
         if rate
         else None,
-        "shadowed": [_held(each) for each in one.shadowed],
+        "shadowed": [_shadow_finding(finding) for finding in standing.shadowed],
     }
 
 
-def _held(one: ShadowFinding) -> dict[str, Any]:
+def _shadow_finding(finding: ShadowFinding) -> dict[str, Any]:
     return {
-        "entity": serialization.entity(one.entity),
-        "signals": list(one.signals),
-        "since": serialization.instant(one.since),
+        "entity": serialization.entity(finding.entity),
+        "signals": list(finding.signals),
+        "since": serialization.instant(finding.since),
     }

@@ -23,43 +23,45 @@ class Order(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     fault: str = Field(description="a fault id")
-    entity: str | None = Field(None, description="its name, or cluster/kind/namespace/name")
-    seconds: Annotated[float | None, Field(gt=0, le=86400)] = Field(None, description="how long; the fault's own time")
-    seed: int = Field(0, ge=0, description="chooses entity and magnitude")
+    entity: str | None = Field(None, description="entity name, or cluster/kind/namespace/name")
+    seconds: Annotated[float | None, Field(gt=0, le=86400)] = Field(
+        None, description="duration; default: that of the fault"
+    )
+    seed: int = Field(0, ge=0, description="seed for entity and magnitude")
 
 
 @router.get("/drills")
 def drills(ctx: Ctx, limit: Annotated[int, Query(ge=1, le=200)] = 50) -> dict[str, Any]:
     """Drills, newest first, each with truth and results; and the available faults."""
-    possible, known, told = True, [], []
-    why = ""
+    possible, known, injected = True, [], []
+    reason = ""
     try:
         control = _control(ctx)
-        known, told = control.known(), control.listed()
+        known, injected = control.known(), control.listed()
     except (UnavailableError, ConflictError) as error:
-        possible, why = False, f"{error.message}; {error.hint}" if error.hint else error.message
+        possible, reason = False, f"{error.message}; {error.hint}" if error.hint else error.message
     return {
         "possible": possible,
-        "why_not": why or None,
+        "why_not": reason or None,
         "known": known,
-        "drills": _judged(ctx, told)[:limit],
+        "drills": _judged(ctx, injected)[:limit],
     }
 
 
 @router.get("/drills/{drill_id}")
 def drill(drill_id: str, ctx: Ctx) -> dict[str, Any]:
     """One drill."""
-    found = next((one for one in _judged(ctx, _told(ctx)) if one["id"] == drill_id), None)
-    if found is None:
+    selected = next((row for row in _judged(ctx, _injected(ctx)) if row["id"] == drill_id), None)
+    if selected is None:
         raise _unknown(drill_id)
-    return found
+    return selected
 
 
 @router.post("/drills")
 def start(order: Order, ctx: Ctx, by: Writer) -> dict[str, Any]:
     """Inject a fault now."""
-    asked = order.model_dump(exclude_none=True)
-    begun = running_platform.start(ctx.state, _control(ctx), asked, by=by, now=ctx.as_of())
+    request = order.model_dump(exclude_none=True)
+    begun = running_platform.start(ctx.state, _control(ctx), request, by=by, now=ctx.as_of())
     return drill(begun.id, ctx)
 
 
@@ -71,28 +73,28 @@ def stop(drill_id: str, ctx: Ctx, by: Writer) -> dict[str, Any]:
 
 
 def _known(ctx: Context, drill_id: str) -> Drill:
-    found = next((one for one in _visible(ctx) if one.id == drill_id), None)
-    if found is None:
+    selected = next((drill for drill in _visible(ctx) if drill.id == drill_id), None)
+    if selected is None:
         raise _unknown(drill_id)
-    return found
+    return selected
 
 
-def _judged(ctx: Context, told: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _judged(ctx: Context, injected: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Scores of all drills: the assignment of incidents to one depends on the others."""
-    return running_platform.judge(ctx.state, _visible(ctx), told)
+    return running_platform.judged(ctx.state, _visible(ctx), injected)
 
 
 def _visible(ctx: Context) -> list[Drill]:
     """All drills, newest first, without game days that have not started: these are unannounced."""
     now = ctx.as_of()
-    return [one for one in ctx.state.drills() if one.game_day is None or one.starts_at <= now]
+    return [drill for drill in ctx.state.drills() if drill.game_day is None or drill.starts_at <= now]
 
 
 def _unknown(drill_id: str) -> NotFoundError:
     return NotFoundError(f"no drill has the id {drill_id!r}", hint="GET /api/v1/drills lists them")
 
 
-def _told(ctx: Context) -> list[dict[str, Any]]:
+def _injected(ctx: Context) -> list[dict[str, Any]]:
     try:
         return _control(ctx).listed()
     except (UnavailableError, UsageError, ConflictError):

@@ -25,8 +25,8 @@ POINTS = 240
 _STEPS = (15, 30, 60, 120, 300, 600, 1800, 3600)
 _CHARTS, _LINES, _PEERS = 8, 6, 200
 
-# What tells most about an entity of a kind when the hypothesis names no signals of its own.
-_USUAL: dict[EntityKind, tuple[str, ...]] = {
+# Most informative signals per kind, for a hypothesis without signals of its own.
+_DEFAULT_SIGNALS: dict[EntityKind, tuple[str, ...]] = {
     EntityKind.GPU: ("hw_accel_utilization_ratio", "hw_accel_temperature_celsius", "hw_accel_core_clock_hertz"),
     EntityKind.NODE: ("hw_accel_present", "node_ready"),
     EntityKind.POD: ("pod_ready", "pod_restarts"),
@@ -38,7 +38,7 @@ _USUAL: dict[EntityKind, tuple[str, ...]] = {
     ),
     EntityKind.SERVICE: ("svc_requests_per_second", "svc_success_ratio", "svc_ttft_seconds", "svc_queue_requests"),
 }
-_NEAR: dict[EntityKind, tuple[EntityKind, ...]] = {
+_RELATED_KINDS: dict[EntityKind, tuple[EntityKind, ...]] = {
     EntityKind.GPU: (EntityKind.NODE, EntityKind.REPLICA),
     EntityKind.NODE: (EntityKind.REPLICA,),
     EntityKind.POD: (EntityKind.REPLICA,),
@@ -71,16 +71,16 @@ def charts(
         "opened_at": rfc3339(incident.opened_at),
         "resolved_at": serialization.instant(incident.resolved_at),
         "step_seconds": step.total_seconds(),
-        "charts": [found for found in drawn if found["series"]],
+        "charts": [item for item in drawn if item["series"]],
     }
 
 
 def _first_value(drawn: list[dict[str, Any]], latest: str) -> str | None:
     """Start of the charts: the first value of any of them, but at least some minutes before the incident."""
     firsts = [
-        next((at for at, value in zip(found["times"], line["values"], strict=True) if value is not None), latest)
-        for found in drawn
-        for line in found["series"]
+        next((at for at, value in zip(item["times"], line["values"], strict=True) if value is not None), latest)
+        for item in drawn
+        for line in item["series"]
     ]
     return min([*firsts, latest], key=parse_rfc3339) if firsts else None
 
@@ -103,14 +103,14 @@ def choose(incident: Incident, topology: Topology) -> list[Wanted]:
     cause = incident.suspected_cause
     chosen: list[Wanted] = []
     if cause is not None:
-        named = [each.signal for each in cause.evidence if catalog.known(each.signal)]
-        near = _NEAR.get(cause.entity.kind, ())
-        for name in _unique([*named, *_USUAL.get(cause.entity.kind, ())])[:4]:
+        named = [item.signal for item in cause.evidence if catalog.known(item.signal)]
+        near = _RELATED_KINDS.get(cause.entity.kind, ())
+        for name in _unique([*named, *_DEFAULT_SIGNALS.get(cause.entity.kind, ())])[:4]:
             chosen += _about(name, cause.entity, topology)
         for kind in near:
-            chosen += [w for name in _USUAL[kind][:2] for w in _about(name, cause.entity, topology, kind)]
+            chosen += [w for name in _DEFAULT_SIGNALS[kind][:2] for w in _about(name, cause.entity, topology, kind)]
     services = _services(incident, topology)
-    chosen += [Wanted(name, "service", services[:_LINES]) for name in _USUAL[EntityKind.SERVICE] if services]
+    chosen += [Wanted(name, "service", services[:_LINES]) for name in _DEFAULT_SIGNALS[EntityKind.SERVICE] if services]
     seen: dict[str, Wanted] = {}
     for wanted in chosen:
         seen.setdefault(wanted.signal, wanted)
@@ -118,9 +118,9 @@ def choose(incident: Incident, topology: Topology) -> list[Wanted]:
 
 
 def _balanced(chosen: list[Wanted]) -> list[Wanted]:
-    """Half of the room for the cause, half for the impact on users."""
-    felt = [wanted for wanted in chosen if wanted.role == "service"][: _CHARTS // 2]
-    return [wanted for wanted in chosen if wanted.role != "service"][: _CHARTS - len(felt)] + felt
+    """Half of the charts for the cause, half for the impact on users."""
+    impact = [wanted for wanted in chosen if wanted.role == "service"][: _CHARTS // 2]
+    return [wanted for wanted in chosen if wanted.role != "service"][: _CHARTS - len(impact)] + impact
 
 
 def _about(name: str, cause: EntityRef, topology: Topology, kind: EntityKind | None = None) -> list[Wanted]:
@@ -137,29 +137,31 @@ def _services(incident: Incident, topology: Topology) -> tuple[EntityRef, ...]:
     if cause is not None and topology.above(cause.entity, EntityKind.SERVICE):
         return topology.above(cause.entity, EntityKind.SERVICE)
     named = frozenset(incident.services)
-    return tuple(each for each in topology.of_kind(EntityKind.SERVICE) if {each.key, str(each), each.name} & named)
+    return tuple(
+        service for service in topology.of_kind(EntityKind.SERVICE) if {service.key, str(service), service.name} & named
+    )
 
 
 def chart(wanted: Wanted, metrics: MetricStore, start: datetime, end: datetime, step: timedelta) -> dict[str, Any]:
     """Series of one chart: one per entity, and the median of the peers if there are any."""
-    found = catalog.signal(wanted.signal)
-    quantile = 0.99 if found.kind is SignalKind.HISTOGRAM else None
+    signal = catalog.signal(wanted.signal)
+    quantile = 0.99 if signal.kind is SignalKind.HISTOGRAM else None
     key = SignalKey(wanted.signal, quantile=quantile)
     entities = (*wanted.entities, *wanted.peers)
     window = metrics.read_windows(entities[0].kind, [key], start, end, step, entities)
     values = window.column(key)
     row_of = {entity: row for row, entity in enumerate(window.entities)}
-    lines = [_line(each, wanted.role, values[row_of[each]]) for each in wanted.entities if each in row_of]
-    rows = [row_of[each] for each in wanted.peers if each in row_of]
+    lines = [_line(entity, wanted.role, values[row_of[entity]]) for entity in wanted.entities if entity in row_of]
+    rows = [row_of[entity] for entity in wanted.peers if entity in row_of]
     if rows:
         lines.append(_line(None, "peers", _median(values[rows])))
     return {
         "signal": wanted.signal,
         "quantile": quantile,
-        "unit": found.unit,
-        "good": found.good,
-        "means": found.means,
-        "layer": found.layer.value,
+        "unit": signal.unit,
+        "good": signal.good,
+        "means": signal.means,
+        "layer": signal.layer.value,
         "role": wanted.role,
         "times": serialization.instants(window.times),
         "peers": len(rows),
@@ -177,9 +179,9 @@ def _line(entity: EntityRef | None, role: str, values: Floats) -> dict[str, Any]
 
 def _median(values: Floats) -> Floats:
     known = ~np.isnan(values).all(axis=0)
-    found = np.full(values.shape[1], np.nan)
-    found[known] = np.nanmedian(values[:, known], axis=0)
-    return found
+    medians = np.full(values.shape[1], np.nan)
+    medians[known] = np.nanmedian(values[:, known], axis=0)
+    return medians
 
 
 def _unique(names: Iterable[str]) -> list[str]:

@@ -32,37 +32,39 @@ def incidents(
     ctx: Ctx,
     lang: Lang,
     open_only: Annotated[bool, Query(alias="open", description="only those not resolved")] = False,
-    since: Annotated[AwareDatetime | None, Query(description="only those open at or after this instant")] = None,
+    since: Annotated[AwareDatetime | None, Query(description="only those open at or after this time")] = None,
     limit: paging.Limit = 100,
     cursor: paging.Cursor = "",
 ) -> dict[str, Any]:
     """Incidents, newest first."""
-    found, following = paging.by_key(
+    selected, following = paging.by_key(
         lambda after, count: ctx.state.incidents(open_only=open_only, since=since, limit=count, after=after),
         None,
         cursor,
         limit,
     )
-    topology, drills = ctx.topology(), ctx.drills_around(found)
-    rows = [entity_location.incident_json(each, topology, lang, drills) for each in found]
+    topology, drills = ctx.topology(), ctx.drills_around(selected)
+    rows = [entity_location.incident_json(item, topology, lang, drills) for item in selected]
     return {"incidents": rows, "next_cursor": following}
 
 
 @router.get("/incidents/{incident_id}")
 def incident(incident_id: str, ctx: Ctx, lang: Lang) -> dict[str, Any]:
-    """One incident: hypotheses with evidence, explanation, timeline, folded alerts, actions, messages."""
-    found = known(ctx, incident_id)
-    story = entity_location.with_place(serialization.incident_story(found, lang), found, ctx.topology_of(found), lang)
-    first = _folded(ctx, found, "", _FIRST_ALERTS, lang)
+    """One incident: hypotheses with evidence, explanation, timeline, grouped alerts, actions, messages."""
+    incident = known(ctx, incident_id)
+    story = entity_location.with_place(
+        serialization.incident_story(incident, lang), incident, ctx.topology_of(incident), lang
+    )
+    first = _folded(ctx, incident, "", _FIRST_ALERTS, lang)
     story["folded"], story["folded_next_cursor"] = first["alerts"], first["next_cursor"]
-    story["actions"] = [serialization.action(each) for each in ctx.state.actions(incident=incident_id)]
-    story["messages"] = [serialization.message(each) for each in ctx.state.messages(incident=incident_id, limit=100)]
-    said = ctx.state.feedback(incident=incident_id, limit=_MOST_VERDICTS)
-    story["feedback"] = [serialization.feedback(each) for each in said]
-    story["drill"] = drill_marking.name_of(found, ctx.drills_around([found]))
-    recording = flights_of(ctx.settings.store_url) / found.id
+    story["actions"] = [serialization.action(item) for item in ctx.state.actions(incident=incident_id)]
+    story["messages"] = [serialization.message(item) for item in ctx.state.messages(incident=incident_id, limit=100)]
+    ratings = ctx.state.feedback(incident=incident_id, limit=_MOST_VERDICTS)
+    story["feedback"] = [serialization.feedback(item) for item in ratings]
+    story["drill"] = drill_marking.name_of(incident, ctx.drills_around([incident]))
+    recording = flights_of(ctx.settings.store_url) / incident.id
     story["recording"] = str(recording) if recording.is_dir() else None
-    story["explanation"] = explanation_text.as_json(explanation.explain(found, ctx.extras.knowledge), lang)
+    story["explanation"] = explanation_text.as_json(explanation.explain(incident, ctx.extras.knowledge), lang)
     story["may_be_retold"] = not isinstance(ctx.extras.explainer, NoExplainer)
     story["as_of"] = serialization.instant(ctx.as_of())
     return story
@@ -74,68 +76,78 @@ def narrative(incident_id: str, ctx: Ctx, lang: Lang) -> dict[str, Any]:
 
     Nothing depends on it. It is requested again after the incident changes.
     """
-    found = known(ctx, incident_id)
-    told = explanation.explain(found, ctx.extras.knowledge)
-    key = ("narrative", found.id, found.updated_at, lang)
-    said: Narrative = ctx.remembered.peek(key) or ctx.extras.explainer.summarize(told, lang)
-    if said.text is not None:
-        ctx.remembered.get(key, lambda: said)
-    return {"text": said.text, "reason": said.reason or None, "model": said.model or None}
+    incident = known(ctx, incident_id)
+    facts = explanation.explain(incident, ctx.extras.knowledge)
+    key = ("narrative", incident.id, incident.updated_at, lang)
+    reply: Narrative = ctx.remembered.peek(key) or ctx.extras.explainer.retell(facts, lang)
+    if reply.text is not None:
+        ctx.remembered.get(key, lambda: reply)
+    return {"text": reply.text, "reason": reply.reason or None, "model": reply.model or None}
 
 
 @router.get("/incidents/{incident_id}/alerts")
 def folded(
     incident_id: str, ctx: Ctx, lang: Lang, limit: paging.Limit = 100, cursor: paging.Cursor = ""
 ) -> dict[str, Any]:
-    """Alerts folded into an incident, in order of arrival."""
+    """Alerts grouped into an incident, in order of arrival."""
     return _folded(ctx, known(ctx, incident_id), cursor, limit, lang)
 
 
 @router.get("/incidents/{incident_id}/evidence")
 def charts(incident_id: str, ctx: Ctx) -> dict[str, Any]:
     """Series around the incident: signals of the suspected cause and of the services it affects."""
-    found = known(ctx, incident_id)
-    drawn = evidence.charts(found, ctx.topology_of(found), ctx.metrics, ctx.as_of(), ctx.settings.interval)
-    return {**drawn, "changes": [change_row(one) for one in _changes(ctx, found, drawn)]}
+    incident = known(ctx, incident_id)
+    drawn = evidence.charts(incident, ctx.topology_of(incident), ctx.metrics, ctx.as_of(), ctx.settings.interval)
+    return {**drawn, "changes": [change_row(change) for change in _changes(ctx, incident, drawn)]}
 
 
-def _changes(ctx: Context, found: Incident, drawn: dict[str, Any]) -> list[Change]:
+def _changes(ctx: Context, incident: Incident, drawn: dict[str, Any]) -> list[Change]:
     """Changes on the path of the incident within the charts, oldest first; its deploy markers."""
     if ctx.extras.ledger is None:
         return []
     start, end = (parse_rfc3339(drawn[name]) for name in ("start", "end"))
-    topology = ctx.topology_of(found)
-    cause = found.suspected_cause
-    near = {one for one in topology.of_kind(EntityKind.SERVICE) if {one.key, str(one), one.name} & set(found.services)}
+    topology = ctx.topology_of(incident)
+    cause = incident.suspected_cause
+    near = {
+        entity
+        for entity in topology.of_kind(EntityKind.SERVICE)
+        if {entity.key, str(entity), entity.name} & set(incident.services)
+    }
     near |= {cause.entity} if cause else set()
-    path = frozenset().union(*(topology.causes_of(one) | topology.affected_by(one) for one in near)) if near else set()
-    names = {one.name for one in near}
-    told = ctx.extras.ledger.changes(since=start, until=end, limit=_MOST_CHANGES)
-    mine = [one for one in told if one.entity in path or one.entity in near or one.service in names]
-    return sorted(mine, key=lambda one: one.at)
+    path = (
+        frozenset().union(*(topology.causes_of(entity) | topology.affected_by(entity) for entity in near))
+        if near
+        else set()
+    )
+    names = {entity.name for entity in near}
+    recorded = ctx.extras.ledger.changes(since=start, until=end, limit=_MOST_CHANGES)
+    mine = [change for change in recorded if change.entity in path or change.entity in near or change.service in names]
+    return sorted(mine, key=lambda change: change.at)
 
 
 @router.post("/incidents/{incident_id}/ack")
 def acknowledge(incident_id: str, ctx: Ctx, lang: Lang, by: Writer) -> dict[str, Any]:
     """Acknowledge: repeats and escalation stop."""
-    found = known(ctx, incident_id)
+    incident = known(ctx, incident_id)
     if not ctx.state.acknowledge(incident_id, by, ctx.as_of()):
-        raise ConflictError("The incident is resolved already." if found.resolved_at else "It cannot be acknowledged.")
+        raise ConflictError(
+            "The incident is already resolved." if incident.resolved_at else "It cannot be acknowledged."
+        )
     return serialization.incident(known(ctx, incident_id), lang)
 
 
 def known(ctx: Context, incident_id: str) -> Incident:
     """Incident with that id. Raises NotFoundError."""
-    found = ctx.state.incident(incident_id)
-    if found is None:
+    incident = ctx.state.incident(incident_id)
+    if incident is None:
         raise NotFoundError(f"no incident has the id {incident_id!r}", hint="GET /api/v1/incidents lists them")
-    return found
+    return incident
 
 
-def _folded(ctx: Context, found: Incident, cursor: str, limit: int, lang: Lang) -> dict[str, Any]:
-    wanted, following = paging.page(lambda count: found.alerts[:count], None, cursor, limit)
+def _folded(ctx: Context, incident: Incident, cursor: str, limit: int, lang: Lang) -> dict[str, Any]:
+    wanted, following = paging.page(lambda count: incident.alerts[:count], None, cursor, limit)
     alerts = [ctx.state.alert(fingerprint) for fingerprint in wanted]
     return {
-        "alerts": [serialization.alert(each, lang) for each in alerts if each is not None],
+        "alerts": [serialization.alert(item, lang) for item in alerts if item is not None],
         "next_cursor": following,
     }

@@ -57,16 +57,16 @@ def path(ctx: Ctx, lang: Lang, one: _Name, other: _Name) -> dict[str, Any]:
 @router.get("/incidents/{incident_id}/graph")
 def of_incident(incident_id: str, ctx: Ctx, lang: Lang) -> dict[str, Any]:
     """Cause of an incident, its symptoms, its impact, ruled-out alternatives, and remedies."""
-    found = known(ctx, incident_id)
-    alerts = [ctx.state.alert(fingerprint) for fingerprint in found.alerts[:_MOST_ALERTS]]
+    incident = known(ctx, incident_id)
+    alerts = [ctx.state.alert(fingerprint) for fingerprint in incident.alerts[:_MOST_ALERTS]]
     wrong = [(alert.entity, alert.fault) for alert in alerts if alert is not None]
-    graph = KnowledgeGraph(ctx.topology_of(found), ctx.extras.knowledge)
-    return graph_text.part_json(incident_graph.of_incident(graph, found, wrong), lang)
+    graph = KnowledgeGraph(ctx.topology_of(incident), ctx.extras.knowledge)
+    return graph_text.part_json(incident_graph.of_incident(graph, incident, wrong), lang)
 
 
 def _graph(ctx: Context) -> KnowledgeGraph:
     topology = ctx.topology()
-    found: KnowledgeGraph = ctx.remembered.get(
+    graph: KnowledgeGraph = ctx.remembered.get(
         ("knowledge", topology.at), lambda: KnowledgeGraph(topology, ctx.extras.knowledge)
     )
-    return found
+    return graph

@@ -34,16 +34,16 @@ def overview(ctx: Ctx, lang: Lang) -> dict[str, Any]:
         "monitoring": monitoring(ctx, newest),
         "services": services_json(ctx, now, incidents),
         "incidents": [
-            entity_location.incident_json(found, graph, lang, drills) for found in _most_urgent(incidents)[:_INCIDENTS]
+            entity_location.incident_json(item, graph, lang, drills) for item in _most_urgent(incidents)[:_INCIDENTS]
         ],
         "incidents_open": len(incidents),
         "incidents_resolved": [
-            entity_location.incident_json(found, graph, lang, drills) for found in recent if found.resolved_at
+            entity_location.incident_json(item, graph, lang, drills) for item in recent if item.resolved_at
         ][:5],
         "alerts_firing": _counts(ctx),
-        "plan": [serialization.recommendation(found) for found in plan.recommendations],
+        "plan": [serialization.recommendation(item) for item in plan.recommendations],
         "actions": [
-            serialization.action(found) for found in ctx.state.actions(since=now - slo_status.DAY, limit=_ACTIONS)
+            serialization.action(item) for item in ctx.state.actions(since=now - slo_status.DAY, limit=_ACTIONS)
         ],
         "fleet": _fleet(graph),
     }
@@ -58,28 +58,28 @@ def services(ctx: Ctx) -> list[dict[str, Any]]:
 @router.get("/services/{name}")
 def service(name: str, ctx: Ctx) -> dict[str, Any]:
     """One service by name, or by ``cluster/service/namespace/name`` if names are not unique."""
-    for found in services(ctx):
+    for row in services(ctx):
         key = EntityRef(
-            found["service"]["cluster"], EntityKind.SERVICE, found["service"]["namespace"], found["service"]["name"]
+            row["service"]["cluster"], EntityKind.SERVICE, row["service"]["namespace"], row["service"]["name"]
         ).key
-        if name in (found["service"]["name"], key):
-            return found
+        if name in (row["service"]["name"], key):
+            return row
     raise NotFoundError(f"no service is named {name!r}", hint="GET /api/v1/services lists them")
 
 
 def services_json(ctx: Context, now: datetime, incidents: tuple[Incident, ...]) -> list[dict[str, Any]]:
     """Every service of the topology or the store. Indicators over 24 h are read at most once a minute."""
-    wanted, terms = _promised(ctx), ctx.settings.slo_defaults
+    wanted, slo_defaults = _known_services(ctx), ctx.settings.promise
     minute = int(now.timestamp() // slo_status.SLOT.total_seconds())
-    days = ctx.remembered.get(("day", minute), lambda: slo_status.measure_day(ctx.metrics, wanted, now, terms))
-    recent = ctx.remembered.get(("now", now), lambda: slo_status.measure_now(ctx.metrics, wanted, now, terms))
-    plans = {known.service: serialization.recommendation(known) for known in ctx.state.plan().recommendations}
-    kept = slos.by_service(ctx, wanted, now)
+    days = ctx.remembered.get(("day", minute), lambda: slo_status.measure_day(ctx.metrics, wanted, now, slo_defaults))
+    recent = ctx.remembered.get(("now", now), lambda: slo_status.measure_now(ctx.metrics, wanted, now, slo_defaults))
+    plans = {item.service: serialization.recommendation(item) for item in ctx.state.plan().recommendations}
+    slos_of = slos.by_service(ctx, wanted, now)
     rows = []
-    for each in wanted:
-        of_it = [found for found in incidents if slo_status.concerns(found, each)]
-        row = slo_status.as_json(each, recent.get(each), days.get(each), of_it, terms)
-        rows.append({**row, "slos": kept.get(each, []), "plan": plans.get(each)})
+    for service in wanted:
+        concerning = [incident for incident in incidents if slo_status.concerns(incident, service)]
+        row = slo_status.as_json(service, recent.get(service), days.get(service), concerning, slo_defaults)
+        rows.append({**row, "slos": slos_of.get(service, []), "plan": plans.get(service)})
     order = [
         slo_status.Standing.BROKEN,
         slo_status.Standing.AT_RISK,
@@ -114,18 +114,18 @@ def monitoring(ctx: Context, newest: CycleRecord | None) -> dict[str, Any]:
     }
 
 
-def _promised(ctx: Context) -> list[EntityRef]:
+def _known_services(ctx: Context) -> list[EntityRef]:
     """Services of the topology, or of the store while there is no topology."""
     return list(ctx.topology().of_kind(EntityKind.SERVICE) or ctx.metrics.entities(EntityKind.SERVICE))
 
 
 def _most_urgent(incidents: tuple[Incident, ...]) -> list[Incident]:
-    return sorted(incidents, key=lambda found: (found.priority.rank, -found.opened_at.timestamp()))
+    return sorted(incidents, key=lambda incident: (incident.priority.rank, -incident.opened_at.timestamp()))
 
 
 def _counts(ctx: Context) -> dict[str, Any]:
     firing = ctx.state.alerts(states=[AlertState.FIRING], limit=_ALERTS)
-    counted = Counter(found.priority.value for found in firing)
+    counted = Counter(alert.priority.value for alert in firing)
     return {
         "total": len(firing),
         "at_least": len(firing) >= _ALERTS,

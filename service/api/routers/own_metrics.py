@@ -37,7 +37,7 @@ class StateCollector(Collector):
             known, up = tuple(self._known()), 1.0
         except StoreError:
             known, up = (), 0.0
-        yield _gauge("store_up", "1 when decisions can be read from the store.", up)
+        yield _gauge("store_up", "1 while decisions can be read from the store.", up)
         yield from known
 
     def _known(self) -> Iterable[Metric]:
@@ -62,60 +62,66 @@ class StateCollector(Collector):
             return
         cycle = newest[0]
         for name, help_text, value in (
-            ("cycle_timestamp_seconds", "Instant of the newest cycle.", cycle.at.timestamp()),
-            ("cycle_duration_seconds", "How long it took.", cycle.duration_seconds),
-            ("targets", "Targets watched.", cycle.targets),
-            ("targets_up", "Targets that answered.", cycle.targets_up),
-            ("signals_written", "Values the newest cycle wrote.", cycle.signals_written),
+            ("cycle_timestamp_seconds", "Time of the newest cycle.", cycle.at.timestamp()),
+            ("cycle_duration_seconds", "Duration of the newest cycle.", cycle.duration_seconds),
+            ("targets", "Scrape targets.", cycle.targets),
+            ("targets_up", "Targets whose last scrape succeeded.", cycle.targets_up),
+            ("signals_written", "Values written by the newest cycle.", cycle.signals_written),
             ("findings", "Findings of the newest cycle.", cycle.findings),
         ):
             yield _gauge(name, help_text, float(value))
 
     def _detectors(self) -> Iterable[Metric]:
         standings = self._state.standings()
-        stages = Counter[tuple[str, ...]]((one.detector, one.kind, one.stage, one.reason) for one in standings)
+        stages = Counter[tuple[str, ...]](
+            (standing.detector, standing.kind, standing.stage, standing.reason) for standing in standings
+        )
         labels = ("detector", "kind", "stage", "reason")
-        yield _counted("outrider_detector_stage", "1 for the stage that each detector is in.", labels, stages)
-        allowed = [(one, one.rate.budget) for one in standings if one.rate]
-        counted = [(one, one.rate.realised) for one in standings if one.rate and one.rate.realised is not None]
+        yield _counted("outrider_detector_stage", "1 for the current stage of each detector.", labels, stages)
+        allowed = [(standing, standing.rate.budget) for standing in standings if standing.rate]
+        counted = [
+            (standing, standing.rate.realised)
+            for standing in standings
+            if standing.rate and standing.rate.realised is not None
+        ]
         for name, help_text, values in (
-            ("budgeted", "Alarms per entity-day that are allowed.", allowed),
-            ("realised", "Alarms per entity-day of the last week.", counted),
+            ("budgeted", "Alarm budget: allowed alarms per entity-day.", allowed),
+            ("realised", "Alarms per entity-day over the last week.", counted),
         ):
             family = GaugeMetricFamily(
                 f"outrider_detector_{name}_alarms_per_entity_day", help_text, labels=["detector", "kind"]
             )
-            for one, value in values:
-                family.add_metric([one.detector, one.kind.value], value)
+            for standing, value in values:
+                family.add_metric([standing.detector, standing.kind.value], value)
             yield family
 
     def _plan(self, now: datetime | None) -> Iterable[Metric]:
         """Values for HPA or KEDA. A stale plan is not exposed, so that the autoscaler holds."""
         names = ("service", "namespace", "gpu_type")
-        told = {
+        families = {
             name: GaugeMetricFamily(f"outrider_{name}", text, labels=names)
             for name, text in (
-                ("plan_replicas", "Replicas that the newest plan wants now: the target once its start is due."),
-                ("plan_target_replicas", "Replicas that the newest plan aims at."),
-                ("plan_current_replicas", "Replicas that there were when it was made."),
-                ("plan_timestamp_seconds", "When it was made."),
-                ("plan_lead_time_seconds", "From the order of a replica until it serves."),
+                ("plan_replicas", "Replicas needed now by the newest plan: the target once its start is due."),
+                ("plan_target_replicas", "Target replicas of the newest plan."),
+                ("plan_current_replicas", "Replicas that existed at the time of the plan."),
+                ("plan_timestamp_seconds", "Time of the plan."),
+                ("plan_lead_time_seconds", "Time from ordering a replica until it serves."),
             )
         }
-        for one in self._state.plan().recommendations if now is not None else ():
-            if now is None or not isinstance(one, Recommendation) or not is_fresh(one, now):
+        for item in self._state.plan().recommendations if now is not None else ():
+            if now is None or not isinstance(item, Recommendation) or not is_fresh(item, now):
                 continue
             values = (
-                replicas_wanted(one, now),
-                one.target_replicas,
-                one.current_replicas,
-                one.made_at.timestamp(),
-                one.lead_time.total_seconds(),
+                replicas_wanted(item, now),
+                item.target_replicas,
+                item.current_replicas,
+                item.made_at.timestamp(),
+                item.lead_time.total_seconds(),
             )
-            labels = [one.service.name, one.service.namespace or "", one.gpu_type]
-            for family, value in zip(told.values(), values, strict=True):
+            labels = [item.service.name, item.service.namespace or "", item.gpu_type]
+            for family, value in zip(families.values(), values, strict=True):
                 family.add_metric(labels, float(value))
-        yield from told.values()
+        yield from families.values()
 
     def _alerts(self) -> Counter[tuple[str, ...]]:
         active = fleet_state.active_alerts(self._state)
@@ -134,16 +140,22 @@ class StoreSpoolCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Metric families of one scrape."""
-        found = self._files.status()
-        oldest = 0.0 if found.oldest_at is None else found.oldest_at.timestamp()
-        yield _gauge("store_spool_cycles", "Cycles that wait for the store.", float(found.cycles))
-        yield _gauge("store_spool_bytes", "Bytes they take on disk.", float(found.bytes))
-        yield _gauge("spool_limit_bytes", "Bytes they may take: beyond it the oldest go.", float(found.limit_bytes))
-        yield _gauge("store_spool_oldest_timestamp_seconds", "Instant of the oldest that waits, 0 without any.", oldest)
+        status = self._files.status()
+        oldest = 0.0 if status.oldest_at is None else status.oldest_at.timestamp()
+        yield _gauge("store_spool_cycles", "Cycles that wait for the store.", float(status.cycles))
+        yield _gauge("store_spool_bytes", "Bytes of buffered cycles on disk.", float(status.bytes))
+        yield _gauge(
+            "spool_limit_bytes",
+            "Limit of buffered bytes; beyond it the oldest cycles are dropped.",
+            float(status.limit_bytes),
+        )
+        yield _gauge(
+            "store_spool_oldest_timestamp_seconds", "Time of the oldest buffered cycle; 0 if there is none.", oldest
+        )
         for name, help_text, value in (
-            ("dropped", "Cycles given up for want of room.", found.dropped_cycles),
-            ("failed", "Cycles lost because the spool itself could not be written.", found.failed_cycles),
-            ("refused", "Cycles that the store refused and that were set aside.", found.refused_cycles),
+            ("dropped", "Cycles dropped because the buffer was full.", status.dropped_cycles),
+            ("failed", "Cycles lost because the buffer could not be written.", status.failed_cycles),
+            ("refused", "Cycles rejected by the store and set aside.", status.refused_cycles),
         ):
             if value is not None:
                 yield CounterMetricFamily(f"outrider_store_spool_{name}_cycles", help_text, value=float(value))
@@ -163,36 +175,36 @@ class StoreCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """Metric families of one scrape; none while the store is unavailable."""
         try:
-            found = self._store.condition()
+            status = self._store.condition()
         except StoreError:
             return
-        yield _gauge("store_used_bytes", "Bytes of values that the metrics database holds.", float(found.space.used))
-        yield _gauge("store_free_bytes", "Bytes of its file that are free to be used again.", float(found.space.free))
+        yield _gauge("store_used_bytes", "Bytes of values in the metrics database.", float(status.space.used))
+        yield _gauge("store_free_bytes", "Reusable free bytes in the database file.", float(status.space.free))
         yield _gauge(
             "store_longest_maintenance_seconds",
-            "How long upkeep in this process held up writers at most.",
+            "Longest time that maintenance in this process blocked writers.",
             self._store.longest_maintenance_seconds,
         )
         yield _counted(
             "outrider_store_upkeep_waiting",
-            "Spans that wait for upkeep, by work; the hour at hand is among them.",
+            "Time spans that wait for maintenance, by work; includes the current hour.",
             ("work",),
-            Counter({(work,): many for work, many in found.waiting.items()}),
+            Counter({(work,): many for work, many in status.waiting.items()}),
         )
         kept = GaugeMetricFamily(
             "outrider_store_kept_from_timestamp_seconds",
-            "Retention left a tier's values from here on.",
+            "Time of the oldest values that retention keeps, by tier.",
             labels=["tier"],
         )
-        for tier, at in sorted(found.kept_from.items()):
+        for tier, at in sorted(status.kept_from.items()):
             kept.add_metric([tier], at)
         yield kept
         refused = CounterMetricFamily(
             "outrider_store_refused_values",
-            "Values that were not kept, by reason: late, or not wanted by the server of the values.",
+            "Values not stored, by reason: late, or rejected by the metrics server.",
             labels=["reason"],
         )
-        for reason, cells in sorted(found.refused.items()):
+        for reason, cells in sorted(status.refused.items()):
             refused.add_metric([reason], float(cells))
         yield refused
 

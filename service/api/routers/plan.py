@@ -21,7 +21,7 @@ from service.planning import forecast_accuracy, hindsight
 
 router = APIRouter(tags=["plan"])
 _HISTORY_STEP = timedelta(minutes=10)
-PLAN_LATE = timedelta(minutes=45)  # several plans have been missed
+PLAN_LATE = timedelta(minutes=45)  # several plans were missed
 
 
 @router.get("/plan")
@@ -31,11 +31,11 @@ def plan(ctx: Ctx, lang: Lang) -> dict[str, Any]:
         "as_of": serialization.instant(ctx.as_of()),
         "recommendations": [
             {
-                **serialization.recommendation(found, lang),
-                "derivation_lines": _lines(found, lang),
-                "carries": _carries(found),
+                **serialization.recommendation(item, lang),
+                "derivation_lines": _lines(item, lang),
+                "carries": _carries(item),
             }
-            for found in ctx.state.plan().recommendations
+            for item in ctx.state.plan().recommendations
         ],
         "looking_back": _looking_back(ctx, lang),
     }
@@ -44,11 +44,11 @@ def plan(ctx: Ctx, lang: Lang) -> dict[str, Any]:
 def _looking_back(ctx: Context, language: Language) -> dict[str, Any] | None:
     """The plan in hindsight for each service's last climb to a peak. None before the first evaluation."""
     ledger = ctx.extras.ledger
-    kept = None if ledger is None else ledger.document(hindsight.DOCUMENT)
-    if kept is None:
+    document = None if ledger is None else ledger.document(hindsight.PAPER)
+    if document is None:
         return None
-    found = [{**one, "sentence": hindsight.sentence(one, language)} for one in kept[1]["services"]]
-    return {"at": rfc3339(kept[0]), "services": found}
+    services = [{**service, "sentence": hindsight.sentence(service, language)} for service in document[1]["services"]]
+    return {"at": rfc3339(document[0]), "services": services}
 
 
 @router.get("/scaling/{namespace}/{service}")
@@ -59,23 +59,26 @@ def scaling(ctx: Ctx, namespace: str, service: str) -> dict[str, Any]:
     then holds (or uses its configured fallback) and removes nothing.
     """
     wanted = None if namespace == "-" else namespace
-    known = {(one.service.namespace, one.service.name): one for one in ctx.state.plan().recommendations}
-    found = known.get((wanted, service))
-    if found is None:
-        raise NotFoundError(f"No service is named {service} in {namespace}.", hint="GET /api/v1/plan lists them")
-    if isinstance(found, NoRecommendation):
-        raise UnavailableError(f"{service} has no plan: {found.reason.value}", hint="run outrider capacity explain")
-    if not is_fresh(found, ctx.as_of()):
+    known = {(item.service.namespace, item.service.name): item for item in ctx.state.plan().recommendations}
+    recommendation = known.get((wanted, service))
+    if recommendation is None:
+        raise NotFoundError(f"no service is named {service} in {namespace}", hint="GET /api/v1/plan lists them")
+    if isinstance(recommendation, NoRecommendation):
         raise UnavailableError(
-            f"the plan of {service} is of {rfc3339(found.made_at)}", hint="check that the engine is running"
+            f"{service} has no plan: {recommendation.reason.value}", hint="run outrider capacity explain"
+        )
+    if not is_fresh(recommendation, ctx.as_of()):
+        raise UnavailableError(
+            f"the plan of {service} is stale: made at {rfc3339(recommendation.made_at)}",
+            hint="check that the engine is running",
         )
     return {
-        "value": replicas_wanted(found, ctx.as_of()),
-        "target_replicas": found.target_replicas,
-        "current_replicas": found.current_replicas,
-        "needed_by": serialization.instant(found.needed_by),
-        "reason": found.reason.value,
-        "made_at": rfc3339(found.made_at),
+        "value": replicas_wanted(recommendation, ctx.as_of()),
+        "target_replicas": recommendation.target_replicas,
+        "current_replicas": recommendation.current_replicas,
+        "needed_by": serialization.instant(recommendation.needed_by),
+        "reason": recommendation.reason.value,
+        "made_at": rfc3339(recommendation.made_at),
     }
 
 
@@ -85,38 +88,47 @@ def wanted_of(state: StateReader, namespace: str, service: str) -> int | None:
         newest, plan_now = state.cycles(limit=1), state.plan()
     except StoreError:
         return None
-    for one in plan_now.recommendations:
-        if isinstance(one, Recommendation) and (one.service.namespace or "", one.service.name) == (namespace, service):
-            return replicas_wanted(one, newest[0].at) if newest and is_fresh(one, newest[0].at) else None
+    for item in plan_now.recommendations:
+        if isinstance(item, Recommendation) and (item.service.namespace or "", item.service.name) == (
+            namespace,
+            service,
+        ):
+            return replicas_wanted(item, newest[0].at) if newest and is_fresh(item, newest[0].at) else None
     return None
 
 
-def is_fresh(found: Recommendation, now: datetime) -> bool:
+def is_fresh(recommendation: Recommendation, now: datetime) -> bool:
     """False for a plan that is too old to scale by."""
-    return now - found.made_at <= PLAN_LATE
+    return now - recommendation.made_at <= PLAN_LATE
 
 
-def replicas_wanted(found: Recommendation, now: datetime) -> int:
+def replicas_wanted(recommendation: Recommendation, now: datetime) -> int:
     """The target once its start is due, the running replicas before: no scale-out starts too early."""
-    grows = found.target_replicas > found.current_replicas
-    waits = grows and found.needed_by is not None and found.needed_by > now
-    return found.current_replicas if waits else found.target_replicas
+    grows = recommendation.target_replicas > recommendation.current_replicas
+    waits = grows and recommendation.needed_by is not None and recommendation.needed_by > now
+    return recommendation.current_replicas if waits else recommendation.target_replicas
 
 
 @router.get("/forecasts")
 def forecasts(
     ctx: Ctx,
     lang: Lang,
-    history_hours: Annotated[float, Query(ge=0, le=14 * 24, description="measured values given along")] = 0,
+    history_hours: Annotated[
+        float, Query(ge=0, le=14 * 24, description="hours of measured values before the forecast")
+    ] = 0,
 ) -> dict[str, Any]:
     """The newest forecasts, with measured values before them if ``history_hours`` is given."""
-    found = ctx.state.plan().forecasts
+    newest = ctx.state.plan().forecasts
     hours = timedelta(hours=history_hours)
     return {
         "as_of": serialization.instant(ctx.as_of()),
         "forecasts": [
-            {**serialization.forecast(each, lang), "unit": _unit(each), "history": _history(ctx, each, hours)}
-            for each in found
+            {
+                **serialization.forecast(forecast, lang),
+                "unit": _unit(forecast),
+                "history": _history(ctx, forecast, hours),
+            }
+            for forecast in newest
         ],
     }
 
@@ -126,32 +138,32 @@ def forecasts_kept(
     ctx: Ctx,
     namespace: str,
     service: str,
-    hours: Annotated[float, Query(gt=0, le=14 * 24, description="forecasts for instants of so many hours")] = 24,
+    hours: Annotated[float, Query(gt=0, le=14 * 24, description="length of the evaluated period, in hours")] = 24,
 ) -> dict[str, Any]:
     """Stored forecasts of a service, load and peaks, compared with observed values, by lead time.
 
     ``namespace`` - means none.
     """
     wanted = None if namespace == "-" else namespace
-    known = {(one.service.namespace, one.service.name): one.service for one in ctx.state.plan().recommendations}
-    found = known.get((wanted, service))
-    if found is None:
-        raise NotFoundError(f"No service is named {service} in {namespace}.", hint="GET /api/v1/plan lists them")
-    rows = forecast_accuracy.accuracy_by_horizon(ctx.state, ctx.metrics, found, ctx.as_of(), timedelta(hours=hours))
+    known = {(item.service.namespace, item.service.name): item.service for item in ctx.state.plan().recommendations}
+    entity = known.get((wanted, service))
+    if entity is None:
+        raise NotFoundError(f"no service is named {service} in {namespace}", hint="GET /api/v1/plan lists them")
+    rows = forecast_accuracy.kept(ctx.state, ctx.metrics, entity, ctx.as_of(), timedelta(hours=hours))
     return {
         "as_of": serialization.instant(ctx.as_of()),
-        "entity": serialization.entity(found),
+        "entity": serialization.entity(entity),
         "horizons": [row.as_dict() for row in rows],
     }
 
 
-def _lines(found: Recommendation | NoRecommendation, language: Language) -> list[str]:
-    return [] if isinstance(found, NoRecommendation) else derivation.lines(found, language)
+def _lines(item: Recommendation | NoRecommendation, language: Language) -> list[str]:
+    return [] if isinstance(item, NoRecommendation) else derivation.lines(item, language)
 
 
-def _carries(found: Recommendation | NoRecommendation) -> dict[str, float | None]:
+def _carries(item: Recommendation | NoRecommendation) -> dict[str, float | None]:
     """Requests per second that current, target and floor replicas serve, with buffer."""
-    known = None if isinstance(found, NoRecommendation) else found
+    known = None if isinstance(item, NoRecommendation) else item
     derived = known.derivation if known else {}
     if known is None or not known.current_replicas or "capacity_now" not in derived:
         return {"current": None, "target": None, "floor": None}
@@ -163,19 +175,19 @@ def _carries(found: Recommendation | NoRecommendation) -> dict[str, float | None
     }
 
 
-def _unit(found: Forecast) -> str:
-    known = catalog.signals().get(found.signal)
+def _unit(forecast: Forecast) -> str:
+    known = catalog.signals().get(forecast.signal)
     return known.unit if known else ""
 
 
-def _history(ctx: Context, found: Forecast, hours: timedelta) -> dict[str, Any]:
+def _history(ctx: Context, forecast: Forecast, hours: timedelta) -> dict[str, Any]:
     if not hours:
         return {"times": [], "values": []}
-    key = forecast_accuracy.key_of(found.signal)
+    key = forecast_accuracy.key_of(forecast.signal)
     now = ctx.as_of()
     end = now + timedelta(seconds=1)
-    entities = [found.entity]
-    window = ctx.metrics.read_windows(found.entity.kind, [key], end - hours, end, _HISTORY_STEP, entities)
+    entities = [forecast.entity]
+    window = ctx.metrics.read_windows(forecast.entity.kind, [key], end - hours, end, _HISTORY_STEP, entities)
     values = window.column(key)
     return {
         "times": serialization.instants(window.times),

@@ -43,33 +43,33 @@ def series(
     """Values of one signal on an even grid; a step without a value is null."""
     if not catalog.known(name):
         raise NotFoundError(f"no signal is named {name!r}", hint="GET /api/v1/catalog lists them")
-    found = catalog.signal(name)
+    signal = catalog.signal(name)
     until = end or ctx.as_of() + timedelta(seconds=1)
     since = start or until - _DEFAULT_SPAN
-    pace = parse_duration(step) if step else evidence.step_for(until - since)
-    if until <= since or pace <= timedelta(0):
+    interval = parse_duration(step) if step else evidence.step_for(until - since)
+    if until <= since or interval <= timedelta(0):
         raise UsageError("start must be before end, and step above 0")
-    if (until - since) / pace > _MOST_POINTS:
+    if (until - since) / interval > _MOST_POINTS:
         raise UsageError(f"that is more than {_MOST_POINTS} points", hint="use a longer step or a shorter span")
-    level = (quantile or 0.99) if found.kind is SignalKind.HISTOGRAM else None
+    level = (quantile or 0.99) if signal.kind is SignalKind.HISTOGRAM else None
     key = SignalKey(name, quantile=level)
     rows, about = [], list[EntityRef]()
-    for kind, entities in _by_kind(ctx, entity, found.entity).items():
-        window = ctx.metrics.read_windows(kind, [key], since, until, pace, entities)
+    for kind, entities in _by_kind(ctx, entity, signal.entity).items():
+        window = ctx.metrics.read_windows(kind, [key], since, until, interval, entities)
         times, values = serialization.instants(window.times), window.column(key)
         rows += [
-            {"entity": serialization.entity(each), "times": times, "values": serialization.numbers(values[row])}
-            for row, each in enumerate(window.entities)
+            {"entity": serialization.entity(item), "times": times, "values": serialization.numbers(values[row])}
+            for row, item in enumerate(window.entities)
         ]
         about += window.entities
-    unit = told_unit(ctx.topology(), name, about) if name.startswith(catalog.KPI_PREFIX) else found.unit
-    return {"signal": name, "unit": unit, "quantile": level, "step_seconds": pace.total_seconds(), "series": rows}
+    unit = kpi_unit(ctx.topology(), name, about) if name.startswith(catalog.KPI_PREFIX) else signal.unit
+    return {"signal": name, "unit": unit, "quantile": level, "step_seconds": interval.total_seconds(), "series": rows}
 
 
-def told_unit(topology: Topology, name: str, about: Iterable[EntityRef]) -> str:
+def kpi_unit(topology: Topology, name: str, about: Iterable[EntityRef]) -> str:
     """Unit that the sender of a KPI gives; empty if none, or if the services differ."""
-    found = {topology.label(entity, f"{name}_unit") for entity in about}
-    return found.pop() if len(found) == 1 else ""
+    units = {topology.label(entity, f"{name}_unit") for entity in about}
+    return units.pop() if len(units) == 1 else ""
 
 
 @router.get("/catalog")
@@ -77,17 +77,17 @@ def catalogue() -> list[dict[str, Any]]:
     """Every canonical signal: layer, unit, kind, direction, entity, description."""
     return [
         {
-            "name": found.name,
-            "tier": found.tier,
-            "layer": found.layer.value,
-            "unit": found.unit,
-            "kind": found.kind.value,
-            "entity": found.entity.value,
-            "good": found.good,
-            "means": found.means,
-            "bounds": list(found.bounds),
+            "name": signal.name,
+            "tier": signal.tier,
+            "layer": signal.layer.value,
+            "unit": signal.unit,
+            "kind": signal.kind.value,
+            "entity": signal.entity.value,
+            "good": signal.good,
+            "means": signal.means,
+            "bounds": list(signal.bounds),
         }
-        for found in catalog.signals().values()
+        for signal in catalog.signals().values()
     ]
 
 
@@ -95,24 +95,24 @@ def catalogue() -> list[dict[str, Any]]:
 def topology(
     ctx: Ctx,
     kind: Annotated[EntityKind | None, Query(description="only entities of this kind")] = None,
-    at: Annotated[AwareDatetime | None, Query(description="as it was at this instant; as it is when absent")] = None,
+    at: Annotated[AwareDatetime | None, Query(description="topology at this time; default: now")] = None,
     limit: paging.Limit = 1000,
     cursor: paging.Cursor = "",
 ) -> dict[str, Any]:
     """Entities, paginated, each with its dependencies and labels."""
     graph = ctx.topology() if at is None else ctx.state.topology(at)
     every = sorted((e for e in graph.entities if kind is None or e.kind is kind), key=lambda e: e.key)
-    found, following = paging.page(lambda count: every[:count], None, cursor, limit)
+    selected, following = paging.page(lambda count: every[:count], None, cursor, limit)
     return {
         "at": serialization.instant(graph.at),
         "total": len(every),
         "entities": [
             {
-                **serialization.entity(each),
-                "rests_on": [serialization.entity(lower) for lower in graph.rests_on(each)],
-                "labels": dict(graph.labels.get(each, {})),
+                **serialization.entity(item),
+                "rests_on": [serialization.entity(lower) for lower in graph.rests_on(item)],
+                "labels": dict(graph.labels.get(item, {})),
             }
-            for each in found
+            for item in selected
         ],
         "next_cursor": following,
     }
@@ -127,23 +127,23 @@ def targets(
 ) -> dict[str, Any]:
     """Scrape targets, those that are down first."""
     every = (
-        [serialization.target(each) for each in ctx.extras.targets()] if ctx.extras.targets else _stored_targets(ctx)
+        [serialization.target(item) for item in ctx.extras.targets()] if ctx.extras.targets else _stored_targets(ctx)
     )
     every.sort(key=lambda row: (row["up"], row["target"]))
     chosen = [row for row in every if not (down and row["up"])]
-    found, following = paging.page(lambda count: chosen[:count], None, cursor, limit)
-    return {"total": len(every), "up": sum(row["up"] for row in every), "targets": found, "next_cursor": following}
+    selected, following = paging.page(lambda count: chosen[:count], None, cursor, limit)
+    return {"total": len(every), "up": sum(row["up"] for row in every), "targets": selected, "next_cursor": following}
 
 
 @router.get("/version")
 def versions(ctx: Ctx) -> dict[str, Any]:
     """Versions of the program, Python and the database schema."""
     try:
-        ours = version("outrider")
+        installed = version("outrider")
     except PackageNotFoundError:
-        ours = "unknown"
+        installed = "unknown"
     revision = ctx.extras.database_revision
-    return {"version": ours, "python": platform.python_version(), "database": revision() if revision else None}
+    return {"version": installed, "python": platform.python_version(), "database": revision() if revision else None}
 
 
 def _by_kind(ctx: Context, wanted: list[str] | None, kind: EntityKind) -> dict[EntityKind, list[EntityRef]]:
@@ -152,7 +152,7 @@ def _by_kind(ctx: Context, wanted: list[str] | None, kind: EntityKind) -> dict[E
         return {kind: list(every[:_MOST_ENTITIES])}
     if len(wanted) > _MOST_ENTITIES:
         raise UsageError(f"at most {_MOST_ENTITIES} entities at once", hint="split the request")
-    found: dict[EntityKind, list[EntityRef]] = {}
+    by_kind: dict[EntityKind, list[EntityRef]] = {}
     for text in wanted:
         try:
             entity = EntityRef.from_key(text)
@@ -160,8 +160,8 @@ def _by_kind(ctx: Context, wanted: list[str] | None, kind: EntityKind) -> dict[E
             raise UsageError(
                 f"{text!r} is not an entity", hint="write cluster/kind/namespace/name, for example lab/gpu//GPU-1"
             ) from error
-        found.setdefault(entity.kind, []).append(entity)
-    return found
+        by_kind.setdefault(entity.kind, []).append(entity)
+    return by_kind
 
 
 def _stored_targets(ctx: Context) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from service.api.context import Context, Ctx
 
 router = APIRouter(tags=["slos"])
 STEP = timedelta(hours=1)
-KEPT = timedelta(minutes=10)  # a month of hours is some work to read, and moves slowly
+CACHE_TIME = timedelta(minutes=10)  # reading a month of hours is slow, and the values change slowly
 _ALERTS = 1000
 
 _Counts = dict[EntityRef, tuple[float, float]]
@@ -28,32 +28,32 @@ _Counts = dict[EntityRef, tuple[float, float]]
 def slos(ctx: Ctx) -> list[dict[str, Any]]:
     """Every configured SLO for every service it applies to; a service without values has null."""
     services = ctx.topology().of_kind(EntityKind.SERVICE) or ctx.metrics.entities(EntityKind.SERVICE)
-    found = by_service(ctx, list(services), ctx.as_of())
-    return [{"service": serialization.entity(each), **one} for each in services for one in found.get(each, [])]
+    rows = by_service(ctx, list(services), ctx.as_of())
+    return [{"service": serialization.entity(service), **row} for service in services for row in rows.get(service, [])]
 
 
 def by_service(ctx: Context, services: Sequence[EntityRef], now: datetime) -> dict[EntityRef, list[dict[str, Any]]]:
     """SLOs of each service, in the order of the configuration."""
-    given = ctx.settings.slos
-    if not given or not services:
+    configured = ctx.settings.slos
+    if not configured or not services:
         return {}
-    block = int(now.timestamp() // KEPT.total_seconds())
+    block = int(now.timestamp() // CACHE_TIME.total_seconds())
     counted: list[_Counts] = ctx.remembered.get(
-        ("slos", block), lambda: [_counts(ctx.metrics, slo, services, now) for slo in given]
+        ("slos", block), lambda: [_counts(ctx.metrics, slo, services, now) for slo in configured]
     )
     firing = ctx.state.alerts(states=[AlertState.FIRING], limit=_ALERTS)
     burning = {(alert.rule, alert.entity): alert for alert in firing}
-    found: dict[EntityRef, list[dict[str, Any]]] = {}
-    for slo, counts in zip(given, counted, strict=True):
+    rows: dict[EntityRef, list[dict[str, Any]]] = {}
+    for slo, counts in zip(configured, counted, strict=True):
         for service in services:
             if slo.about(service):
                 bad, total = counts.get(service, (0.0, 0.0))
-                found.setdefault(service, []).append(_json(slo, bad, total, burning.get((slo.rule, service))))
-    return found
+                rows.setdefault(service, []).append(_json(slo, bad, total, burning.get((slo.rule, service))))
+    return rows
 
 
 def _json(slo: Slo, bad: float, total: float, alert: Alert | None) -> dict[str, Any]:
-    kept = indicators.success_ratio(total, bad)
+    success = indicators.success_ratio(total, bad)
     return {
         "name": slo.name,
         "objective": slo.objective,
@@ -61,8 +61,8 @@ def _json(slo: Slo, bad: float, total: float, alert: Alert | None) -> dict[str, 
         "limit_seconds": slo.limit_seconds,
         "events": total,
         "bad": bad,
-        "kept": kept,
-        "budget_left": indicators.error_budget_left(kept, slo.objective),
+        "kept": success,
+        "budget_left": indicators.error_budget_left(success, slo.objective),
         "burns": alert.priority.value if alert else None,
     }
 
@@ -75,9 +75,9 @@ def _counts(metrics: MetricStore, slo: Slo, services: Sequence[EntityRef], now: 
         return {}
     window = metrics.read_windows(EntityKind.SERVICE, slo.keys, end - slo.window, end, STEP, wanted)
     bad, total = _sums(window, slo.bad), _sums(window, slo.total)
-    return {each: (float(bad[row]), float(total[row])) for row, each in enumerate(window.entities)}
+    return {service: (float(bad[row]), float(total[row])) for row, service in enumerate(window.entities)}
 
 
 def _sums(window: Window, keys: Sequence[SignalKey]) -> Floats:
-    found: Floats = np.sum([np.nansum(window.column(key), axis=1) for key in keys], axis=0)
-    return found
+    sums: Floats = np.sum([np.nansum(window.column(key), axis=1) for key in keys], axis=0)
+    return sums

@@ -15,13 +15,13 @@ from service.api.context import Ctx, Lang
 from service.api.routers.changes import ledger_of
 
 router = APIRouter(tags=["startups"])
-AUDIT_DOCUMENT = "workload_audit"  # what service.sources.change_log_source leaves
+AUDIT_DOCUMENT = "workload_audit"  # written by service.sources.change_log_source
 
 
 @router.get("/startups")
 def startups(
     ctx: Ctx,
-    since: Annotated[AwareDatetime | None, Query(description="starts that began at or after it")] = None,
+    since: Annotated[AwareDatetime | None, Query(description="start-ups that began at or after this time")] = None,
     service: Annotated[str | None, Query(description="of this service or workload")] = None,
     limit: paging.Limit = 100,
     cursor: paging.Cursor = "",
@@ -29,16 +29,16 @@ def startups(
     """Start-ups of replicas with their phases, newest first, and the lead time from those on this result page."""
     ledger = ledger_of(ctx)
 
-    def keep(one: Startup) -> bool:
-        return service is None or service in (one.service, one.workload)
+    def keep(start: Startup) -> bool:
+        return service is None or service in (start.service, start.workload)
 
-    found, following = paging.by_key(
+    selected, following = paging.by_key(
         lambda after, count: ledger.startups(since=since, limit=count, after=after), keep, cursor, limit
     )
-    lead = {f"p{level}": lead_time_quantile(found, level / 100) for level in (50, 95)}
+    lead = {f"p{level}": lead_time_quantile(selected, level / 100) for level in (50, 95)}
     return {
-        "startups": [startup_row(one) for one in found],
-        "lead_time_seconds": {name: None if one is None else one.total_seconds() for name, one in lead.items()},
+        "startups": [startup_row(start) for start in selected],
+        "lead_time_seconds": {name: None if time is None else time.total_seconds() for name, time in lead.items()},
         "next_cursor": following,
     }
 
@@ -49,45 +49,48 @@ def placements(
 ) -> dict[str, Any]:
     """Pods and nodes of each replica at a time."""
     when = at or ctx.as_of()
-    found = ledger_of(ctx).placed_at(when)
-    return {"at": rfc3339(when), "placements": [_placement(one) for one in found]}
+    placed = ledger_of(ctx).placed_at(when)
+    return {"at": rfc3339(when), "placements": [_placement(start) for start in placed]}
 
 
 @router.get("/audit/workloads")
 def workload_audit(ctx: Ctx, lang: Lang) -> dict[str, Any]:
     """Misconfigured workloads of model services; ``at`` is null if no Kubernetes API has been read."""
-    kept = ledger_of(ctx).document(AUDIT_DOCUMENT)
-    if kept is None:
+    stored = ledger_of(ctx).document(AUDIT_DOCUMENT)
+    if stored is None:
         return {"at": None, "findings": []}
-    at, paper = kept
-    found = [{**one, "found": one["found"][lang], "do": one["do"][lang]} for one in paper["findings"]]
-    return {"at": rfc3339(at), "findings": found}
+    at, document = stored
+    findings = [
+        {**finding, "found": finding["found"][lang], "do": finding["do"][lang]} for finding in document["findings"]
+    ]
+    return {"at": rfc3339(at), "findings": findings}
 
 
-def startup_row(one: Startup) -> dict[str, Any]:
+def startup_row(start: Startup) -> dict[str, Any]:
     """A start-up as JSON."""
     return {
-        "id": one.id,
-        **_placement(one),
-        "image": one.image or None,
-        "ready_at": serialization.instant(one.ready_at),
-        "first_request_at": serialization.instant(one.served_at),
-        "lead_time_seconds": None if one.lead_time is None else one.lead_time.total_seconds(),
+        "id": start.id,
+        **_placement(start),
+        "image": start.image or None,
+        "ready_at": serialization.instant(start.ready_at),
+        "first_request_at": serialization.instant(start.served_at),
+        "lead_time_seconds": None if start.lead_time is None else start.lead_time.total_seconds(),
         "phases": [
-            {"phase": each.phase.value, "seconds": each.seconds, "read_from": each.read_from} for each in one.phases
+            {"phase": phase.phase.value, "seconds": phase.seconds, "read_from": phase.read_from}
+            for phase in start.phases
         ],
     }
 
 
-def _placement(one: Startup) -> dict[str, Any]:
+def _placement(start: Startup) -> dict[str, Any]:
     return {
-        "pod": serialization.entity(one.pod),
-        "replica": one.replica or None,
-        "workload": one.workload or None,
-        "service": one.service or None,
-        "node": one.node or None,
-        "gpu_type": one.gpu_type or None,
-        "gpus": one.gpus,
-        "began_at": rfc3339(one.began_at),
-        "gone_at": serialization.instant(one.gone_at),
+        "pod": serialization.entity(start.pod),
+        "replica": start.replica or None,
+        "workload": start.workload or None,
+        "service": start.service or None,
+        "node": start.node or None,
+        "gpu_type": start.gpu_type or None,
+        "gpus": start.gpus,
+        "began_at": rfc3339(start.began_at),
+        "gone_at": serialization.instant(start.gone_at),
     }

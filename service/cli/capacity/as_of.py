@@ -26,12 +26,12 @@ def check(settings: Settings, at: datetime) -> None:
         if not newest:
             return
         if at > max(newest[0].at, SystemClock().now()):
-            said = f"--at {rfc3339(at)} lies in the future: what is known ends at {rfc3339(newest[0].at)}"
-            raise UsageError(said, hint="omit --at to plan from now; the plan covers the next day")
+            message = f"--at {rfc3339(at)} is in the future; the newest cycle is of {rfc3339(newest[0].at)}"
+            raise UsageError(message, hint="omit --at to plan from now; the plan covers the next day")
         if not state.topology(at).entities:
             first = _watched_since(state, at, newest[0].at)
             raise UsageError(
-                f"which services ran at {rfc3339(at)} is not known: this store has watched them since {rfc3339(first)}",
+                f"the services at {rfc3339(at)} are unknown: this store begins at {rfc3339(first)}",
                 hint="use a later --at; older load history has no replica counts",
             )
 
@@ -50,14 +50,14 @@ def age_seconds(made_at: datetime) -> float:
     return max(0.0, (SystemClock().now() - made_at).total_seconds())
 
 
-def note(found: Sequence[dict[str, Any]], settings: Settings, at: datetime | None, language: Language) -> list[str]:
+def note(plans: Sequence[dict[str, Any]], settings: Settings, at: datetime | None, language: Language) -> list[str]:
     """Time of the plans, with a warning if no cycle has run since."""
-    if not found:
+    if not plans:
         return []
-    made = max(one["made_at"] for one in found)
-    said = translate("cli.as_of", language, at=made)
+    made = max(row["made_at"] for row in plans)
+    text = translate("cli.as_of", language, at=made)
     late = max(LATE, _LATE_INTERVALS * settings.collect.interval).total_seconds()
-    age = min(one["age_seconds"] for one in found)
+    age = min(row["age_seconds"] for row in plans)
     if at is not None or age <= late:
-        return [said]
-    return [said + translate("cli.as_of_stale", language, age=format_duration(round(age)))]
+        return [text]
+    return [text + translate("cli.as_of_stale", language, age=format_duration(round(age)))]

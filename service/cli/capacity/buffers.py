@@ -16,7 +16,7 @@ from service.cli.core.common import Context
 from service.config import input_files
 
 USUAL = 0.25
-_HINT = "a ratio a line: (what came - the forecast peak) / the forecast peak"
+_HINT = "one ratio per line: (observed load - forecast peak) / forecast peak"
 
 
 def buffer_of(context: Context, given: float | None, errors: Path | None, service: str | None) -> Buffer:
@@ -24,20 +24,20 @@ def buffer_of(context: Context, given: float | None, errors: Path | None, servic
 
     Raises UsageError if two are given, or if there are too few forecast errors to measure one.
     """
-    told = [
+    options = [
         name
         for name, value in (("--buffer", given), ("--errors", errors), ("--buffer-of", service))
         if value is not None
     ]
-    if len(told) > 1:
-        raise UsageError(f"{' and '.join(told)} exclude each other", hint="give only one of them")
+    if len(options) > 1:
+        raise UsageError(f"{' and '.join(options)} exclude each other", hint="give only one of them")
     if errors is not None:
         return _of_file(errors)
     return Buffer(USUAL if given is None else given) if service is None else _of_service(context, service)
 
 
 def _of_file(path: Path) -> Buffer:
-    found = []
+    errors = []
     for number, line in enumerate(input_files.text_of(path, _HINT).splitlines(), start=1):
         text = line.strip()
         if not text:
@@ -47,12 +47,12 @@ def _of_file(path: Path) -> Buffer:
         except ValueError:
             value = float("nan")
         if not isfinite(value):
-            raise UsageError(f"{path}:{number}: {text!r} is no error of a forecast", hint=_HINT)
-        found.append(value)
-    measured = buffer_from_errors(found)
+            raise UsageError(f"{path}:{number}: {text!r} is not a forecast error", hint=_HINT)
+        errors.append(value)
+    measured = buffer_from_errors(errors)
     if measured is None:
         raise UsageError(
-            f"{path} holds {len(found)} errors, too few for a buffer",
+            f"{path} holds {len(errors)} errors, too few for a buffer",
             hint="at least 30 errors are required; or give --buffer",
         )
     return formula.bounded_buffer(measured)
@@ -60,30 +60,32 @@ def _of_file(path: Path) -> Buffer:
 
 def _of_service(context: Context, service: str) -> Buffer:
     plan = newest_plan(context.settings())
-    known = {one.service.name: one for one in plan.recommendations}
+    known = {item.service.name: item for item in plan.recommendations}
     if service not in known:
         raise UsageError(
             f"no service is named {service!r}", hint=f"known services: {', '.join(sorted(known)) or 'none yet'}"
         )
     item = known[service]
-    found = _counted(item) or _at_lead(item, plan)
-    if found.source != "measured":
+    buffer = _counted(item) or _at_lead(item, plan)
+    if buffer.source != "measured":
         raise UsageError(
             f"the error of {service}'s forecast is not known yet",
             hint="a few days of history are required; or give --buffer",
         )
-    return found
+    return buffer
 
 
 def _counted(item: Recommendation | NoRecommendation) -> Buffer | None:
     """Buffer used by the plan. None if the plan was written by a version without it."""
-    told = item.derivation.get("buffer") if isinstance(item, Recommendation) else None
-    if not isinstance(told, Mapping):
+    stored = item.derivation.get("buffer") if isinstance(item, Recommendation) else None
+    if not isinstance(stored, Mapping):
         return None
-    return Buffer(told["value"], told["source"], told["measured"], told["lead_seconds"], told.get("wanted_seconds"))
+    return Buffer(
+        stored["value"], stored["source"], stored["measured"], stored["lead_seconds"], stored.get("wanted_seconds")
+    )
 
 
 def _at_lead(item: Recommendation | NoRecommendation, plan: Plan) -> Buffer:
-    said = next((one for one in plan.forecasts if one.entity == item.service), None)
+    forecast = next((forecast for forecast in plan.forecasts if forecast.entity == item.service), None)
     lead = item.lead_time.total_seconds() if isinstance(item, Recommendation) else 0.0
-    return formula.buffer_for({} if said is None else said.buffers, lead, USUAL)
+    return formula.buffer_for({} if forecast is None else forecast.buffers, lead, USUAL)

@@ -17,7 +17,7 @@ from service.cli.core.amounts import amount
 from service.cli.core.common import NO, Context, duration_of, leaf
 
 USUAL_LOAD = 0.7
-"""Of all speed: what a file's replicas are replayed at."""
+"""Share of the total speed at which replicas of a file are replayed."""
 
 
 def add(app: typer.Typer, *, hidden: bool = False) -> None:
@@ -37,7 +37,9 @@ def buy(
     csv: Annotated[
         Path | None, typer.Option("--csv", help="CSV file with its load: time_utc, requests_per_second.")
     ] = None,
-    per_gpu: Annotated[float | None, amount("--per-gpu", "request/second*gpu", "of one GPU, with --csv")] = None,
+    per_gpu: Annotated[
+        float | None, amount("--per-gpu", "request/second*gpu", "Throughput of one GPU, with --csv")
+    ] = None,
     weeks: Annotated[int, typer.Option("--weeks", help="Weeks to plan, 4 to 12.", min=1)] = 8,
     held_price: Annotated[
         float | None,
@@ -60,7 +62,7 @@ def buy(
 
     Prints GPUs to reserve, GPUs to rent by the hour, the cost with its interval, and the free capacity of troughs.
     """
-    from planner.cost import reservations  # noqa: PLC0415 - numpy, which --help does without
+    from planner.cost import reservations  # noqa: PLC0415 - numpy, not needed by --help
     from planner.performance.gpu_catalog import gpu  # noqa: PLC0415
     from service.capacity import purchasing  # noqa: PLC0415
 
@@ -69,7 +71,7 @@ def buy(
     spec = None if gpu_type is None and kind in (None, "unknown") else gpu(gpu_type or kind or "")
     offers = [setting.offer() for setting in context.settings().gpus]
     prices = purchasing.prices_of(demand, spec, offers, held_price, burst_price)
-    made = reservations.plan(
+    reservation = reservations.plan(
         hourly,
         now,
         held_price=prices.held,
@@ -79,25 +81,29 @@ def buy(
         quota=quota,
         group=demand.group,
     )
-    end = now.replace(minute=0, second=0, microsecond=0)  # of the last hour that is counted
-    day = reservations.coming_day(hourly, made.growth, demand.group)
+    end = now.replace(minute=0, second=0, microsecond=0)  # end of the last counted hour
+    day = reservations.coming_day(hourly, reservation.growth, demand.group)
     times = end.timestamp() + 3600.0 * _hours(day.size)
     free = reservations.troughs(
-        times, day.tolist(), made.held, startup=duration_of("--startup", startup), group=demand.group
+        times, day.tolist(), reservation.held, startup=duration_of("--startup", startup), group=demand.group
     )
     result = {
-        "held_gpus": made.held,
-        "burst_gpus": made.burst,
-        "cost": {"value": made.cost, "low": made.low, "high": made.high},
-        "cost_all_on_demand": made.all_burst,
-        "cost_peak_held": made.all_held,
-        "weeks": made.weeks,
-        "weekly_growth": {"value": made.growth.middle, "low": made.growth.low, "high": made.growth.high},
-        "held_without_quota": made.worth,
-        "reason": None if made.unheld is None else made.unheld.value,
-        "order_by": None if made.order_by is None else rfc3339(made.order_by),
-        "lead_days": made.lead_days,
-        "in_time": made.in_time,
+        "held_gpus": reservation.held,
+        "burst_gpus": reservation.burst,
+        "cost": {"value": reservation.cost, "low": reservation.low, "high": reservation.high},
+        "cost_all_on_demand": reservation.all_burst,
+        "cost_peak_held": reservation.all_held,
+        "weeks": reservation.weeks,
+        "weekly_growth": {
+            "value": reservation.growth.middle,
+            "low": reservation.growth.low,
+            "high": reservation.growth.high,
+        },
+        "held_without_quota": reservation.worth,
+        "reason": None if reservation.unheld is None else reservation.unheld.value,
+        "order_by": None if reservation.order_by is None else rfc3339(reservation.order_by),
+        "lead_days": reservation.lead_days,
+        "in_time": reservation.in_time,
         "prices": {
             "held": prices.held,
             "burst": prices.burst,
@@ -110,31 +116,36 @@ def buy(
             "gpus_per_replica": demand.group,
         },
         "spikes": [
-            {"at": rfc3339(end - timedelta(hours=hourly.size - place)), "gpus": float(hourly[place])}
-            for place in reservations.spikes(hourly)
+            {"at": rfc3339(end - timedelta(hours=hourly.size - hour)), "gpus": float(hourly[hour])}
+            for hour in reservations.spikes(hourly)
         ],
         "offline": [
-            {"start": rfc3339(one.start), "back_by": rfc3339(one.back_by), "gpus": one.gpus, "gpu_hours": one.gpu_hours}
-            for one in free
+            {
+                "start": rfc3339(window.start),
+                "back_by": rfc3339(window.back_by),
+                "gpus": window.gpus,
+                "gpu_hours": window.gpu_hours,
+            }
+            for window in free
         ],
-        "offline_gpu_hours": sum(one.gpu_hours for one in free),
+        "offline_gpu_hours": sum(window.gpu_hours for window in free),
     }
-    context.show(result, lambda shown: "\n".join(_buy_lines(context, shown, made.busy_ratio, quota)))
+    context.show(result, lambda shown: "\n".join(_buy_lines(context, shown, reservation.busy_ratio, quota)))
 
 
 def balance(
     context: Context,
     service: Annotated[str | None, typer.Option("--service", help="Service of the store, for example chat.")] = None,
     file: Annotated[Path | None, typer.Option("--file", help="JSON file with replicas, instead of the store.")] = None,
-    arriving: Annotated[float | None, amount("--arriving", "token/second", "arriving tokens to generate")] = None,
+    arriving: Annotated[float | None, amount("--arriving", "token/second", "Arriving tokens to generate")] = None,
     tokens: Annotated[
-        float, amount("--tokens", "token/request", "tokens generated per request, for the replay")
+        float, amount("--tokens", "token/request", "Tokens generated per request, for the replay")
     ] = 250.0,
     watermark: Annotated[
         float, amount("--watermark", "ratio", "KV-cache utilization above which no request is admitted")
     ] = 0.9,
     prefill: Annotated[
-        float, amount("--prefill", "second", "prefill time of a typical prompt that misses the cache")
+        float, amount("--prefill", "second", "Prefill time of a typical prompt that misses the cache")
     ] = 0.0,
 ) -> int | None:
     """Compute replica weights from predicted wait and KV headroom.
@@ -156,18 +167,18 @@ def balance(
     else:
         replicas, seen, silent = _replicas(context, service)
         rate = seen if arriving is None else arriving
-    made = weighing.weigh(replicas, rate, watermark=watermark, prefill_seconds=prefill)
-    admitting = [replica for replica in replicas if replica.name not in made.closed] or replicas
+    result_weights = weighing.weigh(replicas, rate, watermark=watermark, prefill_seconds=prefill)
+    admitting = [replica for replica in replicas if replica.name not in result_weights.closed] or replicas
     before, after = weighing.gain(admitting, weighing.replay_rate(admitting, rate, tokens), tokens)
     by_wait, key = after, "balance_gain"
     # with --prefill weights also keep caches warm, which a replay of waits does not show
-    if prefill == 0.0 and made.reason is weighing.BalanceReason.BY_WAIT and after >= before:
-        made, after, key = weighing.even_weights(made), before, "balance_no_gain"
-    result = made.as_dict() | {"p95_wait_even_seconds": before, "p95_wait_seconds": after, "silent": silent}
-    told = translate(f"capacity.{key}", context.language, before=f"{before:.2f}", after=f"{by_wait:.2f}")
+    if prefill == 0.0 and result_weights.reason is weighing.BalanceReason.BY_WAIT and after >= before:
+        result_weights, after, key = weighing.even_weights(result_weights), before, "balance_no_gain"
+    result = result_weights.as_dict() | {"p95_wait_even_seconds": before, "p95_wait_seconds": after, "silent": silent}
+    gain_text = translate(f"capacity.{key}", context.language, before=f"{before:.2f}", after=f"{by_wait:.2f}")
     unknown = [translate("capacity.balance_silent", context.language, replica=name) for name in silent]
-    context.show(result, lambda _: "\n".join([*made.lines(context.language), *unknown, told]))
-    return NO if made.reason is weighing.BalanceReason.ALL_FULL else None
+    context.show(result, lambda _: "\n".join([*result_weights.lines(context.language), *unknown, gain_text]))
+    return NO if result_weights.reason is weighing.BalanceReason.ALL_FULL else None
 
 
 def _demand(context: Context, service: str | None, csv: Path | None, per_gpu: float | None) -> Any:
@@ -189,8 +200,8 @@ def _demand(context: Context, service: str | None, csv: Path | None, per_gpu: fl
     with wiring_stores.stores(settings) as (state, metrics):
         entity, calibrations, now = calibrated(settings, state, metrics, service)
         loads = purchasing.hourly_of_store(metrics, entity, now)
-    counted, buffer, price = _counted(settings, entity, calibrations[0])
-    return purchasing.demand_of(loads, now, counted, buffer, price)
+    calibration, buffer, price = _counted(settings, entity, calibrations[0])
+    return purchasing.demand_of(loads, now, calibration, buffer, price)
 
 
 def _counted(
@@ -203,12 +214,12 @@ def _counted(
     setting = setting_of(settings.services, entity)
     price = (setting.price_per_gpu_hour, setting.currency)
     plan = newest_plan(settings)
-    item = next((one for one in plan.recommendations if one.service == entity), None)
+    item = next((item for item in plan.recommendations if item.service == entity), None)
     inputs = item.derivation.get("inputs") if isinstance(item, Recommendation) else None
     if not inputs or "tokens_per_second" not in inputs:
         return known, settings.planner.buffer, price
     figures = {name: inputs[name]["value"] for name in ("tokens", "batch", "tokens_per_second", "tp", "pp")}
-    counted = replace(
+    planned = replace(
         known,
         tokens_per_request=figures["tokens"],
         batch=figures["batch"],
@@ -216,9 +227,9 @@ def _counted(
         tensor_parallel=int(figures["tp"]),
         pipeline_parallel=int(figures["pp"]),
     )
-    assert isinstance(item, Recommendation)  # its inputs were found above
+    assert isinstance(item, Recommendation)  # it has inputs
     buffer = item.derivation.get("buffer") or {}
-    return counted, float(buffer.get("value", settings.planner.buffer)), price
+    return planned, float(buffer.get("value", settings.planner.buffer)), price
 
 
 def _replicas(context: Context, service: str | None) -> tuple[list[Any], float, list[str]]:
@@ -230,12 +241,12 @@ def _replicas(context: Context, service: str | None) -> tuple[list[Any], float, 
     with wiring_stores.stores(settings) as (state, metrics):
         topology = state.topology()
         entity, calibrations, _ = calibrated(settings, state, metrics, service)
-        found, arriving = purchasing.replicas_of_store(metrics, topology, entity, calibrations)
-    if not found:
-        raise UsageError(f"no replica of service {entity.name} tells values", hint="collect metrics of it first")
-    telling = {replica.name for replica in found}
+        replicas, arriving = purchasing.replicas_of_store(metrics, topology, entity, calibrations)
+    if not replicas:
+        raise UsageError(f"no replica of service {entity.name} has values", hint="collect its metrics first")
+    measured = {replica.name for replica in replicas}
     members = topology.below(entity, EntityKind.REPLICA)
-    return found, arriving, [one.name for one in members if one.name not in telling]
+    return replicas, arriving, [member.name for member in members if member.name not in measured]
 
 
 def calibrated(
@@ -250,22 +261,24 @@ def calibrated(
 
     newest, topology = state.cycles(limit=1), state.topology()
     services = topology.of_kind(EntityKind.SERVICE)
-    names = ", ".join(sorted(one.name for one in services)) or "none yet"
-    meant = [one for one in services if service in (None, one.name)]
-    if len(meant) != 1 or not newest:
-        said = "which service?" if service is None else f"no service is named {service!r}"
-        raise UsageError(said, hint=f"known services: {names}")
-    found = sizing.of_store(settings, metrics, topology, newest[0].at, service=meant[0].name)
-    known = [one for one in found if isinstance(one, Calibration)]
+    names = ", ".join(sorted(item.name for item in services)) or "none yet"
+    matching = [item for item in services if service in (None, item.name)]
+    if len(matching) != 1 or not newest:
+        message = "which service?" if service is None else f"no service is named {service!r}"
+        raise UsageError(message, hint=f"known services: {names}")
+    measured = sizing.of_store(settings, metrics, topology, newest[0].at, service=matching[0].name)
+    known = [item for item in measured if isinstance(item, Calibration)]
     if not known:
-        known = [one for one in newest_plan(settings).calibrations if one.service == meant[0]]
+        known = [item for item in newest_plan(settings).calibrations if item.service == matching[0]]
     if not known:
-        said = found[0].text() if found and not isinstance(found[0], Calibration) else "nothing was measured"
+        message = (
+            measured[0].text() if measured and not isinstance(measured[0], Calibration) else "nothing was measured"
+        )
         raise UsageError(
-            f"{meant[0].name} is not calibrated: {said}",
+            f"{matching[0].name} is not calibrated: {message}",
             hint="configure a calibration, or run outrider capacity calibrate",
         )
-    return meant[0], known, newest[0].at
+    return matching[0], known, newest[0].at
 
 
 def _hours(count: int) -> Any:
@@ -275,7 +288,7 @@ def _hours(count: int) -> Any:
 
 
 def _buy_lines(context: Context, shown: dict[str, Any], ratio: float, quota: int | None) -> list[str]:
-    def said(key: str, **numbers: Any) -> str:
+    def line(key: str, **numbers: Any) -> str:
         return translate(f"capacity.{key}", context.language, **numbers)
 
     prices, load = shown["prices"], shown["load"]
@@ -286,23 +299,23 @@ def _buy_lines(context: Context, shown: dict[str, Any], ratio: float, quota: int
     per_gpu = {"peak": f"{load['peak_requests_per_second']:.4g}", "each": f"{load['requests_per_second_per_gpu']:.3g}"}
     paid = {"held": f"{prices['held']:.4g}", "burst": f"{prices['burst']:.4g}", "source": prices["source"]}
     lines = [
-        said("buy_now", **numbers, low=cost["low"], high=cost["high"]),
-        said("buy_load", **per_gpu, group=load["gpus_per_replica"]),
-        said("buy_prices", **paid, currency=unit),
-        said("buy_rather", burst=all_burst, peak=all_held),
-        said("buy_never") if ratio >= 1.0 else said("buy_why", ratio=f"{ratio:.0%}"),
+        line("buy_now", **numbers, low=cost["low"], high=cost["high"]),
+        line("buy_load", **per_gpu, group=load["gpus_per_replica"]),
+        line("buy_prices", **paid, currency=unit),
+        line("buy_rather", burst=all_burst, peak=all_held),
+        line("buy_never") if ratio >= 1.0 else line("buy_why", ratio=f"{ratio:.0%}"),
     ]
     lead, worth = f"{shown['lead_days']:g}", shown["held_without_quota"]
     if worth > shown["held_gpus"]:
-        lines.append(said("buy_quota", held=shown["held_gpus"], worth=worth, quota=quota))
+        lines.append(line("buy_quota", held=shown["held_gpus"], worth=worth, quota=quota))
     if shown["order_by"] is not None:
-        lines.append(said("buy_when", order=shown["order_by"], lead=lead))
+        lines.append(line("buy_when", order=shown["order_by"], lead=lead))
     elif shown["reason"] in ("too_late", "seldom_busy"):
-        lines.append(said(f"buy_{shown['reason']}", lead=lead))
-    lines += [said("buy_spike", at=one["at"], gpus=f"{one['gpus']:,.0f}") for one in shown["spikes"]]
-    lines.append(said("offline", hours=f"{shown['offline_gpu_hours']:,.0f}"))
+        lines.append(line(f"buy_{shown['reason']}", lead=lead))
+    lines += [line("buy_spike", at=entry["at"], gpus=f"{entry['gpus']:,.0f}") for entry in shown["spikes"]]
+    lines.append(line("offline", hours=f"{shown['offline_gpu_hours']:,.0f}"))
     lines += [
-        "  " + said("offline_window", gpus=one["gpus"], start=one["start"], end=one["back_by"])
-        for one in shown["offline"]
+        "  " + line("offline_window", gpus=entry["gpus"], start=entry["start"], end=entry["back_by"])
+        for entry in shown["offline"]
     ]
     return lines

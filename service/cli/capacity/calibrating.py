@@ -42,13 +42,13 @@ def calibrate(
     pp: Annotated[int, typer.Option("--pp", help="Pipeline parallel size.", min=1)] = 1,
     ttft: TtftOption = None,
     tpot: TpotOption = None,
-    tokens: Annotated[float | None, amount("--tokens", "token/request", "tokens generated per request")] = None,
-    prompt: Annotated[float, amount("--prompt", "token/request", "prompt length in the load test")] = 256.0,
+    tokens: Annotated[float | None, amount("--tokens", "token/request", "Tokens generated per request")] = None,
+    prompt: Annotated[float, amount("--prompt", "token/request", "Prompt length in the load test")] = 256.0,
     span: Annotated[
         str | None, typer.Option("--span", help="Span of the store to read. Default: 24h, or 8d if these have no load.")
     ] = None,
     steps: Annotated[
-        str, typer.Option("--steps", help="Highest concurrency of the load test.")
+        str, typer.Option("--steps", help="Concurrency of each step of the load test, separated by commas.")
     ] = "1,2,4,8,16,32,64,128",
     step_time: Annotated[str, typer.Option("--step-time", help="Duration of each step of the load test.")] = "30s",
     model: Annotated[str | None, typer.Option("--model", help="Model to request from the server.")] = None,
@@ -75,21 +75,21 @@ def calibrate(
         space, name = calibrations.named(service, namespace)
         return calibrations.show(context, name, space)
     space, service = calibrations.named(service, namespace)
-    lasts = calibrations.valid_for(duration_of("--valid", valid))
+    validity = calibrations.valid_for(duration_of("--valid", valid))
     if endpoint is None and import_file is None:
         return _calibrate_store(context, service, space, duration_of("--span", span) if span else None)
     slo = slo_of(ttft, tpot)
     if tokens is not None and tokens <= 0:
         raise UsageError(f"--tokens must be above 0, not {tokens:g}", hint="omit it for 128 or the value in the file")
-    where = {"gpu_type": gpu_type, "tensor_parallel": tp, "pipeline_parallel": pp}
-    of = {"model": model or "", "engine_version": engine_version, "valid": lasts}
+    hardware = {"gpu_type": gpu_type, "tensor_parallel": tp, "pipeline_parallel": pp}
+    options = {"model": model or "", "engine_version": engine_version, "valid": validity}
     if import_file is not None:
         from service.capacity import pending_loadtests, sizing  # noqa: PLC0415
 
-        kept = pending_loadtests.of_file(import_file)
-        if kept is not None:
-            return _import_kept(context, kept, (space, service), slo, where | of, keep=keep)
-        source, found, points = sizing.of_file(import_file, slo, tokens=tokens)
+        pending = pending_loadtests.of_file(import_file)
+        if pending is not None:
+            return _import_pending(context, pending, (space, service), slo, hardware | options, keep=keep)
+        source, knee_found, points = sizing.of_file(import_file, slo, tokens=tokens)
         subject = calibrations.entity_of(context, service or import_file.stem, space, stored=keep)
     else:
         from service.capacity import loadtest  # noqa: PLC0415
@@ -106,18 +106,18 @@ def calibrate(
             token=None if token_file is None else loadtest.token_of(token_file),
         )
         name = service or model or loadtest.host_of(endpoint)
-        subject = calibrations.entity_of(context, name, space, stored=keep)  # before a test that takes minutes
-        source, (found, points) = "locust", loadtest.run(plan, _tell if context.progress else None)
-    of["source"] = SOURCES.get(source, source)
-    return _show_test(context, source, subject, found, points, where | of, slo, keep=keep)
+        subject = calibrations.entity_of(context, name, space, stored=keep)  # fails before a test that takes minutes
+        source, (knee_found, points) = "locust", loadtest.run(plan, _print_step if context.progress else None)
+    options["source"] = SOURCES.get(source, source)
+    return _show_test(context, source, subject, knee_found, points, hardware | options, slo, keep=keep)
 
 
-def _import_kept(
+def _import_pending(
     context: Context,
-    kept: Any,
+    pending: Any,
     named: tuple[str | None, str | None],
     slo: Any,
-    given: Mapping[str, Any],
+    options: Mapping[str, Any],
     *,
     keep: bool,
 ) -> int | None:
@@ -127,16 +127,18 @@ def _import_kept(
     from service.cli.capacity import calibrations  # noqa: PLC0415
 
     space, service = named
-    usual = {"gpu_type": "unknown", "tensor_parallel": 1, "pipeline_parallel": 1, "model": "", "engine_version": ""}
-    of = {name: getattr(kept, name) if given[name] == value else given[name] for name, value in usual.items()}
-    promise = kept.slo if slo == Slo() else slo
-    subject = calibrations.entity_of(context, service or kept.service, space or kept.namespace, stored=keep)
-    of |= {"source": kept.source, "at": kept.measured_at, "valid": kept.valid}
-    points = list(kept.points)
-    return _show_test(context, kept.source, subject, knee(points, promise), points, of, promise, keep=keep)
+    defaults = {"gpu_type": "unknown", "tensor_parallel": 1, "pipeline_parallel": 1, "model": "", "engine_version": ""}
+    fields = {
+        name: getattr(pending, name) if options[name] == value else options[name] for name, value in defaults.items()
+    }
+    objectives = pending.slo if slo == Slo() else slo
+    subject = calibrations.entity_of(context, service or pending.service, space or pending.namespace, stored=keep)
+    fields |= {"source": pending.source, "at": pending.measured_at, "valid": pending.valid}
+    points = list(pending.points)
+    return _show_test(context, pending.source, subject, knee(points, objectives), points, fields, objectives, keep=keep)
 
 
-def _tell(point: Any) -> None:
+def _print_step(point: Any) -> None:
     """Prints one step of a load test for interactive users."""
     typer.echo(f"  {point.concurrency:g} at once: {point.tokens_per_second:.0f} tokens/s", err=True)
 
@@ -152,35 +154,37 @@ def _calibrate_store(
     with wiring_stores.stores(settings) as (state, metrics):
         newest = state.cycles(limit=1)
         if not newest and service is None:
-            found: list[Any] = []
+            calibrations: list[Any] = []
         else:
             at = newest[0].at if newest else None
             if at is None:
                 raise UsageError(f"no service is named {service!r}", hint="no metrics have been collected yet")
             topology = state.topology()
-            found = sizing.of_store(settings, metrics, topology, at, service=service, namespace=namespace, span=span)
+            calibrations = sizing.of_store(
+                settings, metrics, topology, at, service=service, namespace=namespace, span=span
+            )
     shown = [
-        sizing.refused(one) | {"why": one.text(context.language)}
-        if isinstance(one, NoCalibration)
-        else sizing.as_dict(one)
-        for one in sorted(found, key=lambda one: isinstance(one, NoCalibration))
+        sizing.refused(item) | {"why": item.text(context.language)}
+        if isinstance(item, NoCalibration)
+        else sizing.as_dict(item)
+        for item in sorted(calibrations, key=lambda item: isinstance(item, NoCalibration))
     ]
-    # one object, as agreed; all of them where there are more
+    # the first calibration as one object; all of them under calibrations
     first = shown[0] if shown else {"service": service, "samples": 0, "reason": "nothing_collected"}
     empty = dict.fromkeys(("gpu_type", "tokens_per_request", "batch", "tokens_per_second_per_sequence"))
     context.show({**empty, **first, "calibrations": shown}, lambda _: _calibrations(context, shown))
-    return None if any(isinstance(one, Calibration) for one in found) else NO
+    return None if any(isinstance(item, Calibration) for item in calibrations) else NO
 
 
 def _calibrations(context: Context, shown: list[dict[str, Any]]) -> str:
     lines = []
-    for one in shown:
-        if one["reason"] is not None:
-            lines.append(translate("capacity.not_calibrated", context.language, service=one["service"], why=one["why"]))
+    for row in shown:
+        if row["reason"] is not None:
+            lines.append(translate("capacity.not_calibrated", context.language, service=row["service"], why=row["why"]))
             continue
-        lines.append(_calibrated(context, one))
-        if one["intervals"]:
-            spans = {name: f"{span['low']:.4g}-{span['high']:.4g}" for name, span in one["intervals"].items()}
+        lines.append(_calibrated(context, row))
+        if row["intervals"]:
+            spans = {name: f"{span['low']:.4g}-{span['high']:.4g}" for name, span in row["intervals"].items()}
             lines.append(
                 "  "
                 + translate(
@@ -194,17 +198,17 @@ def _calibrations(context: Context, shown: list[dict[str, Any]]) -> str:
     return "\n".join(lines) or translate("capacity.calibrated_none", context.language)
 
 
-def _calibrated(context: Context, one: Mapping[str, Any]) -> str:
+def _calibrated(context: Context, row: Mapping[str, Any]) -> str:
     return translate(
         "capacity.calibrated",
         context.language,
-        service=one["service"],
-        gpu_type=one["gpu_type"],
-        tokens=f"{one['tokens_per_request']:.4g}",
-        batch=f"{one['batch']:.4g}",
-        speed=f"{one['tokens_per_second_per_sequence']:.4g}",
-        samples=one["samples"],
-        origin=one["origin"],
+        service=row["service"],
+        gpu_type=row["gpu_type"],
+        tokens=f"{row['tokens_per_request']:.4g}",
+        batch=f"{row['batch']:.4g}",
+        speed=f"{row['tokens_per_second_per_sequence']:.4g}",
+        samples=row["samples"],
+        origin=row["origin"],
     )
 
 
@@ -212,9 +216,9 @@ def _show_test(
     context: Context,
     source: str,
     subject: EntityRef,
-    found: Any,
+    knee_found: Any,
     points: list[Any],
-    where: dict[str, Any],
+    fields: dict[str, Any],
     slo: Any,
     *,
     keep: bool,
@@ -227,37 +231,37 @@ def _show_test(
 
     steps = [sizing.point_dict(point) for point in points]
     figures = ("tokens_per_request", "batch", "tokens_per_second_per_sequence")
-    if isinstance(found, NoKnee):
-        why = translate(f"capacity.knee_{found.reason.value}", context.language)
+    if isinstance(knee_found, NoKnee):
+        reason = translate(f"capacity.knee_{knee_found.reason.value}", context.language)
         name = subject.name
-        nothing = {"service": name, "gpu_type": where["gpu_type"], **dict.fromkeys(figures), "samples": 0}
-        result = nothing | {"reason": found.reason.value, "source": source, "steps": steps, "why": why}
-        context.show(result, lambda _: translate("capacity.not_calibrated", context.language, service=name, why=why))
+        empty = {"service": name, "gpu_type": fields["gpu_type"], **dict.fromkeys(figures), "samples": 0}
+        result = empty | {"reason": knee_found.reason.value, "source": source, "steps": steps, "why": reason}
+        context.show(result, lambda _: translate("capacity.not_calibrated", context.language, service=name, why=reason))
         return NO
-    made = from_knee(found, subject, **{"at": SystemClock().now(), **where})
+    calibration = from_knee(knee_found, subject, **{"at": SystemClock().now(), **fields})
     if keep and source == "locust":
-        calibrations.keep_test(context, made, points, slo)
-    elif keep:  # its file stays where it is
-        calibrations.keep(context, made)
-    note = calibrations.note_of(context, where["gpu_type"])
-    said = sizing.as_dict(made) | {
+        calibrations.keep_test(context, calibration, points, slo)
+    elif keep:  # the imported file is not copied
+        calibrations.keep(context, calibration)
+    note = calibrations.note_of(context, fields["gpu_type"])
+    document = sizing.as_dict(calibration) | {
         "kept": keep,
-        "valid_until": rfc3339(made.valid_until) if keep and made.valid_until else None,
+        "valid_until": rfc3339(calibration.valid_until) if keep and calibration.valid_until else None,
         "source": source,
-        "knee": found.reason.value,
-        "max_sequences": found.sequences,
-        "tokens_per_second": found.point.tokens_per_second,
-        "peak_tokens_per_second": found.peak_tokens_per_second,
+        "knee": knee_found.reason.value,
+        "max_sequences": knee_found.sequences,
+        "tokens_per_second": knee_found.point.tokens_per_second,
+        "peak_tokens_per_second": knee_found.peak_tokens_per_second,
         "steps": steps,
         "note": note,
     }
     limit = translate(
         "capacity.calibrated_limit",
         context.language,
-        sequences=found.sequences,
-        reason=translate(f"capacity.knee_{found.reason.value}", context.language),
-        peak=f"{found.peak_tokens_per_second:.4g}",
+        sequences=knee_found.sequences,
+        reason=translate(f"capacity.knee_{knee_found.reason.value}", context.language),
+        peak=f"{knee_found.peak_tokens_per_second:.4g}",
     )
     below = "".join(f"\n  {line}" for line in (limit, note) if line)
-    context.show(said, lambda shown: f"{_calibrations(context, [shown])}{below}")
+    context.show(document, lambda shown: f"{_calibrations(context, [shown])}{below}")
     return None

@@ -28,7 +28,7 @@ def named(service: str | None, namespace: str | None) -> tuple[str | None, str |
         return namespace, service
     space, _, name = service.partition("/")
     if not space or not name or "/" in name or namespace not in (None, space):
-        raise UsageError(f"--service {service} is no service", hint="write name, or namespace/name")
+        raise UsageError(f"--service {service} is not a service name", hint="write name, or namespace/name")
     return space, name
 
 
@@ -43,15 +43,17 @@ def entity_of(context: Context, name: str, namespace: str | None, *, stored: boo
     if stored:
         with wiring_stores.state_reader(settings) as state:
             collected = list(state.topology().of_kind(EntityKind.SERVICE))
-    configured = [one.entity(settings.cluster) for one in settings.services]
+    configured = [service.entity(settings.cluster) for service in settings.services]
     for known in (collected, configured):
-        found = sorted({one for one in known if one.name == name and namespace in (None, one.namespace)}, key=str)
-        if len(found) > 1:
-            spaces = ", ".join(str(one.namespace) for one in found)
-            hint = f"they are in {spaces}: write --service {found[0].namespace}/{name}"
-            raise UsageError(f"{name} is the name of {len(found)} services", hint=hint)
-        if found:
-            return found[0]
+        matches = sorted(
+            {service for service in known if service.name == name and namespace in (None, service.namespace)}, key=str
+        )
+        if len(matches) > 1:
+            spaces = ", ".join(str(service.namespace) for service in matches)
+            hint = f"they are in {spaces}: write --service {matches[0].namespace}/{name}"
+            raise UsageError(f"{name} is the name of {len(matches)} services", hint=hint)
+        if matches:
+            return matches[0]
     return EntityRef(settings.cluster, EntityKind.SERVICE, namespace, name)
 
 
@@ -61,49 +63,49 @@ def note_of(context: Context, gpu_type: str) -> str | None:
     return None if known else translate("capacity.test_gpu_unknown", context.language, gpu_type=gpu_type)
 
 
-def keep(context: Context, found: Calibration) -> None:
+def keep(context: Context, calibration: Calibration) -> None:
     """Stores a load test or a result file. The plan uses it while live engines have too little load."""
     with wiring_stores.stores(context.settings()) as (state, _):
-        state.save_load_test(found)
+        state.save_load_test(calibration)
 
 
-def keep_test(context: Context, found: Calibration, points: Sequence[LoadPoint], slo: Slo) -> None:
+def keep_test(context: Context, calibration: Calibration, points: Sequence[LoadPoint], slo: Slo) -> None:
     """Stores a finished load test, or writes it to a file if the store is unavailable. Raises StoreUnavailableError."""
-    assert found.measured_at is not None
-    assert found.valid_until is not None
+    assert calibration.measured_at is not None
+    assert calibration.valid_until is not None
     test = LoadTestRecord(
-        service=found.service.name,
-        namespace=found.service.namespace,
-        gpu_type=found.gpu_type,
-        tensor_parallel=found.tensor_parallel,
-        pipeline_parallel=found.pipeline_parallel,
-        model=found.model,
-        engine_version=found.engine_version,
-        source=found.source,
-        measured_at=found.measured_at,
-        valid=found.valid_until - found.measured_at,
+        service=calibration.service.name,
+        namespace=calibration.service.namespace,
+        gpu_type=calibration.gpu_type,
+        tensor_parallel=calibration.tensor_parallel,
+        pipeline_parallel=calibration.pipeline_parallel,
+        model=calibration.model,
+        engine_version=calibration.engine_version,
+        source=calibration.source,
+        measured_at=calibration.measured_at,
+        valid=calibration.valid_until - calibration.measured_at,
         slo=slo,
         points=tuple(points),
     )
-    pending_loadtests.store(context.settings(), test, found)
+    pending_loadtests.store(context.settings(), test, calibration)
 
 
 def show(context: Context, service: str | None, namespace: str | None = None) -> int | None:
     """Lists stored calibrations, live values first, with subject and expiry. Exits 1 if there are none."""
     now = SystemClock().now()
     with wiring_stores.state_reader(context.settings()) as state:
-        kept = [one for one in (*state.baselines(), *state.load_tests()) if service in (None, one.service.name)]
-    kept = [one for one in kept if namespace in (None, one.service.namespace)]
+        stored = [item for item in (*state.baselines(), *state.load_tests()) if service in (None, item.service.name)]
+    stored = [item for item in stored if namespace in (None, item.service.namespace)]
     shown = [
-        sizing.as_dict(one)
+        sizing.as_dict(item)
         | {
-            "namespace": one.service.namespace,
-            "source": one.source,
-            "measured_at": None if one.measured_at is None else rfc3339(one.measured_at),
-            "valid_until": None if one.valid_until is None else rfc3339(one.valid_until),
-            "valid": one.valid_until is None or now < one.valid_until,
+            "namespace": item.service.namespace,
+            "source": item.source,
+            "measured_at": None if item.measured_at is None else rfc3339(item.measured_at),
+            "valid_until": None if item.valid_until is None else rfc3339(item.valid_until),
+            "valid": item.valid_until is None or now < item.valid_until,
         }
-        for one in kept
+        for item in stored
     ]
     context.show(shown, lambda _: _table(context, shown))
     return None if shown else NO
@@ -118,31 +120,31 @@ def valid_for(span: timedelta) -> timedelta:
 
 def _table(context: Context, shown: list[dict[str, Any]]) -> str:
     lines = []
-    for one in shown:
+    for row in shown:
         numbers = {
-            name: f"{one[name]:.4g}" for name in ("tokens_per_request", "batch", "tokens_per_second_per_sequence")
+            name: f"{row[name]:.4g}" for name in ("tokens_per_request", "batch", "tokens_per_second_per_sequence")
         }
         spans = {
-            name: f" ({span['low']:.4g}-{span['high']:.4g})" for name, span in one["intervals"].items() if span["low"]
+            name: f" ({span['low']:.4g}-{span['high']:.4g})" for name, span in row["intervals"].items() if span["low"]
         }
-        until = one["valid_until"] or "-"
-        key = "capacity.kept" if one["valid"] else "capacity.kept_over"
-        told = {name: value + spans.get(name, "") for name, value in numbers.items()}
+        until = row["valid_until"] or "-"
+        key = "capacity.kept" if row["valid"] else "capacity.kept_over"
+        cells = {name: value + spans.get(name, "") for name, value in numbers.items()}
         lines.append(
             translate(
                 key,
                 context.language,
-                service=one["service"],
-                source=one["source"],
-                at=one["measured_at"],
+                service=row["service"],
+                source=row["source"],
+                at=row["measured_at"],
                 until=until,
-                engine=" ".join(filter(None, (one["model"], one["gpu_type"], one["engine_version"]))),
-                tp=one["tensor_parallel"],
-                pp=one["pipeline_parallel"],
-                tokens=told["tokens_per_request"],
-                batch=told["batch"],
-                speed=told["tokens_per_second_per_sequence"],
-                samples=one["samples"],
+                engine=" ".join(filter(None, (row["model"], row["gpu_type"], row["engine_version"]))),
+                tp=row["tensor_parallel"],
+                pp=row["pipeline_parallel"],
+                tokens=cells["tokens_per_request"],
+                batch=cells["batch"],
+                speed=cells["tokens_per_second_per_sequence"],
+                samples=row["samples"],
             )
         )
     return "\n".join(lines) or translate("capacity.kept_none", context.language)

@@ -32,19 +32,19 @@ def add(app: typer.Typer) -> None:
 
 def cost(
     context: Context,
-    qps: Annotated[float, amount("--qps", "request/second", "peak requests per second")],
-    prompt: Annotated[float, amount("--prompt", "token/request", "tokens of a prompt")],
-    tokens: Annotated[float, amount("--tokens", "token/request", "tokens generated per request")],
+    qps: Annotated[float, amount("--qps", "request/second", "Peak requests per second")],
+    prompt: Annotated[float, amount("--prompt", "token/request", "Prompt length")],
+    tokens: Annotated[float, amount("--tokens", "token/request", "Tokens generated per request")],
     model: ModelOption = None,
     config_json: ConfigOption = None,
     parameters: ParametersOption = None,
     mean_qps: Annotated[
-        float | None, amount("--mean-qps", "request/second", "mean requests per second over the day")
+        float | None, amount("--mean-qps", "request/second", "Mean requests per second over the day")
     ] = None,
     ttft: TtftOption = None,
     tpot: TpotOption = None,
-    cached: Annotated[float, amount("--cached", "ratio", "of prompt tokens found in the prefix cache")] = 0.0,
-    buffer: Annotated[float, amount("--buffer", "ratio", "headroom above the peak")] = 0.25,
+    cached: Annotated[float, amount("--cached", "ratio", "Share of prompt tokens found in the prefix cache")] = 0.0,
+    buffer: Annotated[float, amount("--buffer", "ratio", "Headroom above the peak")] = 0.25,
     bits: BitsOption = 16.0,
     kv_bits: KvBitsOption = 16.0,
     utilisation: UtilisationOption = 0.9,
@@ -62,7 +62,7 @@ def cost(
     losses: Annotated[
         int, typer.Option("--losses", help="Replicas (for slices: whole GPUs) that may fail at the same time.", min=0)
     ] = 0,
-    spot_ratio: Annotated[float, amount("--spot-ratio", "ratio", "maximum share of capacity on spot GPUs")] = 1.0,
+    spot_ratio: Annotated[float, amount("--spot-ratio", "ratio", "Maximum share of capacity on spot GPUs")] = 1.0,
     whole_nodes: Annotated[bool, typer.Option("--whole-nodes", help="Buy whole nodes only.")] = False,
     tp: Annotated[
         list[int] | None,
@@ -88,7 +88,7 @@ def cost(
     Exits 1 if no GPU type can serve the load.
     """
     from planner.cost import cost_text  # noqa: PLC0415
-    from planner.cost import optimizer as costs  # noqa: PLC0415 - numpy, which --help does without
+    from planner.cost import optimizer as costs  # noqa: PLC0415 - numpy, not needed by --help
     from planner.cost.offers import select_offers  # noqa: PLC0415
     from planner.performance.gpu_catalog import gpu, gpus  # noqa: PLC0415
     from planner.performance.memory_fit import Setup  # noqa: PLC0415
@@ -127,18 +127,18 @@ def cost(
         "currency": answer.currency,
         "slo_kept": answer.slo_kept,
         "front": [costs.describe(request, answer, mix) for mix in answer.front],
-        "refused": [{"offer": name, "reason": why.value, "detail": text} for name, why, text in answer.refused],
+        "refused": [{"offer": name, "reason": reason.value, "detail": text} for name, reason, text in answer.refused],
         "reason": None if answer.nothing is None else answer.nothing.reason.value,
         "measured": [
             {
-                "service": one.service.name,
-                "source": one.source,
-                "gpu_type": one.gpu_type,
-                "tp": one.tensor_parallel,
-                "pp": one.pipeline_parallel,
-                "measured_at": None if one.measured_at is None else rfc3339(one.measured_at),
+                "service": test.service.name,
+                "source": test.source,
+                "gpu_type": test.gpu_type,
+                "tp": test.tensor_parallel,
+                "pp": test.pipeline_parallel,
+                "measured_at": None if test.measured_at is None else rfc3339(test.measured_at),
             }
-            for one in costs.used_tests(request, offers)
+            for test in costs.used_tests(request, offers)
         ],
         "derivation": list(lines),
     }

@@ -36,25 +36,31 @@ def emit(
     settings = context.settings()
     with wiring_stores.stores(settings) as (state, _):
         plan = state.plan()
-        found = emitting.documents(settings, plan, service, _kinds(formats))
-        if service is not None and not found:
+        rendered = emitting.documents(settings, plan, service, _kinds(formats))
+        if service is not None and not rendered:
             known = ", ".join(item.service.name for item in plan.recommendations) or "none yet"
             raise UsageError(f"no service is named {service!r}", hint=f"known services: {known}")
         sent = []
         if send:
-            named = {one.service for one in settings.planner.scaling.emit}
-            each = {item.service: item for item, _ in found if item.service.name in named}
-            if not each:
+            named = {document.service for document in settings.planner.scaling.emit}
+            by_service = {item.service: item for item, _ in rendered if item.service.name in named}
+            if not by_service:
                 raise UsageError(
                     "no receiver is configured for the plan", hint="configure a receiver under planner.scaling.emit"
                 )
-            sent = [_sent(settings, state, item, for_real=for_real) for item in each.values()]
-    patches = [rendering.git_patch(one, _before(out, one)) for _, one in found] if diff else []
-    paths = _written(out, (one for _, one in found)) if out is not None and not diff else []
+            sent = [_sent(settings, state, item, for_real=for_real) for item in by_service.values()]
+    patches = [rendering.git_patch(document, _before(out, document)) for _, document in rendered] if diff else []
+    paths = _written(out, (document for _, document in rendered)) if out is not None and not diff else []
     result = {
         "documents": [
-            {"service": one.service, "format": one.kind, "file": one.file, "path": one.path or None, "text": one.text}
-            for _, one in found
+            {
+                "service": document.service,
+                "format": document.kind,
+                "file": document.file,
+                "path": document.path or None,
+                "text": document.text,
+            }
+            for _, document in rendered
         ],
         "paths": [str(path) for path in paths],
         "patch": "".join(patches) if diff else None,
@@ -66,13 +72,13 @@ def emit(
 def _kinds(formats: str | None) -> list[str] | None:
     if formats is None:
         return None
-    found = [one.strip() for one in formats.split(",") if one.strip()]
-    if not found:
+    kinds = [kind.strip() for kind in formats.split(",") if kind.strip()]
+    if not kinds:
         raise UsageError("--format is empty", hint=f"formats are {', '.join(KINDS)}")
-    unknown = [one for one in found if one not in KINDS]
+    unknown = [kind for kind in kinds if kind not in KINDS]
     if unknown:
         raise UsageError(f"{unknown[0]!r} is not a format of capacity emit", hint=f"formats are {', '.join(KINDS)}")
-    return found
+    return kinds
 
 
 def _sent(settings: Any, state: Any, item: Recommendation, *, for_real: bool) -> dict[str, Any]:
@@ -105,10 +111,10 @@ def _before(out: Path | None, document: Document) -> str:
 def _written(out: Path, documents: Iterable[Document]) -> list[Path]:
     paths = []
     try:
-        for one in documents:
-            path = out / one.file
+        for document in documents:
+            path = out / document.file
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(one.text, encoding="utf-8")
+            path.write_text(document.text, encoding="utf-8")
             paths.append(path)
     except OSError as error:
         raise UsageError(
@@ -121,10 +127,10 @@ def _shown(shown: dict[str, Any], context: Context, *, send: bool) -> str:
     if shown["patch"] is not None:
         return str(shown["patch"]).rstrip("\n")
     if send:
-        return "\n".join(f"{one['service']}: {one['status']}: {one['detail']}" for one in shown["sent"])
+        return "\n".join(f"{row['service']}: {row['status']}: {row['detail']}" for row in shown["sent"])
     if shown["paths"]:
         return "\n".join(shown["paths"])
     texts = [
-        f"# {one['service']}: {one['format']} {one['path'] or one['file']}\n{one['text']}" for one in shown["documents"]
+        f"# {row['service']}: {row['format']} {row['path'] or row['file']}\n{row['text']}" for row in shown["documents"]
     ]
     return "---\n".join(texts).rstrip("\n") or translate("cli.no_services", context.language)

@@ -18,9 +18,9 @@ ParametersOption = Annotated[
     typer.Option("--parameters", help="Parameters in billions, if config.json does not state them.", min=0.0),
 ]
 WIDTHS = (16.0, 8.0, 4.0)
-BitsOption = Annotated[float, one_of("--bits", "bits per weight", WIDTHS)]
-KvBitsOption = Annotated[float, one_of("--kv-bits", "bits per value in the KV cache", WIDTHS)]
-UtilisationOption = Annotated[float, amount("--utilisation", "ratio", "share of GPU memory that the engine may use")]
+BitsOption = Annotated[float, one_of("--bits", "Bits per weight", WIDTHS)]
+KvBitsOption = Annotated[float, one_of("--kv-bits", "Bits per value in the KV cache", WIDTHS)]
+UtilisationOption = Annotated[float, amount("--utilisation", "ratio", "Share of GPU memory that the engine may use")]
 SequencesOption = Annotated[
     int, typer.Option("--max-sequences", help="Maximum number of sequences of the engine.", min=1)
 ]
@@ -30,7 +30,7 @@ TpotOption = Annotated[float | None, amount("--tpot", "second", "TPOT objective"
 
 def slo_of(ttft: float | None, tpot: float | None) -> Any:
     """SLO from the two options. An option that is not given sets no objective."""
-    from planner.performance.queueing import Slo  # noqa: PLC0415 - numpy, which --help does without
+    from planner.performance.queueing import Slo  # noqa: PLC0415 - numpy, not needed by --help
 
     for option, value in (("--ttft", ttft), ("--tpot", tpot)):
         if value is not None and value <= 0:

@@ -12,20 +12,20 @@ if TYPE_CHECKING:
 
 def newest_plan(settings: Settings) -> Plan:
     """Plan at the newest cycle. Services that cannot be planned now keep the plan of the last cycle."""
-    from service.wiring import planning as wiring_planning  # noqa: PLC0415 - the store, which --help does without
-    from service.wiring import stores as wiring_stores  # noqa: PLC0415 - the store, which --help does without
+    from service.wiring import planning as wiring_planning  # noqa: PLC0415 - not needed by --help
+    from service.wiring import stores as wiring_stores  # noqa: PLC0415 - not needed by --help
 
-    made = wiring_planning.plan_now(settings, None)
+    computed = wiring_planning.plan_now(settings, None)
     with wiring_stores.state_reader(settings) as state:
-        kept = state.plan()
-    planned = [item for item in made.recommendations if isinstance(item, Recommendation)]
+        stored = state.plan()
+    planned = [item for item in computed.recommendations if isinstance(item, Recommendation)]
     known = {item.service for item in planned}
-    older = [item for item in kept.recommendations if item.service not in known]
-    told = known | {item.service for item in older}
-    spoken_of = {one.entity for one in made.forecasts}
-    foreseen = [said for said in kept.forecasts if said.entity not in spoken_of]
+    older = [item for item in stored.recommendations if item.service not in known]
+    covered = known | {item.service for item in older}
+    forecast_entities = {item.entity for item in computed.forecasts}
+    older_forecasts = [item for item in stored.forecasts if item.entity not in forecast_entities]
     return Plan(
-        (*made.forecasts, *foreseen),
-        (*planned, *older, *(item for item in made.recommendations if item.service not in told)),
-        made.calibrations or kept.calibrations,
+        (*computed.forecasts, *older_forecasts),
+        (*planned, *older, *(item for item in computed.recommendations if item.service not in covered)),
+        computed.calibrations or stored.calibrations,
     )

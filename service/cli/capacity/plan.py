@@ -60,18 +60,19 @@ class BatchPer(StrEnum):
 )
 def formula(
     context: Context,
-    qps: Annotated[float, amount("--qps", "request/second", "peak requests per second")],
-    batch: Annotated[float, amount("--batch", "sequence", "sequences running at once")],
-    tokens: Annotated[float | None, amount("--tokens", "token/request", "tokens generated per request")] = None,
+    qps: Annotated[float, amount("--qps", "request/second", "Peak requests per second")],
+    batch: Annotated[float, amount("--batch", "sequence", "Sequences running at once")],
+    tokens: Annotated[float | None, amount("--tokens", "token/request", "Tokens generated per request")] = None,
     tokens_per_second: Annotated[
-        float | None, amount("--tokens-per-second", "token/(second*sequence)", "of one running sequence")
+        float | None,
+        amount("--tokens-per-second", "token/(second*sequence)", "Generation speed of one running sequence"),
     ] = None,
     seconds: Annotated[
         float | None,
-        amount("--seconds", "second/request", "service time per request, instead of tokens and tokens per second"),
+        amount("--seconds", "second/request", "Service time per request, instead of tokens and tokens per second"),
     ] = None,
     batch_per: Annotated[BatchPer, typer.Option("--batch-per", help="Unit of --batch.")] = BatchPer.REPLICA,
-    buffer: Annotated[float | None, amount("--buffer", "ratio", "headroom; default 0.25")] = None,
+    buffer: Annotated[float | None, amount("--buffer", "ratio", "Headroom; default 0.25")] = None,
     errors: Annotated[
         Path | None,
         typer.Option(
@@ -89,7 +90,7 @@ def formula(
     N = qps x tokens / (batch x tokens per second) x (1 + buffer).
     """
     chosen = buffers.buffer_of(context, buffer, errors, buffer_of)
-    found = capacity_formula.formula(
+    result = capacity_formula.formula(
         qps=qps,
         tokens=tokens,
         batch=batch,
@@ -101,10 +102,10 @@ def formula(
         pp=pp,
         buffer_source=chosen.source,
     )
-    lines = [*found.lines(context.language)]
+    lines = [*result.lines(context.language)]
     if chosen.source == "measured":
         lines.append(derivation.buffer_line(chosen.as_dict(), context.language))
-    context.show({**found.as_dict(), "buffer": chosen.as_dict()}, lambda _: "\n".join(lines))
+    context.show({**result.as_dict(), "buffer": chosen.as_dict()}, lambda _: "\n".join(lines))
 
 
 @leaf(app, "plan", example="outrider capacity plan --service chat -o json")
@@ -114,13 +115,13 @@ def plan(
     at: AtOption = None,
 ) -> None:
     """Plan replicas and GPUs per service, with start times and reasons."""
-    made = _recommendations(context, at, options)
+    items = _recommendations(context, at, options)
     context.show(
-        _as_json(made),
+        _as_json(items),
         lambda shown: "\n".join(
             [
                 tables.recommendations(shown, context.language) if shown else _nobody(context),
-                *_notes(made, context.language),
+                *_notes(items, context.language),
                 *_as_of(context, shown, at),
             ]
         ),
@@ -134,12 +135,12 @@ def explain(
     at: AtOption = None,
 ) -> None:
     """Print the derivation of each recommendation, with units."""
-    made = _recommendations(context, at, options)
+    items = _recommendations(context, at, options)
 
     context.show(
-        _as_json(made, context.language),
+        _as_json(items, context.language),
         lambda shown: (
-            "\n\n".join([*(_explained(item, context.language) for item in made), *_as_of(context, shown, at)])
+            "\n\n".join([*(_explained(item, context.language) for item in items), *_as_of(context, shown, at)])
             or _nobody(context)
         ),
     )
@@ -152,7 +153,8 @@ def emit(
         str | None, typer.Option("--service", help="Render the plan of this service only. Default: all services.")
     ] = None,
     formats: Annotated[
-        str | None, typer.Option("--format", help=f"{', '.join(KINDS)}; several with commas; default: as configured")
+        str | None,
+        typer.Option("--format", help=f"Formats, separated by commas: {', '.join(KINDS)}. Default: as configured."),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder to write the documents to.")] = None,
     diff: Annotated[
@@ -179,14 +181,14 @@ what_if = typer.Typer(
 )
 for topic in (strategies, buying, pools, sharing, steering, warming):
     topic.add(what_if)
-    topic.add(app, hidden=True)  # the names before the group was made
+    topic.add(app, hidden=True)  # aliases from before the group existed
 app.add_typer(what_if, name="what-if")
 
 
-def _as_json(made: Sequence[Recommendation | NoRecommendation], language: Language = "en") -> list[dict[str, Any]]:
+def _as_json(items: Sequence[Recommendation | NoRecommendation], language: Language = "en") -> list[dict[str, Any]]:
     return [
         {**serialization.recommendation(item, language), "age_seconds": as_of.age_seconds(item.made_at)}
-        for item in made
+        for item in items
     ]
 
 
@@ -205,36 +207,36 @@ def _explained(item: Recommendation | NoRecommendation, language: Language) -> s
     """Answer and derivation of one service, or the reason why there is none."""
     if isinstance(item, NoRecommendation):
         detail = translate(item.detail, language, **item.arguments) if item.detail else ""
-        said = {"service": item.service.name, "reason": word("plan_reason", item.reason, language)}
-        return translate("cli.explain_none", language, **said) + (f" ({detail})" if detail else "")
+        fields = {"service": item.service.name, "reason": word("plan_reason", item.reason, language)}
+        return translate("cli.explain_none", language, **fields) + (f" ({detail})" if detail else "")
     head = {"service": item.service.name, "replicas": item.target_replicas, "gpus": item.gpus}
     return "\n".join([translate("cli.explain_head", language, **head), *derivation.lines(item, language)])
 
 
-def _notes(made: Sequence[Recommendation | NoRecommendation], language: Language) -> list[str]:
+def _notes(items: Sequence[Recommendation | NoRecommendation], language: Language) -> list[str]:
     """SLOs that do not bound a plan, each with the reason."""
-    said = []
-    for item in made:
+    notes = []
+    for item in items:
         facts = item.derivation.get("slo") if isinstance(item, Recommendation) else None
-        for each in item.derivation.get("cautions", ()) if isinstance(item, Recommendation) else ():
-            if each["code"] == "quota_below_floor":
-                note = derivation.caution(each, language)
-                said.append(translate("cli.note_of_service", language, service=item.service.name, note=note))
+        for entry in item.derivation.get("cautions", ()) if isinstance(item, Recommendation) else ():
+            if entry["code"] == "quota_below_floor":
+                note = derivation.caution(entry, language)
+                notes.append(translate("cli.note_of_service", language, service=item.service.name, note=note))
         if facts and facts["objectives"] and facts["verdict"] not in ("bounded", "loose"):
             note = slo_capacity.lines(facts, language)[-1]
-            said.append(translate("cli.note_of_service", language, service=item.service.name, note=note))
-    return said
+            notes.append(translate("cli.note_of_service", language, service=item.service.name, note=note))
+    return notes
 
 
 def _recommendations(context: Context, at: str | None, options: PlanOptions) -> list[Recommendation | NoRecommendation]:
     instant, settings = instant_of("--at", at) if at else None, context.settings()
     if not wiring_stores.has_store(settings):
-        made = Plan()
+        newest = Plan()
     else:
         if instant is not None:
             as_of.check(settings, instant)
-        made = wiring_planning.plan_now(settings, instant, options.asked())
-    service, names = options.service, [item.service.name for item in made.recommendations]
+        newest = wiring_planning.plan_now(settings, instant, options.asked())
+    service, names = options.service, [item.service.name for item in newest.recommendations]
     if service is not None and service not in names:
         raise UsageError(f"no service is named {service!r}", hint=f"known services: {', '.join(names) or 'none yet'}")
-    return [item for item in made.recommendations if service in (None, item.service.name)]
+    return [item for item in newest.recommendations if service in (None, item.service.name)]

@@ -34,9 +34,9 @@ def add(app: typer.Typer, *, hidden: bool = False) -> None:
 
 def pools(
     context: Context,
-    qps: Annotated[float, amount("--qps", "request/second", "peak requests per second")],
-    prompt: Annotated[float, amount("--prompt", "token/request", "tokens of a prompt")],
-    tokens: Annotated[float, amount("--tokens", "token/request", "tokens generated per request")],
+    qps: Annotated[float, amount("--qps", "request/second", "Peak requests per second")],
+    prompt: Annotated[float, amount("--prompt", "token/request", "Prompt length")],
+    tokens: Annotated[float, amount("--tokens", "token/request", "Tokens generated per request")],
     gpu_type: Annotated[
         str, typer.Option("--gpu", help="GPU type of the prefill pool, and of the decode pool by default.")
     ],
@@ -58,8 +58,8 @@ def pools(
             "--tokens-cv", help="Coefficient of variation of output lengths (standard deviation / mean).", min=0.0
         ),
     ] = 1.0,
-    cached: Annotated[float, amount("--cached", "ratio", "of prompt tokens found in the prefix cache")] = 0.0,
-    buffer: Annotated[float, amount("--buffer", "ratio", "headroom above the peak")] = 0.25,
+    cached: Annotated[float, amount("--cached", "ratio", "Share of prompt tokens found in the prefix cache")] = 0.0,
+    buffer: Annotated[float, amount("--buffer", "ratio", "Headroom above the peak")] = 0.25,
     prefill_tp: Annotated[
         int | None, typer.Option("--prefill-tp", help="Tensor parallel sizes to try. Default: 1, 2, 4 and 8.")
     ] = None,
@@ -68,7 +68,7 @@ def pools(
     ] = None,
     link: Annotated[
         float | None,
-        amount("--link", "byte/second", "bandwidth of one GPU's port for KV transfers; default from the GPU catalog"),
+        amount("--link", "byte/second", "Bandwidth of one GPU's port for KV transfers; default from the GPU catalog"),
     ] = None,
     bits: BitsOption = 16.0,
     kv_bits: KvBitsOption = 16.0,
@@ -80,12 +80,12 @@ def pools(
     Each pool has its own SLO. Exits 1 if no sizes satisfy both.
     """
     from planner.performance.gpu_catalog import gpu  # noqa: PLC0415
-    from planner.performance.memory_fit import Setup  # noqa: PLC0415 - numpy, which --help does without
+    from planner.performance.memory_fit import Setup  # noqa: PLC0415 - numpy, not needed by --help
     from planner.performance.queueing import Work  # noqa: PLC0415
     from service.capacity import disaggregation  # noqa: PLC0415
 
     spec = gpu(gpu_type)
-    asked = disaggregation.SizingRequest(
+    question = disaggregation.Question(
         shape=shape_of(model, config_json, parameters),
         work=Work(prompt, tokens, prompt_cv, output_cv, cached),
         qps=qps,
@@ -98,6 +98,6 @@ def pools(
         link=link,
         setup=Setup(bits=bits, kv_bits=kv_bits, utilisation=utilisation, sequences=max_sequences),
     )
-    result = disaggregation.answer_dict(asked, context.language)
+    result = disaggregation.told(question, context.language)
     context.show(result, lambda shown: "\n".join(shown["derivation"]))
     return None if result["kept"] else NO

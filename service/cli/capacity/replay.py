@@ -43,27 +43,27 @@ def replay(
     Rivals: static peak, HPA, KEDA, cron, Knative, plain Prophet, and an oracle.
     """
     with bars(context) as progress:
-        found = score.replay(traces_of(csv), startup=startup_option(startup), prophet=prophet, progress=progress)
-    drawn = []
+        result = score.replay(traces_of(csv), startup=startup_option(startup), prophet=prophet, progress=progress)
+    plots = []
     if plot is not None:
-        for trace in found.traces:
+        for trace in result.traces:
             path = plot / f"{trace.name}.svg"
-            input_files.write(path, figure.svg(trace, found.startup, context.language))
-            drawn.append(str(path))
-    context.show({**found.as_dict(), "plots": drawn}, lambda shown: _replay_table(shown, context))
+            input_files.write(path, figure.svg(trace, result.startup, context.language))
+            plots.append(str(path))
+    context.show({**result.as_dict(), "plots": plots}, lambda shown: _replay_table(shown, context))
 
 
 def startup_option(text: str) -> timedelta:
     """Start-up time of the option. Raises UsageError for one that no replay supports."""
-    found = duration_of("--startup", text)
-    if found > score.MOST_STARTUP:
+    duration = duration_of("--startup", text)
+    if duration > score.MOST_STARTUP:
         most = format_duration(score.MOST_STARTUP)
         raise UsageError(f"--startup is {text}", hint=f"give the time from launch to serving, up to {most}, such as 5m")
-    return found
+    return duration
 
 
 def _replay_table(shown: dict[str, Any], context: Context) -> str:
-    named = ["name", "strategy", "setting", "gpu_hours", "waiting_over_2s", "times_oracle", "reversals_30min"]
+    columns = ["name", "strategy", "setting", "gpu_hours", "waiting_over_2s", "times_oracle", "reversals_30min"]
     settings = {name: _shown_setting(shown, name) for name in shown["rival_settings"]}
     rows = []
     for trace in shown["traces"]:
@@ -78,16 +78,16 @@ def _replay_table(shown: dict[str, Any], context: Context) -> str:
         rows += [_strategy_row(trace["name"], row, oracle) for row in (ours, *rivals)]
         best = translate("cli.oracle", context.language)
         rows.append([trace["name"], best, "-", percent(oracle), percent(0.0, 2), "1.00", "-"])
-    table = tables.table(tables.heads(context.language, *named), rows, empty="-")
-    said = translate(
+    table = tables.table(tables.heads(context.language, *columns), rows, empty="-")
+    summary = translate(
         "cli.replay_summary",
         context.language,
         mean=percent(shown["mean_gpu_hours_ratio"]),
         times=f"{shown['mean_times_oracle']:.2f}",
         worst=percent(shown["worst_requests_waiting_over_2s_ratio"], 2),
     )
-    rivals_said = translate("cli.replay_rivals", context.language, goal=percent(1 - score.WAITING_GOAL))
-    return "\n".join([table, said, rivals_said, *shown["plots"]])
+    rivals_note = translate("cli.replay_rivals", context.language, goal=percent(1 - score.WAITING_GOAL))
+    return "\n".join([table, summary, rivals_note, *shown["plots"]])
 
 
 def _strategy_row(name: str, row: dict[str, Any], oracle: float) -> list[str]:
@@ -104,9 +104,9 @@ def _strategy_row(name: str, row: dict[str, Any], oracle: float) -> list[str]:
 
 def _shown_setting(shown: dict[str, Any], name: str) -> float | None:
     """Cheapest setting of a rival that met the goal on every trace, else the one with the least waiting."""
-    kept: float | None = shown["rival_settings"][name]
-    if kept is not None:
-        return kept
+    setting: float | None = shown["rival_settings"][name]
+    if setting is not None:
+        return setting
     worst: dict[float | None, float] = {}
     for row in (row for trace in shown["traces"] for row in trace["strategies"] if row["name"] == name):
         worst[row["setting"]] = max(worst.get(row["setting"], 0.0), row["requests_waiting_over_2s_ratio"])

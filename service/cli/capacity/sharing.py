@@ -22,7 +22,7 @@ def add(app: typer.Typer, *, hidden: bool = False) -> None:
 
 def split(
     context: Context,
-    long_ratio: Annotated[float, amount("--long-ratio", "ratio", "of all capacity, reserved for long prompts")],
+    long_ratio: Annotated[float, amount("--long-ratio", "ratio", "Share of all capacity reserved for long prompts")],
     service: Annotated[
         str | None, typer.Option("--service", help="Service of the store; uses its histogram of prompt lengths.")
     ] = None,
@@ -36,7 +36,7 @@ def split(
 
     Exits 1 if no prompt lengths are known.
     """
-    from planner.traffic import weights  # noqa: PLC0415 - numpy, which --help does without
+    from planner.traffic import weights  # noqa: PLC0415 - numpy, not needed by --help
     from service.capacity import prompts as known  # noqa: PLC0415
 
     if (service is None) == (prompts is None):
@@ -47,13 +47,13 @@ def split(
     else:
         source = f"{service}, {span}"
         lengths, counts = _of_store(context, str(service), duration_of("--span", span))
-    found = weights.split(lengths, long_ratio, counts)
-    said = None if found is None else found.as_dict()
+    result_split = weights.split(lengths, long_ratio, counts)
+    fields = None if result_split is None else result_split.as_dict()
     empty = dict.fromkeys(("split_tokens", "requests", "long_requests_ratio", "long_tokens_ratio"))
-    result = {**empty, **(said or {}), "long_ratio": long_ratio, "source": source}
-    result["reason"] = "no_prompts" if found is None else None
+    result = {**empty, **(fields or {}), "long_ratio": long_ratio, "source": source}
+    result["reason"] = "no_prompts" if result_split is None else None
     context.show(result, lambda shown: _split_line(context, shown))
-    return NO if found is None else None
+    return NO if result_split is None else None
 
 
 def _of_store(context: Context, service: str, span: Any) -> Any:
@@ -111,26 +111,28 @@ def spares(
 
     if (needed is None) == (service is None):
         raise UsageError("number of replicas not given", hint="give --needed, or --service to use its plan")
-    wanted = 0
+    uncapped = 0
     if service is not None:
-        needed, seen, group, size, wanted = _planned(context, service, domain)
-        domains, gpus_per_replica = domains or seen, gpus_per_replica or group
+        needed, known_domains, group, size, uncapped = _planned(context, service, domain)
+        domains, gpus_per_replica = domains or known_domains, gpus_per_replica or group
         gpus_per_node = gpus_per_node or (size if gpus_per_replica else None)
     if domains is None:
         raise UsageError(
             "number of failure domains not given", hint="give --domains: the number of nodes, racks or zones"
         )
-    found = redundancy.with_spares(int(needed or 0), domains=domains, losses=losses)
+    spares_needed = redundancy.with_spares(int(needed or 0), domains=domains, losses=losses)
     nodes = None
     if gpus_per_node is not None:
         if gpus_per_replica is None:
             raise UsageError("--gpus-per-node needs --gpus-per-replica", hint="give TP x PP of a replica")
-        nodes = redundancy.whole_nodes(found.replicas, gpus_per_replica=gpus_per_replica, gpus_per_node=gpus_per_node)
-    lines = [found.line(context.language)] + ([] if nodes is None else [nodes.line(context.language)])
-    if wanted > found.needed:
-        said = {"service": service, "wanted": str(wanted), "needed": str(found.needed)}
-        lines.append(translate("capacity.spares_capped", context.language, **said))
-    result = {"service": service, **found.as_dict(), "nodes": None if nodes is None else nodes.as_dict()}
+        nodes = redundancy.whole_nodes(
+            spares_needed.replicas, gpus_per_replica=gpus_per_replica, gpus_per_node=gpus_per_node
+        )
+    lines = [spares_needed.line(context.language)] + ([] if nodes is None else [nodes.line(context.language)])
+    if uncapped > spares_needed.needed:
+        fields = {"service": service, "wanted": str(uncapped), "needed": str(spares_needed.needed)}
+        lines.append(translate("capacity.spares_capped", context.language, **fields))
+    result = {"service": service, **spares_needed.as_dict(), "nodes": None if nodes is None else nodes.as_dict()}
     context.show({**result, "derivation": lines}, lambda shown: "\n".join(shown["derivation"]))
 
 
@@ -143,25 +145,25 @@ def _planned(context: Context, service: str, domain: str) -> tuple[int, int | No
     with wiring_stores.state_reader(context.settings()) as state:
         topology = state.topology()
     entity = _service([item.service for item in plan.recommendations], service)
-    item = next(one for one in plan.recommendations if one.service == entity)
+    item = next(candidate for candidate in plan.recommendations if candidate.service == entity)
     if not isinstance(item, Recommendation):
         raise UsageError(f"{service} has no plan: {item.reason.value}", hint="give --needed")
     nodes = topology.below(entity, EntityKind.NODE)
-    places = {node.name if domain == "node" else topology.label(node, domain) for node in nodes} - {""}
-    if nodes and not places:
+    failure_domains = {node.name if domain == "node" else topology.label(node, domain) for node in nodes} - {""}
+    if nodes and not failure_domains:
         raise UsageError(f"no node of {service} has the label {domain!r}", hint="give --domains, or --domain node")
     group = item.gpus // item.target_replicas if item.target_replicas else None
     needs = [item.derivation.get(name) or 0 for name in ("need_now", "need_forecast")]
     size = (item.derivation.get("nodes") or {}).get("gpus_per_node")
-    return item.target_replicas, len(places) or None, group, size, max(needs)
+    return item.target_replicas, len(failure_domains) or None, group, size, max(needs)
 
 
 def _service(known: Any, name: str) -> EntityRef:
-    found: list[EntityRef] = [one for one in known if one.name == name]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        spaces = ", ".join(str(one.namespace) for one in found)
-        raise UsageError(f"{name} is the name of {len(found)} services", hint=f"they are in {spaces}: name one apart")
-    names = ", ".join(sorted(one.name for one in known)) or "none yet"
+    matches: list[EntityRef] = [service for service in known if service.name == name]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        spaces = ", ".join(str(service.namespace) for service in matches)
+        raise UsageError(f"{name} is the name of {len(matches)} services", hint=f"namespaces: {spaces}")
+    names = ", ".join(sorted(service.name for service in known)) or "none yet"
     raise UsageError(f"no service is named {name!r}", hint=f"known services: {names}")

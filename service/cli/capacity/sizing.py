@@ -50,34 +50,34 @@ def fit(
 
     shape, spec = shape_of(model, config_json, parameters), gpu(gpu_type)
     setup = Setup(tp, pp, bits, kv_bits, utilisation, sequences=max_sequences)
-    found = fit_model(shape, spec, setup, context=context_tokens, concurrency=concurrency)
+    memory = fit_model(shape, spec, setup, context=context_tokens, concurrency=concurrency)
     head = {"model": shape.name, "gpu_type": spec.name, "tp": tp, "pp": pp, "bits": bits}
-    if isinstance(found, NoFit):
-        said = found.text(context.language)
-        largest = {"context": found.context or None, "concurrency": found.concurrency or None}
-        result = {"fits": False, **head, "reason": found.reason.value, "largest": largest}
-        context.show(result | {"remedies": list(found.remedies), "why": said}, lambda _: said)
+    if isinstance(memory, NoFit):
+        message = memory.text(context.language)
+        largest = {"context": memory.context or None, "concurrency": memory.concurrency or None}
+        result = {"fits": False, **head, "reason": memory.reason.value, "largest": largest}
+        context.show(result | {"remedies": list(memory.remedies), "why": message}, lambda _: message)
         return NO
-    usual = context_tokens or found.context
-    cuts = slices(shape, spec, setup, context=usual, concurrency=concurrency)
-    count, share = processes(shape, spec, setup, context=usual, concurrency=concurrency)
+    tokens = context_tokens or memory.context
+    cuts = slices(shape, spec, setup, context=tokens, concurrency=concurrency)
+    count, share = processes(shape, spec, setup, context=tokens, concurrency=concurrency)
     numbers = {
         "parameters": f"{shape.parameters / 1e9:.4g}",
         "bits": f"{bits:g}",
         "tp": tp,
         "pp": pp,
-        "weights": f"{found.weights_bytes / GIBIBYTE:.1f}",
+        "weights": f"{memory.weights_bytes / GIBIBYTE:.1f}",
         "budget": setup.token_budget,
-        "overhead": f"{found.overhead_bytes / GIBIBYTE:.1f}",
+        "overhead": f"{memory.overhead_bytes / GIBIBYTE:.1f}",
         "memory": f"{spec.memory_bytes / GIBIBYTE:.1f}",
         "utilisation": f"{utilisation:g}",
-        "room": f"{found.kv_bytes / GIBIBYTE:.1f}",
-        "per_token": f"{found.kv_bytes_per_token / 1024:.1f}",
+        "room": f"{memory.kv_bytes / GIBIBYTE:.1f}",
+        "per_token": f"{memory.kv_bytes_per_token / 1024:.1f}",
         "block": setup.block,
-        "tokens": found.kv_tokens,
-        "concurrency": found.concurrency,
-        "context": found.context,
-        "longest": found.longest,
+        "tokens": memory.kv_tokens,
+        "concurrency": memory.concurrency,
+        "context": memory.context,
+        "longest": memory.longest,
     }
     lines = [
         translate(f"capacity.fit_{step}", context.language, **numbers)
@@ -90,12 +90,12 @@ def fit(
     result = {
         "fits": True,
         **head,
-        "weights_bytes": found.weights_bytes,
-        "overhead_bytes": found.overhead_bytes,
-        "kv_bytes_per_token": found.kv_bytes_per_token,
-        "kv_tokens": found.kv_tokens,
-        "largest": {"context": found.context, "concurrency": found.concurrency},
-        "longest_context": found.longest,
+        "weights_bytes": memory.weights_bytes,
+        "overhead_bytes": memory.overhead_bytes,
+        "kv_bytes_per_token": memory.kv_bytes_per_token,
+        "kv_tokens": memory.kv_tokens,
+        "largest": {"context": memory.context, "concurrency": memory.concurrency},
+        "longest_context": memory.longest,
         "mig_slices": [cut.name for cut in cuts],
         "mps_replicas_per_gpu": max(count, 1) if setup.gpus == 1 else None,
         "source": spec.specs_source,

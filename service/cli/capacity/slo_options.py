@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 ServiceOption = Annotated[str | None, typer.Option("--service", help="Plan this service only. Default: all services.")]
 QuantileOption = Annotated[
-    float | None, amount("--quantile", "ratio", "of requests that --ttft and --tpot apply to; default 0.95")
+    float | None, amount("--quantile", "ratio", "Share of requests that --ttft and --tpot apply to; default 0.95")
 ]
-PromptOption = Annotated[float | None, amount("--prompt", "token/request", "tokens of a prompt; default: as measured")]
+PromptOption = Annotated[float | None, amount("--prompt", "token/request", "Prompt length; default: as measured")]
 CachedOption = Annotated[
-    float | None, amount("--cached", "ratio", "of prompt tokens found in the prefix cache; default: as measured")
+    float | None, amount("--cached", "ratio", "Share of prompt tokens found in the prefix cache; default: as measured")
 ]
 WeightBitsOption = Annotated[
-    float | None, one_of("--bits", "bits per weight; default: from the model name, else 16", WIDTHS)
+    float | None, one_of("--bits", "Bits per weight; default: from the model name, else 16", WIDTHS)
 ]
 LimitOption = Annotated[
     int | None,
@@ -59,8 +59,8 @@ class PlanOptions:
 
     def asked(self) -> PlanOverrides:
         """Overrides for the plan. Raises UsageError that names the invalid option."""
-        from planner.performance.service_facts import Objective  # noqa: PLC0415 - numpy, which --help does without
-        from service.planning.slo_inputs import PlanOverrides  # noqa: PLC0415
+        from planner.performance.service_facts import Objective  # noqa: PLC0415 - numpy, not needed by --help
+        from service.planning.slo_inputs import Asked  # noqa: PLC0415
 
         self._checked()
         quantile = _QUANTILE if self.quantile is None else self.quantile
@@ -88,10 +88,10 @@ class PlanOptions:
             )
         if self.cached is not None and not 0 <= self.cached < 1:
             raise UsageError(f"--cached is a share below 1, not {self.cached:g}", hint="write 30 % as 0.3 or 30%")
-        of_one = {
+        service_options = {
             "--model": self.model, "--config-json": self.config_json, "--prompt": self.prompt,
             "--cached": self.cached, "--bits": self.bits, "--max-sequences": self.max_sequences,
         }  # fmt: skip
-        given = [option for option, value in of_one.items() if value is not None]
+        given = [option for option, value in service_options.items() if value is not None]
         if given and self.service is None:
-            raise UsageError(f"{given[0]} is of one service", hint="name the service with --service")
+            raise UsageError(f"{given[0]} applies to one service", hint="name the service with --service")

@@ -39,15 +39,15 @@ def steer(
         typer.Option("--format", help="Format of a new route: gateway (HTTPRoute) or istio (VirtualService)."),
     ] = None,
     stands: Annotated[str, typer.Option("--stands", help="Interval until the weights change again.")] = "5m",
-    arriving: Annotated[float | None, amount("--arriving", "token/second", "arriving tokens to generate")] = None,
+    arriving: Annotated[float | None, amount("--arriving", "token/second", "Arriving tokens to generate")] = None,
     tokens: Annotated[
-        float, amount("--tokens", "token/request", "tokens generated per request, for the replay")
+        float, amount("--tokens", "token/request", "Tokens generated per request, for the replay")
     ] = 250.0,
     watermark: Annotated[
         float, amount("--watermark", "ratio", "KV-cache utilization above which no request is admitted")
     ] = 0.9,
     prefill: Annotated[
-        float, amount("--prefill", "second", "prefill time of a typical prompt that misses the cache")
+        float, amount("--prefill", "second", "Prefill time of a typical prompt that misses the cache")
     ] = 0.0,
     least: Annotated[int | None, typer.Option("--least", help="Minimum weight per backend (0-100).")] = None,
     most: Annotated[int | None, typer.Option("--most", help="Maximum weight per backend (0-100).")] = None,
@@ -67,10 +67,10 @@ def steer(
         typer.Option("--host", help="Host name of requests to the gateway. Default: all hosts of the gateway."),
     ] = None,
     port: Annotated[
-        int, typer.Option("--port", help="Namespace of the replicas, for a new route.", min=1, max=65535)
+        int, typer.Option("--port", help="Port of the replicas, for a new route.", min=1, max=65535)
     ] = 8000,
     pod_label: Annotated[
-        str | None, typer.Option("--pod-label", help="Pod label that tells pods apart, for a new route.")
+        str | None, typer.Option("--pod-label", help="Pod label that identifies each pod, for a new route.")
     ] = None,
     out: Annotated[Path | None, typer.Option("--documents", help="File to write the Kubernetes documents to.")] = None,
 ) -> int | None:
@@ -78,7 +78,7 @@ def steer(
 
     Exits 1 if there is no better proposal.
     """
-    from planner.traffic import routes  # noqa: PLC0415 - numpy, which --help does without
+    from planner.traffic import routes  # noqa: PLC0415 - numpy, not needed by --help
     from planner.traffic.weight_changes import SteeringRules  # noqa: PLC0415
     from service.capacity import steering  # noqa: PLC0415
     from service.config import input_files  # noqa: PLC0415
@@ -92,12 +92,12 @@ def steer(
     rules = SteeringRules(duration_of("--stands", stands).total_seconds(), watermark, prefill, tokens, least, most,
                   tuple(refill or ()))  # fmt: skip
     fleet = _fleet(context, service, file, arriving)
-    made = steering.propose(fleet, rules, now)
-    found: list[Any] = []
-    if made.steering.proposed and route is not None:
-        found = [routes.set_weights(route, made.steering.weights, str(current))]
-    elif made.steering.proposed:
-        place = routes.RouteLocation(
+    proposal = steering.propose(fleet, rules, now)
+    documents: list[Any] = []
+    if proposal.found.proposed and route is not None:
+        documents = [routes.set_weights(route, proposal.found.weights, str(current))]
+    elif proposal.found.proposed:
+        location = routes.RouteLocation(
             fleet.service.name,
             fleet.service.namespace or "default",
             fleet.pods,
@@ -106,24 +106,24 @@ def steer(
             gateway,
             tuple(host or ()),
         )
-        weights = {one.name: made.steering.weights[name] for name, one in made.replica_of.items()}
-        found = list(routes.documents("istio" if form == "istio" else "gateway", place, weights))
-    if out is not None and found:
-        input_files.write(out, yaml.safe_dump_all(found, sort_keys=False, allow_unicode=True))
+        weights = {replica.name: proposal.found.weights[name] for name, replica in proposal.replica_of.items()}
+        documents = list(routes.documents("istio" if form == "istio" else "gateway", location, weights))
+    if out is not None and documents:
+        input_files.write(out, yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True))
     shown = {
         "service": fleet.service.name,
         "namespace": fleet.service.namespace,
-        **made.steering.as_dict(),
+        **proposal.found.as_dict(),
         "current_source": "even" if route is None else "route",
-        "unrouted": list(made.unrouted),
+        "unrouted": list(proposal.unrouted),
         "stands_seconds": rules.stands_seconds,
         "dry_run": True,
-        "actions": steering.actions(made, SystemClock().now()),
-        "documents": found,
-        "written": str(out) if out is not None and found else None,
+        "actions": steering.actions(proposal, SystemClock().now()),
+        "documents": documents,
+        "written": str(out) if out is not None and documents else None,
     }
     context.show(shown, lambda answer: _lines(context, answer))
-    return None if made.steering.proposed else NO
+    return None if proposal.found.proposed else NO
 
 
 def _fleet(context: Context, service: str | None, file: Path | None, arriving: float | None) -> Any:
@@ -134,37 +134,39 @@ def _fleet(context: Context, service: str | None, file: Path | None, arriving: f
 
     settings = context.settings()
     if file is not None:
-        known = next((one for one in settings.services if one.name == service), None)
+        configured = next((setting for setting in settings.services if setting.name == service), None)
         entity = EntityRef(settings.cluster, EntityKind.SERVICE, "default", service or file.stem)
-        return steering.of_file(file, entity if known is None else known.entity(settings.cluster), arriving, USUAL_LOAD)
+        return steering.of_file(
+            file, entity if configured is None else configured.entity(settings.cluster), arriving, USUAL_LOAD
+        )
     with wiring_stores.stores(settings) as (state, metrics):
         entity, calibrations, _ = calibrated(settings, state, metrics, service)
-        found = steering.of_store(metrics, state.topology(), entity, calibrations)
-    return found if arriving is None else replace(found, arriving=arriving)
+        fleet = steering.of_store(metrics, state.topology(), entity, calibrations)
+    return fleet if arriving is None else replace(fleet, arriving=arriving)
 
 
 def _lines(context: Context, shown: dict[str, Any]) -> str:
-    def said(key: str, **numbers: Any) -> str:
+    def line(key: str, **numbers: Any) -> str:
         return translate(f"capacity.steer_{key}", context.language, **numbers)
 
-    marks = {name: said(mark) for mark in ("kept", "drained", "closed") for name in shown[mark]}
+    marks = {name: line(mark) for mark in ("kept", "drained", "closed") for name in shown[mark]}
     rates = {name: f"{shown[f'{name}_tokens_per_second']:g}" for name in ("arriving", "speed")}
-    lines = [said(shown["reason"], **shown["bounds"], **rates)]
+    lines = [line(shown["reason"], **shown["bounds"], **rates)]
     for name, weight in shown["weights"].items():
         wait = shown["waits_seconds"].get(name)
         numbers = {"before": shown["current"][name], "weight": weight, "mark": marks.get(name, "")}
         if wait is None:
-            lines.append(said("line_unknown", replica=name, **numbers))
+            lines.append(line("line_unknown", replica=name, **numbers))
         else:
-            lines.append(said("line", replica=name, **numbers, wait=f"{wait:.2f}"))
+            lines.append(line("line", replica=name, **numbers, wait=f"{wait:.2f}"))
     waits = [shown[f"p95_wait_{name}seconds"] for name in ("even_", "current_", "")]
     if waits[2] is not None:
         even, before, after = ("" if wait is None else f"{wait:.2f}" for wait in waits)
         key = "gain" if before else "gain_new"
-        lines.append(said(key, even=even, before=before, after=after, stands=f"{shown['stands_seconds']:g}"))
+        lines.append(line(key, even=even, before=before, after=after, stands=f"{shown['stands_seconds']:g}"))
     if shown["unrouted"]:
-        lines.append(said("unrouted", replicas=", ".join(shown["unrouted"])))
+        lines.append(line("unrouted", replicas=", ".join(shown["unrouted"])))
     if shown["documents"]:
-        names = ", ".join(f"{one['kind']} {one['metadata']['name']}" for one in shown["documents"])
-        lines.append(said("documents", names=names, where=shown["written"] or "-o json, --documents"))
+        names = ", ".join(f"{document['kind']} {document['metadata']['name']}" for document in shown["documents"])
+        lines.append(line("documents", names=names, where=shown["written"] or "-o json, --documents"))
     return "\n".join(lines)

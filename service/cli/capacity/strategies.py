@@ -60,17 +60,17 @@ def strategies(
         traffic = _of_store(context, service, at, given)
     shown, refused = [], []
     with bars(context) as progress:
-        for place, (trace, begins, source) in enumerate(traffic):
+        for index, (trace, begins, source) in enumerate(traffic):
             try:
-                (found,) = advice.advise([trace], startup=begins, cold_start_limit=cold)
+                (advised,) = advice.advise([trace], startup=begins, cold_start_limit=cold)
             except UsageError as error:
                 if csv:
                     raise
                 refused.append({"name": trace.name, "why": error.message, "hint": error.hint})
             else:
-                row = found.as_dict(context.language)
+                row = advised.as_dict(context.language)
                 shown.append({**row, "startup_seconds": begins.total_seconds(), "startup_source": source})
-            progress("replay", (place + 1) / len(traffic))
+            progress("replay", (index + 1) / len(traffic))
     seconds = {row["startup_seconds"] for row in shown}
     result = {"startup_seconds": seconds.pop() if len(seconds) == 1 else None, "traces": shown, "refused": refused}
     context.show(result, lambda answer: _table(answer, context))
@@ -81,7 +81,7 @@ def _of_store(
     context: Context, service: str | None, at: str | None, given: timedelta | None
 ) -> list[tuple[Trace, timedelta, str]]:
     from service.capacity import traces  # noqa: PLC0415
-    from service.wiring import stores as wiring_stores  # noqa: PLC0415 - the store, which files do without
+    from service.wiring import stores as wiring_stores  # noqa: PLC0415 - the store, not needed for files
 
     settings = context.settings()
     starts = wiring_stores.startups(settings, wiring_stores.STARTS_READ) if given is None else ()
@@ -89,14 +89,14 @@ def _of_store(
         newest = state.cycles(limit=1)
         instant: datetime | None = instant_of("--at", at) if at else newest[0].at if newest else None
         topology = state.topology(instant) if at else state.topology()
-        found = [] if instant is None else traces.of_store(settings, metrics, topology, instant, starts)
-    names = ", ".join(one.service.name for one in found) or "none yet"
-    if service is not None and service not in {one.service.name for one in found}:
+        stored = [] if instant is None else traces.of_store(settings, metrics, topology, instant, starts)
+    names = ", ".join(item.service.name for item in stored) or "none yet"
+    if service is not None and service not in {item.service.name for item in stored}:
         raise UsageError(f"no service with traffic is named {service!r}", hint=f"known services: {names}")
     return [
-        (one.trace, given or one.startup, "given" if given else one.startup_source)
-        for one in found
-        if service in (None, one.service.name)
+        (item.trace, given or item.startup, "given" if given else item.startup_source)
+        for item in stored
+        if service in (None, item.service.name)
     ]
 
 
@@ -121,5 +121,5 @@ def _table(shown: dict[str, Any], context: Context) -> str:
         kind = translate(f"plan.traffic_{trace['traffic_class']}", context.language)
         title = f"{trace['name']} ({kind}): {trace['why']}"
         blocks.append(title + "\n" + tables.table(heads, rows, empty="-"))
-    blocks += [f"{one['why']}; {one['hint']}" for one in shown["refused"]]
+    blocks += [f"{entry['why']}; {entry['hint']}" for entry in shown["refused"]]
     return "\n\n".join(blocks) or translate("cli.no_services", context.language)

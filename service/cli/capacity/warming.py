@@ -75,11 +75,11 @@ def warming(
     if not service.strip():
         raise UsageError("--service is empty", hint="give the name of a service")
     settings = context.settings()
-    known = next((one for one in settings.services if one.name == service), ServiceSettings(name=service))
+    known = next((setting for setting in settings.services if setting.name == service), ServiceSettings(name=service))
     starts: tuple[Startup, ...] = () if phase else _starts(context, service)
     resource = kube_gpus.resource_of(known.gpu_type) if gpu_resource is None else gpu_resource
     selector = kube_gpus.selector_of(node_selector or [])
-    how = _how(context, known, image, pre_pull, node or [], nodes, pull_secret, tolerate or [])
+    pre_pull_settings = _pre_pull(context, known, image, pre_pull, node or [], nodes, pull_secret, tolerate or [])
     planned = warm(
         WarmSettings(
             service=service,
@@ -92,7 +92,7 @@ def warming(
             node_selector=selector or None,
             spare=spare,
             price_per_gpu_hour=known.price_per_gpu_hour,
-            pre_pull=how or prepull.TO_COME,
+            pre_pull=pre_pull_settings or prepull.TO_COME,
         ),
         _phases(phase) if phase else phases_of(starts),
         starts,
@@ -104,15 +104,15 @@ def warming(
         "gpu_resource": resource,
         "node_selector": selector,
         "pre_pull": None
-        if how is None
-        else _told(context, how, str(image), () if selector else kube_gpus.labels_of(resource)),
+        if pre_pull_settings is None
+        else _pre_pull_json(context, pre_pull_settings, str(image), () if selector else kube_gpus.labels_of(resource)),
         "currency": known.currency,
         "written": None if out is None else str(out),
     }
     context.show(shown, lambda answer: _warm_table(answer, context))
 
 
-def _how(
+def _pre_pull(
     context: Context,
     known: ServiceSettings,
     image: str | None,
@@ -128,7 +128,7 @@ def _how(
             raise UsageError("no image given for the pre-pull", hint="give --image, or omit the pre-pull options")
         return None
     if not image.strip() or any(letter.isspace() for letter in image):
-        raise UsageError(f"--image {image!r} is no image", hint="for example vllm/vllm-openai:v0.11.0")
+        raise UsageError(f"--image {image!r} is not a valid image", hint="for example vllm/vllm-openai:v0.11.0")
     if kind not in (None, "job", "daemonset"):
         raise UsageError(f"--pre-pull {kind!r} is not known", hint="give job or daemonset")
     if named and count:
@@ -141,33 +141,33 @@ def _how(
     return prepull.choose(checked, named, count, secret=secret, taints=taints)
 
 
-def _told(context: Context, how: prepull.PrePull, image: str, labels: Sequence[str]) -> dict[str, Any]:
+def _pre_pull_json(context: Context, pre_pull: prepull.PrePull, image: str, labels: Sequence[str]) -> dict[str, Any]:
     """Choice, reason, and when to choose another; ``labels`` select nodes if none are named."""
-    nodes = how.count or len(how.nodes)
-    why = [translate(f"cli.pre_pull_{how.kind}", context.language, count=nodes)]
-    if labels and not how.nodes:
-        why.append(translate("cli.pre_pull_labels", context.language, labels=", ".join(labels)))
+    nodes = pre_pull.count or len(pre_pull.nodes)
+    reasons = [translate(f"cli.pre_pull_{pre_pull.kind}", context.language, count=nodes)]
+    if labels and not pre_pull.nodes:
+        reasons.append(translate("cli.pre_pull_labels", context.language, labels=", ".join(labels)))
     if not prepull.pinned(image):
-        why.append(translate(f"cli.pre_pull_tag_{how.kind}", context.language))
+        reasons.append(translate(f"cli.pre_pull_tag_{pre_pull.kind}", context.language))
     return {
-        "kind": how.kind,
-        "reason": how.reason.value,
-        "nodes": list(how.nodes),
-        "count": nodes if how.kind == "job" else None,
+        "kind": pre_pull.kind,
+        "reason": pre_pull.reason.value,
+        "nodes": list(pre_pull.nodes),
+        "count": nodes if pre_pull.kind == "job" else None,
         "pinned": prepull.pinned(image),
-        "why": " ".join(why),
+        "why": " ".join(reasons),
     }
 
 
 def _starts(context: Context, service: str) -> tuple[Startup, ...]:
     """Start-ups of a service that the store knows."""
-    kept = wiring_stores.startups(context.settings(), wiring_stores.STARTS_READ)
-    return tuple(one for one in kept if service in (one.service, one.workload))
+    stored = wiring_stores.startups(context.settings(), wiring_stores.STARTS_READ)
+    return tuple(start for start in stored if service in (start.service, start.workload))
 
 
-def _phases(given: list[str]) -> dict[str, float]:
-    found = {}
-    for text in given:
+def _phases(options: list[str]) -> dict[str, float]:
+    seconds_by_phase = {}
+    for text in options:
         name, _, seconds = text.partition("=")
         try:
             value = float(seconds)
@@ -175,17 +175,17 @@ def _phases(given: list[str]) -> dict[str, float]:
             value = -1.0
         if name not in set(StartPhase) or not isfinite(value) or value < 0:
             raise UsageError(
-                f"--phase {text!r} is no phase with its seconds",
-                hint=f"write PHASE=SECONDS such as pull=140; phases: {', '.join(StartPhase)}",
+                f"--phase {text!r} is not PHASE=SECONDS",
+                hint=f"for example pull=140; phases: {', '.join(StartPhase)}",
             )
-        found[name] = value
-    return found
+        seconds_by_phase[name] = value
+    return seconds_by_phase
 
 
 def _warm_table(shown: dict[str, Any], context: Context) -> str:
-    below = [one for one in ((shown["pre_pull"] or {}).get("why"), shown["written"]) if one]
+    notes = [text for text in ((shown["pre_pull"] or {}).get("why"), shown["written"]) if text]
     if not shown["phases"]:
-        return "\n".join([translate("cli.warm_unknown", context.language, service=shown["service"]), *below])
+        return "\n".join([translate("cli.warm_unknown", context.language, service=shown["service"]), *notes])
     phases = ", ".join(f"{name} {seconds:g} s" for name, seconds in shown["phases"].items())
     first = translate("cli.warm_first", context.language, phase=shown["attack_first"] or "-", phases=phases)
     rows = [
@@ -201,4 +201,4 @@ def _warm_table(shown: dict[str, Any], context: Context) -> str:
     table = tables.table(
         tables.heads(context.language, "remedy", "saves_seconds", "idle_gpus", "idle_cost", "phases"), rows, empty="-"
     )
-    return "\n".join([first, table, *below])
+    return "\n".join([first, table, *notes])

@@ -11,10 +11,10 @@ from outrider.errors import UnitMismatchError, UsageError
 from outrider.vocabulary.units import read_quantity
 
 
-def amount(option: str, unit: str, told: str, *, doubted_from: float | None = None) -> Any:
+def amount(option: str, unit: str, description: str, *, doubted_from: float | None = None) -> Any:
     """Option in ``unit``. A unit after the number is converted (``40/min``) or rejected (``40 tokens``).
 
-    A bare number of seconds of at least ``doubted_from`` is rejected: it probably was meant in milliseconds.
+    A bare number of seconds of at least ``doubted_from`` is rejected: it probably is in milliseconds.
     """
 
     def read(text: str | float) -> float:
@@ -25,13 +25,13 @@ def amount(option: str, unit: str, told: str, *, doubted_from: float | None = No
             raise kind(f"{option}: {error.message}", hint=error.hint) from error
         if doubted_from is not None and value >= doubted_from and _alone(text):
             raise UsageError(
-                f"{option}: a number alone is in seconds, and {value:g} s are too long to be meant",
-                hint=f"did you mean {value:g}ms? where it is seconds, write {value:g}s",
+                f"{option}: a bare number is in seconds, and {value:g} s is implausibly long",
+                hint=f"did you mean {value:g}ms? for seconds, write {value:g}s",
             )
         return value
 
     read.__name__ = "NUMBER"
-    return typer.Option(option, help=f"{told} ({unit})", parser=read, metavar="NUMBER")
+    return typer.Option(option, help=f"{description} ({unit})", parser=read, metavar="NUMBER")
 
 
 def _alone(text: str | float) -> bool:
@@ -42,7 +42,7 @@ def _alone(text: str | float) -> bool:
     return True
 
 
-def one_of(option: str, told: str, known: tuple[float, ...]) -> Any:
+def one_of(option: str, description: str, known: tuple[float, ...]) -> Any:
     """Option that accepts a few numbers only. Raises UsageError that lists them."""
     names = ", ".join(f"{number:g}" for number in known)
 
@@ -56,4 +56,4 @@ def one_of(option: str, told: str, known: tuple[float, ...]) -> Any:
         return value
 
     read.__name__ = "NUMBER"
-    return typer.Option(option, help=f"{told}: {names}", parser=read, metavar="NUMBER")
+    return typer.Option(option, help=f"{description}: {names}", parser=read, metavar="NUMBER")

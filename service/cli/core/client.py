@@ -16,7 +16,7 @@ _COMMANDS = {
     "actions": "remediate list",
     "plan": "capacity plan",
 }
-_ASKED = re.compile(r"GET /api/v1/(\w+) (?:lists|shows)")
+_API_PATH = re.compile(r"GET /api/v1/(\w+) (?:lists|shows)")
 
 
 def write(context: Context, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
@@ -25,18 +25,18 @@ def write(context: Context, method: str, path: str, body: dict[str, Any] | None 
 
     settings = context.settings()
     base = f"http://{settings.api.host}:{settings.api.port}/api/v1"
-    away = UnavailableError(
-        f"no API answers at {base}",
+    unreachable = UnavailableError(
+        f"no API responds at {base}",
         hint=(
             "start it with outrider serve (or outrider demo), or give the configuration of the running one "
             "with --config; the demo uses .outrider/demo.yaml"
         ),
     )
     if not tokens.token_file(settings).exists() and settings.api.token_file is None:
-        raise away
+        raise unreachable
     token = settings_file.read_secret(tokens.token_file(settings))
     try:
-        answer = httpx.request(
+        response = httpx.request(
             method,
             base + path,
             json=body,
@@ -45,18 +45,18 @@ def write(context: Context, method: str, path: str, body: dict[str, Any] | None 
             timeout=10,
         )
     except httpx.HTTPError as error:
-        raise away from error
-    if answer.is_success:
-        return answer.json()
-    said = answer.json().get("error", {}) if "json" in answer.headers.get("content-type", "") else {}
-    message = said.get("message") or f"the API answered {answer.status_code}"
-    hint = _ASKED.sub(_as_command, said.get("hint") or "")
-    if answer.status_code >= httpx.codes.INTERNAL_SERVER_ERROR:
+        raise unreachable from error
+    if response.is_success:
+        return response.json()
+    problem = response.json().get("error", {}) if "json" in response.headers.get("content-type", "") else {}
+    message = problem.get("message") or f"the API returned status {response.status_code}"
+    hint = _API_PATH.sub(_as_command, problem.get("hint") or "")
+    if response.status_code >= httpx.codes.INTERNAL_SERVER_ERROR:
         raise UnavailableError(message, hint=hint)
     raise UsageError(message, hint=hint)
 
 
-def _as_command(asked: re.Match[str]) -> str:
+def _as_command(match: re.Match[str]) -> str:
     """API path in a hint, translated to the equivalent command if there is one."""
-    command = _COMMANDS.get(asked[1])
-    return f"outrider {command} shows" if command else asked[0]
+    command = _COMMANDS.get(match[1])
+    return f"outrider {command} shows" if command else match[0]

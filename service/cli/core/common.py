@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from service.config.settings import Settings
 
 YES, NO, USAGE, UNAVAILABLE = 0, 1, 2, 3
-ON_A_TERMINAL = sys.stdout.isatty()  # a group without a command shows its help to people, an error to scripts
+ON_A_TERMINAL = sys.stdout.isatty()  # a group without a command prints its help on a terminal, an error in scripts
 
 
 class Output(StrEnum):
@@ -49,7 +49,7 @@ class Context:
 
     def settings(self) -> Settings:
         """Configuration of this call. Raises ConfigError."""
-        from service.config import settings as settings_file  # noqa: PLC0415 - half a second that --help does without
+        from service.config import settings as settings_file  # noqa: PLC0415 - takes half a second, not needed by --help
 
         return settings_file.load(settings_file.find(self.config))
 
@@ -134,15 +134,15 @@ def leaf(
             code = function(context, **arguments)
             raise typer.Exit(YES if code is None else code)
 
-        own = [option for item in declared for option in _options_of(item)]
+        options = [option for item in declared for option in _options_of(item)]
         shared = [
             inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
             for key, (kind, default) in _COMMON.items()
         ]
-        keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+        keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in options]
         command.__signature__ = inspect.Signature([*keyword, *shared])  # type: ignore[attr-defined]
         command.__annotations__ = {parameter.name: parameter.annotation for parameter in (*keyword, *shared)}
-        del command.__wrapped__  # typer would look through to the bare function
+        del command.__wrapped__  # else typer inspects the bare function
         help_text = f"{inspect.getdoc(function)}\n\nExample: {example}"
         app.command(name, help=help_text, hidden=hidden)(command)
         return function
@@ -186,12 +186,12 @@ def instant_of(option: str, text: str) -> datetime:
 def duration_of(option: str, text: str, *, none: bool = False) -> timedelta:
     """Duration of an option, above 0 unless ``none`` is allowed. Raises UsageError that names the option."""
     try:
-        found = parse_duration(text)
+        duration = parse_duration(text)
     except UsageError as error:
         raise UsageError(f"{option}: {error.message}", hint=error.hint) from error
-    if not found and not none:
-        raise UsageError(f"{option}: {text!r} is no time at all", hint="write it as 15s, 5m, 1h30m or 7d")
-    return found
+    if not duration and not none:
+        raise UsageError(f"{option}: {text!r} is not longer than 0", hint="write it as 15s, 5m, 1h30m or 7d")
+    return duration
 
 
 def _refuse_no_numbers(arguments: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from service.cli.core import common
 # the root of typer's usage errors; it is exported only through its subclasses
 _WRONG_USAGE: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
-INTERRUPTED = 130  # as shells have it
+INTERRUPTED = 130  # the exit code of shells
 
 
 def run(app: typer.Typer) -> None:
@@ -21,9 +21,9 @@ def run(app: typer.Typer) -> None:
     try:
         code = app(standalone_mode=False)
     except _WRONG_USAGE as error:
-        said = _in_words(error) or "name a command"
-        where = getattr(getattr(error, "ctx", None), "command_path", "") or "outrider"
-        code = common.fail(said, f"{where} --help shows what there is", common.USAGE)
+        message = _in_words(error) or "no command given"
+        command = getattr(getattr(error, "ctx", None), "command_path", "") or "outrider"
+        code = common.fail(message, f"{command} --help lists the commands and options", common.USAGE)
     except OutriderError as error:
         code = common.fail(error.message, error.hint, common.code_of(error))
     except (KeyboardInterrupt, typer.Abort) as error:
@@ -34,10 +34,10 @@ def run(app: typer.Typer) -> None:
 def _in_words(error: Any) -> str:
     """Message for an invalid call; newer versions of typer wrap pydantic's message."""
     message: str = error.format_message()
-    found = getattr(error.__cause__, "errors", None)
-    if found is None:
+    errors = getattr(error.__cause__, "errors", None)
+    if errors is None:
         return message
-    from outrider.text import yaml_words  # noqa: PLC0415 - only where a call is wrong
+    from outrider.text import yaml_words  # noqa: PLC0415 - only for an invalid call
 
-    detail = found()[0]
+    detail = errors()[0]
     return message.replace(str(detail["msg"]), yaml_words.describe(detail))

@@ -23,17 +23,17 @@ from typer.main import get_group
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Location of a command. ``attribute``: a function that registers it, or the Typer of a group."""
+class LazyCommand:
+    """Import path of a command. ``attribute``: a function that registers it, or the Typer of a group."""
 
     module: str
     attribute: str
-    summary: str  # what the list of commands says; the command itself says more
-    hidden: bool = False  # for our own processes, not for people
-    goes_on: bool = False  # until it is stopped, with threads: what it needs is imported before they begin
+    summary: str  # shown in the list of commands
+    hidden: bool = False  # for internal processes
+    long_running: bool = False  # runs with threads until stopped: imports everything at once
 
 
-def group_of(places: dict[str, Place]) -> type[TyperGroup]:
+def group_of(commands: dict[str, LazyCommand]) -> type[TyperGroup]:
     """Group class with the commands of ``places`` and those registered on it."""
 
     class LazyGroup(TyperGroup):
@@ -41,32 +41,32 @@ def group_of(places: dict[str, Place]) -> type[TyperGroup]:
 
         def __init__(self, **attributes: Any) -> None:
             super().__init__(**attributes)
-            for name, place in places.items():
-                self.add_command(TyperCommand(name, help=place.summary, hidden=place.hidden))
+            for name, entry in commands.items():
+                self.add_command(TyperCommand(name, help=entry.summary, hidden=entry.hidden))
 
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:
             name, command, rest = super().resolve_command(ctx, args)
-            return name, load(name, places[name]) if name in places else command, rest
+            return name, load(name, commands[name]) if name in commands else command, rest
 
     return LazyGroup
 
 
-def load(name: str, place: Place) -> Any:
+def load(name: str, entry: LazyCommand) -> Any:
     """The command itself. Imports its module."""
-    if place.goes_on:
-        found = getattr(importlib.import_module(place.module), place.attribute)
+    if entry.long_running:
+        target = getattr(importlib.import_module(entry.module), entry.attribute)
     else:
-        with _later():
-            found = getattr(importlib.import_module(place.module), place.attribute)
+        with _deferred_imports():
+            target = getattr(importlib.import_module(entry.module), entry.attribute)
     root = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    if isinstance(found, typer.Typer):
-        root.add_typer(found, name=name)
+    if isinstance(target, typer.Typer):
+        root.add_typer(target, name=name)
     else:
-        found(root)
+        target(root)
     return get_group(root).commands[name]
 
 
-class _Later(MetaPathFinder):
+class _DeferredImports(MetaPathFinder):
     """Defers execution of modules of ``service`` until first use, except those of the commands."""
 
     def find_spec(
@@ -74,15 +74,15 @@ class _Later(MetaPathFinder):
     ) -> ModuleSpec | None:
         if not fullname.startswith("service.") or f"{fullname}.".startswith("service.cli."):
             return None
-        found = PathFinder.find_spec(fullname, path, target)
-        if found is not None and found.loader is not None:
-            found.loader = LazyLoader(found.loader)
-        return found
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = LazyLoader(spec.loader)
+        return spec
 
 
 @contextmanager
-def _later() -> Iterator[None]:
-    finder = _Later()
+def _deferred_imports() -> Iterator[None]:
+    finder = _DeferredImports()
     sys.meta_path.insert(0, finder)
     try:
         yield

@@ -16,11 +16,11 @@ from outrider.model import EntityKind, EntityRef
 from outrider.text.i18n import Language, translate
 
 Rows = Sequence[Sequence[str]]
-_PIPED = 120  # cells, where nobody's window says how wide a line may be
+_PIPED = 120  # width in cells if the output is not a terminal
 _GAP = 2
-_LEAST = 8  # cells that even the narrowest window gives a column
+_LEAST = 8  # minimum width of a column in cells
 _WORD = r"[^\s\u2e80-\u9fff\uff00-\uffef]+"  # Chinese text breaks between any two characters
-_PIECE = re.compile(rf"\s+|[（《【]*(?:{_WORD}|\S)[）》】，。：；、！？]*")  # marks stay with what they belong to
+_PIECE = re.compile(rf"\s+|[（《【]*(?:{_WORD}|\S)[）》】，。：；、！？]*")  # punctuation stays with its word
 _PART = re.compile(r"[^_\-/.:,=]*[_\-/.:,=]+|[^_\-/.:,=]+")
 
 
@@ -33,17 +33,17 @@ def table(headings: Sequence[str], rows: Rows, *, empty: str) -> str:
     if not rows:
         return empty
     console = Console()
-    across = console.width if console.is_terminal else max(console.width, _PIPED)
+    width_limit = console.width if console.is_terminal else max(console.width, _PIPED)
     columns = [list(column) for column in zip(headings, *rows, strict=True)]
-    widths = _widths(columns, across - _GAP * (len(columns) - 1))
-    drawn = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+    widths = _widths(columns, width_limit - _GAP * (len(columns) - 1))
+    grid = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
     for heading, width in zip(headings, widths, strict=True):
-        drawn.add_column(_wrapped(heading, width), overflow="fold", width=width)
+        grid.add_column(_wrapped(heading, width), overflow="fold", width=width)
     for row in rows:
-        drawn.add_row(*(escape(_wrapped(cell, width)) for cell, width in zip(row, widths, strict=True)))
-    console = Console(width=sum(widths) + _GAP * len(widths), emoji=False)  # ":a:" is a name, no picture
+        grid.add_row(*(escape(_wrapped(cell, width)) for cell, width in zip(row, widths, strict=True)))
+    console = Console(width=sum(widths) + _GAP * len(widths), emoji=False)  # ":a:" is a name, not an emoji
     with console.capture() as capture:
-        console.print(drawn)
+        console.print(grid)
     return "\n".join(line.rstrip() for line in capture.get().rstrip().splitlines())
 
 
@@ -74,29 +74,29 @@ def _cut(part: str, width: int) -> list[str]:
     return [part] if cell_len(part) <= width else chop_cells(part, width)
 
 
-def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:
-    """Width of each column: the full width if all fit, else a share of the room.
+def _widths(columns: Sequence[Sequence[str]], available: int) -> list[int]:
+    """Width of each column: the full width if all fit, else a share of the space.
 
     The first cell is the heading; it takes no share, and its words may break.
     """
     wanted = [_longest(column) for column in columns]
-    if sum(wanted) <= room:
+    if sum(wanted) <= available:
         return wanted
     words = [_longest([*_parts(column[0]), *_PIECE.findall(" ".join(column[1:]))]) for column in columns]
-    share = max(_LEAST, room // (len(columns) + 2))
+    share = max(_LEAST, available // (len(columns) + 2))
     least = [min(share, max(word, _longest(column[1:]))) for word, column in zip(words, columns, strict=True)]
-    whole = _shared(least, words, room)
-    return _shared(whole, wanted, room)
+    whole = _shared(least, words, available)
+    return _shared(whole, wanted, available)
 
 
 def _longest(cells: Sequence[str]) -> int:
     return max((cell_len(line) for cell in cells for line in cell.splitlines()), default=0) or 1
 
 
-def _shared(least: Sequence[int], most: Sequence[int], room: int) -> list[int]:
+def _shared(least: Sequence[int], most: Sequence[int], available: int) -> list[int]:
     """Widths between minimum and maximum; the widest are cut to one common limit so that all fit."""
     limit = max(most)
-    while limit > 1 and sum(max(low, min(high, limit)) for low, high in zip(least, most, strict=True)) > room:
+    while limit > 1 and sum(max(low, min(high, limit)) for low, high in zip(least, most, strict=True)) > available:
         limit -= 1
     return [max(low, min(high, limit)) for low, high in zip(least, most, strict=True)]
 
@@ -106,40 +106,40 @@ def heads(language: Language, *names: str) -> list[str]:
     return [translate(f"cli.head_{name}", language) if name else "" for name in names]
 
 
-def entity(found: dict[str, Any] | None) -> str:
+def entity(value: dict[str, Any] | None) -> str:
     """``kind/name`` of an entity in JSON."""
-    return f"{found['kind']}/{found['name']}" if found else "-"
+    return f"{value['kind']}/{value['name']}" if value else "-"
 
 
-def short_entity(found: dict[str, Any] | None, language: Language) -> str:
+def short_entity(value: dict[str, Any] | None, language: Language) -> str:
     """Short name of an entity in JSON, long names cut."""
-    if not found:
+    if not value:
         return "-"
-    named = EntityRef(found["cluster"], EntityKind(found["kind"]), found["namespace"], found["name"])
-    return entity_name(named, language)
+    ref = EntityRef(value["cluster"], EntityKind(value["kind"]), value["namespace"], value["name"])
+    return entity_name(ref, language)
 
 
-def alerts(found: list[dict[str, Any]], language: Language = "en") -> str:
+def alerts(items: list[dict[str, Any]], language: Language = "en") -> str:
     """Alerts, one per line."""
-    rows = [[a["priority"], a["state"], a["starts_at"], a["summary"], a["fingerprint"]] for a in found]
+    rows = [[a["priority"], a["state"], a["starts_at"], a["summary"], a["fingerprint"]] for a in items]
     headings = heads(language, "", "state", "since", "what", "fingerprint")
     return table(headings, rows, empty=translate("cli.no_alerts", language))
 
 
-def incidents(found: list[dict[str, Any]], language: Language = "en") -> str:
+def incidents(items: list[dict[str, Any]], language: Language = "en") -> str:
     """Incidents, one per line."""
     rows = []
-    for incident in found:
+    for incident in items:
         cause = incident["suspected_cause"]
         unknown = translate("cli.unknown", language)
-        named = f"{cause['fault']} {entity(cause['entity'])} ({cause['confidence']:.0%})" if cause else unknown
+        cause_text = f"{cause['fault']} {entity(cause['entity'])} ({cause['confidence']:.0%})" if cause else unknown
         ended = incident["resolved_at"] or translate("cli.open", language)
-        rows.append([incident["priority"], incident["id"], incident["opened_at"], ended, named])
+        rows.append([incident["priority"], incident["id"], incident["opened_at"], ended, cause_text])
     headings = heads(language, "", "incident", "opened", "resolved", "suspected_cause")
     return table(headings, rows, empty=translate("cli.no_incidents", language))
 
 
-def actions(found: list[dict[str, Any]], language: Language = "en") -> str:
+def actions(items: list[dict[str, Any]], language: Language = "en") -> str:
     """Actions, one per line."""
     rows = [
         [
@@ -150,15 +150,15 @@ def actions(found: list[dict[str, Any]], language: Language = "en") -> str:
             a["status"] + (f" ({translate('cli.dry_run', language)})" if a["dry_run"] else ""),
             a["id"],
         ]
-        for a in found
+        for a in items
     ]
     headings = heads(language, "action", "target", "decision", "reason", "status", "id")
     return table(headings, rows, empty=translate("cli.no_actions", language))
 
 
-def recommendations(found: list[dict[str, Any]], language: Language = "en") -> str:
+def recommendations(items: list[dict[str, Any]], language: Language = "en") -> str:
     """Recommendations, one per line."""
-    found = [r | {"reason": word("plan_reason", r["reason"], language)} for r in found]
+    items = [r | {"reason": word("plan_reason", r["reason"], language)} for r in items]
     rows = [
         [
             r["service"],
@@ -171,7 +171,7 @@ def recommendations(found: list[dict[str, Any]], language: Language = "en") -> s
             _next_day(r["derivation"].get("next_24h")),
             r["reason"],
         ]
-        for r in found
+        for r in items
     ]
     headings = heads(
         language, "service", "gpu", "replicas", "gpus", "nodes", "start_by", "need_at", "next_day", "reason"
@@ -179,35 +179,35 @@ def recommendations(found: list[dict[str, Any]], language: Language = "en") -> s
     return table(headings, rows, empty=translate("cli.no_services", language))
 
 
-def _start_by(found: dict[str, Any], language: Language) -> str:
+def _start_by(item: dict[str, Any], language: Language) -> str:
     """Start time, marked if overdue, or the reason why nothing can be started."""
-    short = found["derivation"].get("short") or {}  # a plan of an earlier version has none
-    if found["needed_by"] is None:
+    short = item["derivation"].get("short") or {}  # a plan of an earlier version has none
+    if item["needed_by"] is None:
         limit = short.get("limited_by")
         return "-" if limit is None else f"- ({word('binding', limit, language)})"
-    return str(found["needed_by"]) + (f" ({translate('cli.past', language)})" if short.get("is_past") else "")
+    return str(item["needed_by"]) + (f" ({translate('cli.past', language)})" if short.get("is_past") else "")
 
 
-def _short_from(found: dict[str, Any], language: Language) -> str:
+def _short_from(item: dict[str, Any], language: Language) -> str:
     """Time of the shortage, marked if it is now."""
-    is_now = (found["derivation"].get("short") or {}).get("is_now")
-    return str(found["need_at"] or "-") + (f" ({translate('cli.now', language)})" if is_now else "")
+    is_now = (item["derivation"].get("short") or {}).get("is_now")
+    return str(item["need_at"] or "-") + (f" ({translate('cli.now', language)})" if is_now else "")
 
 
-def _next_day(found: dict[str, Any] | None) -> str:
+def _next_day(need: dict[str, Any] | None) -> str:
     """``12 (48)``: replicas and GPUs at the peak of the next day."""
-    return "-" if not found else f"{found['replicas']} ({found['gpus']})"
+    return "-" if not need else f"{need['replicas']} ({need['gpus']})"
 
 
-def _nodes(found: dict[str, Any] | None, language: Language) -> str:
+def _nodes(nodes: dict[str, Any] | None, language: Language) -> str:
     """``3 (24 GPUs, 2 idle)``: whole nodes and their idle GPUs."""
-    if found is None:
+    if nodes is None:
         return "-"
-    return translate("cli.whole_nodes", language, n=found["nodes"], gpus=found["gpus"], idle=found["idle_gpus"])
+    return translate("cli.whole_nodes", language, n=nodes["nodes"], gpus=nodes["gpus"], idle=nodes["idle_gpus"])
 
 
-def audit(found: list[dict[str, Any]], language: Language = "en") -> str:
+def audit(records: list[dict[str, Any]], language: Language = "en") -> str:
     """Audit records, one per line."""
-    rows = [[r["at"], r["event"], r["subject"], r["reason"], r["by"]] for r in found]
+    rows = [[r["at"], r["event"], r["subject"], r["reason"], r["by"]] for r in records]
     headings = heads(language, "at", "event", "subject", "reason", "by")
     return table(headings, rows, empty=translate("cli.no_audit", language))

@@ -13,15 +13,15 @@ from outrider.vocabulary import catalog
 from outrider.vocabulary.units import format_duration, format_value
 
 _INSTANTS = re.compile(r".*_(start|boot)_time_seconds")
-_LISTED = re.compile(r": (0 [a-z_]+(?:, \d+ [a-z_]+)+)$")  # ": 0 none, 1 refused" at the end of what a code means
+_LISTED = re.compile(r": (0 [a-z_]+(?:, \d+ [a-z_]+)+)$")  # ": 0 none, 1 refused" at the end of a code's description
 _CODE = re.compile(r"(\d+) ([a-z_]+)")
 _AWAKE = {0.0: "asleep", 1.0: "awake"}
 _PLAIN = {"count", "code", "state", "bool", "value", ""}
-_LONG = 600  # seconds, from which on days, hours and minutes read better
+_LONG = 600  # seconds from which days, hours and minutes are shown
 _BOUND = {"below_first_bucket": "< ", "above_last_bucket": "> "}
 
 
-def said(row: dict[str, Any], language: Language = "en") -> str:
+def text_of(row: dict[str, Any], language: Language = "en") -> str:
     """Value of one signal. Below the first or above the last bucket only the bound is known."""
     value, name, unit = row["value"], row["signal"], row.get("unit", "")
     if value is None:
@@ -55,11 +55,11 @@ def words_of(signal: str) -> dict[float, str]:
         return {}
     listed = _LISTED.search(known.means)
     pairs = _CODE.findall(listed[1]) if listed else ()
-    found: dict[float, list[str]] = {float(code): [word] for code, word in pairs}
+    by_code: dict[float, list[str]] = {float(code): [word] for code, word in pairs}
     for name in registry.ADAPTERS:
         for rule in registry.adapter(name).rules.get(signal, ()):
             for term in rule.terms:
                 for word, code in term.codes.values.items() if term.codes else ():
-                    words = found.setdefault(code, [])
+                    words = by_code.setdefault(code, [])
                     words.extend([] if word in words else [word])
-    return {code: "/".join(words) for code, words in found.items()}
+    return {code: "/".join(words) for code, words in by_code.items()}

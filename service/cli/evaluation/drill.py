@@ -35,7 +35,7 @@ def run(
     api: Api = None,
 ) -> int:
     """Inject one fault. Exits 0 if it was detected, named and repaired (if it has a remedy)."""
-    log.configure(level="critical")  # what breaks here is meant to
+    log.configure(level="critical")  # failures are injected
     if api is not None and load is not None:
         raise UsageError(
             "--load applies to a private fleet only",
@@ -106,7 +106,7 @@ def _result(shown: dict[str, Any], language: Language) -> str:
     if shown["negative"]:
         parts.append(figure_tables.say("is_no_fault", language, fault=shown["fault"]))
     else:
-        judged = [_verdict(one, language) for one in shown["verdicts"]]
+        judged = [_verdict(verdict, language) for verdict in shown["verdicts"]]
         headings = figure_tables.heads(language, "fault", "named", "on", "put_right", "passed")
         parts.append(tables.table(headings, judged, empty=""))
     return "\n\n".join(parts)
@@ -122,13 +122,13 @@ def _figures(plain: dict[str, Any], language: Language) -> str:
 
 def _verdict(judged: dict[str, Any], language: Language) -> list[str]:
     named = judged["named"]
-    mended = (
+    repaired = (
         figure_tables.cell(judged["remediated"], language)
         if judged["has_remedy"]
         else figure_tables.say("no_remedy", language)
     )
     cause = [named["fault"], named["entity"]["name"]] if named else ["-", "-"]
-    return [judged["fault"], *cause, mended, figure_tables.cell(judged["passed"], language)]
+    return [judged["fault"], *cause, repaired, figure_tables.cell(judged["passed"], language)]
 
 
 def _scored(shown: dict[str, Any], language: Language) -> str:
@@ -137,12 +137,12 @@ def _scored(shown: dict[str, Any], language: Language) -> str:
     if shown["by_storm"]:
         of_storms = ("alerts", "pages", "folding_ratio", "pairwise_precision", "pairwise_recall", "pairwise_f1")
         rows = [
-            [storm, *(figure_tables.cell(found[name], language) for name in of_storms)]
-            for storm, found in shown["by_storm"].items()
+            [storm, *(figure_tables.cell(storm_scores[name], language) for name in of_storms)]
+            for storm, storm_scores in shown["by_storm"].items()
         ]
         parts.append(tables.table(figure_tables.heads(language, "storm", *of_storms), rows, empty=""))
     if shown["reliability"]:
-        believed = [
+        reliability = [
             [
                 f"{row['from']:g} - {row['to']:g}",
                 *(figure_tables.cell(row[name], language) for name in ("answers", "confidence", "right")),
@@ -150,11 +150,11 @@ def _scored(shown: dict[str, Any], language: Language) -> str:
             for row in shown["reliability"]
         ]
         headings = figure_tables.heads(language, "confidence", "answers", "mean", "right")
-        parts.append(tables.table(headings, believed, empty=""))
+        parts.append(tables.table(headings, reliability, empty=""))
     return "\n\n".join(parts)
 
 
-def _by_fault(found: dict[str, Any], language: Language) -> str:
+def _by_fault(by_fault: dict[str, Any], language: Language) -> str:
     rows = [
         [
             fault,
@@ -165,7 +165,7 @@ def _by_fault(found: dict[str, Any], language: Language) -> str:
             ),
             ", ".join(f"{name} {count}" for name, count in row["named_instead"].items()),
         ]
-        for fault, row in found.items()
+        for fault, row in by_fault.items()
     ]
     headings = figure_tables.heads(language, "fault", "found", "delay", "ac1", "repaired", "named_instead")
     return tables.table(headings, rows, empty="")

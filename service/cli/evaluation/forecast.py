@@ -65,7 +65,10 @@ def forecast_backtest(
         str, typer.Option("--horizon", help="Horizons, separated by commas, for example 30m,2h,24h.")
     ] = "30m,2h,24h",
     forecasters: Annotated[
-        str, typer.Option("--forecasters", help=f"fitted by night, with commas: {', '.join(FORECASTERS)}")
+        str,
+        typer.Option(
+            "--forecasters", help=f"Forecasters fitted nightly, separated by commas: {', '.join(FORECASTERS)}."
+        ),
     ] = PROPHET,
     workers: Annotated[
         int | None, typer.Option("--workers", min=1, help="Number of processes. Default: number of cores.")
@@ -115,18 +118,18 @@ def forecast_kept(
     """Compare stored forecasts of load and peaks with observed values, by lead time."""
     with wiring_stores.stores(context.settings()) as (state, metrics):
         newest = state.cycles(limit=1)
-        entities = [each.service for each in state.plan().recommendations]
-        names = [each.name for each in entities]
+        entities = [entity.service for entity in state.plan().recommendations]
+        names = [entity.name for entity in entities]
         if service is not None and service not in names:
             raise UsageError(
                 f"no service is named {service!r}", hint=f"known services: {', '.join(names) or 'none yet'}"
             )
-        wanted = [each for each in entities if service in (None, each.name)] if newest else []
-        found = [
-            (each, accuracy_by_horizon(state, metrics, each, newest[0].at, timedelta(hours=hours))) for each in wanted
-        ]
+        wanted = [entity for entity in entities if service in (None, entity.name)] if newest else []
+        accuracies = [(entity, kept(state, metrics, entity, newest[0].at, timedelta(hours=hours))) for entity in wanted]
     rows = [
-        {"namespace": each.namespace, "service": each.name, **row.as_dict()} for each, came in found for row in came
+        {"namespace": entity.namespace, "service": entity.name, **row.as_dict()}
+        for entity, accuracy in accuracies
+        for row in accuracy
     ]
     heads = list(rows[0]) if rows else []
     context.show(
@@ -141,21 +144,21 @@ def forecast_kept(
 
 def _horizon(text: str) -> timedelta:
     """One value of ``--horizon``. Raises UsageError if no trace of weeks can score it."""
-    found = duration_of("--horizon", text)
-    if found > _LONGEST:
+    horizon = duration_of("--horizon", text)
+    if horizon > _LONGEST:
         raise UsageError(f"--horizon {text.strip()} is too long", hint=f"give at most {format_duration(_LONGEST)}")
-    return found
+    return horizon
 
 
 def _forecasters(text: str) -> list[str]:
-    found = [name.strip() for name in text.split(",") if name.strip()]
-    for name in found:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
         known = FORECASTERS.get(name)
         if known is None:
             raise UsageError(f"no forecaster is named {name!r}", hint=f"known: {', '.join(FORECASTERS)}")
         if known.is_absent():
             raise UsageError(f"{known.title} is not installed", hint=extras.how(known.extra))
-    return found
+    return names
 
 
 def _trace(path: Path) -> backtest.Trace:

@@ -47,41 +47,42 @@ def backtest(
 ) -> None:
     """Rank the causes of labeled incidents over a call graph and score the ranking."""
     with bars(context) as progress:
-        found = _BACKTESTS[kind](folder, timer=time.perf_counter, progress=progress)
-    context.show(found.as_dict(), lambda _: _table(found, context.language))
+        result = _BACKTESTS[kind](folder, timer=time.perf_counter, progress=progress)
+    context.show(result.as_dict(), lambda _: _table(result, context.language))
 
 
 @leaf(app, "explain", example="outrider rootcause explain inc-20261121T0805-3f2a --lang zh")
 def explain(context: Context, incident: Annotated[str, typer.Argument(help="Incident id.")]) -> None:
     """Explain an incident: cause, supporting and contradicting evidence, alternatives, next checks, owner."""
     with wiring_stores.state_reader(context.settings()) as store:
-        held = store.incident(incident)
-    if held is None:
+        stored = store.incident(incident)
+    if stored is None:
         raise UsageError(f"no incident has the id {incident!r}", hint="list them with outrider incidents list")
-    found = explanation.explain(held, knowledge_overlay.of(context.settings().knowledge.folder))
+    explained = explanation.explain(stored, knowledge_overlay.of(context.settings().knowledge.folder))
     context.show(
-        explanation_text.as_json(found, context.language), lambda _: explanation_text.text(found, context.language)
+        explanation_text.as_json(explained, context.language),
+        lambda _: explanation_text.text(explained, context.language),
     )
 
 
-def _table(found: RootCauseBacktest, language: Language) -> str:
+def _table(result: RootCauseBacktest, language: Language) -> str:
     """Totals, scores by part and by kind, then each incident whose cause was not ranked first."""
-    groups = [(figure_tables.say("all", language), found.cases)]
-    groups += [(figure_tables.say(f"part.{name}", language), cases) for name, cases in found.parts().items()]
-    groups += [(_kind(cases[0], language), cases) for cases in found.kinds().values()]
+    groups = [(figure_tables.say("all", language), result.cases)]
+    groups += [(figure_tables.say(f"part.{name}", language), cases) for name, cases in result.parts().items()]
+    groups += [(_kind(cases[0], language), cases) for cases in result.kinds().values()]
     rows = [
-        [name, str(len(cases)), f"{found.top(1, cases):.3f}", f"{found.top(3, cases):.3f}"] for name, cases in groups
+        [name, str(len(cases)), f"{result.top(1, cases):.3f}", f"{result.top(3, cases):.3f}"] for name, cases in groups
     ]
     text = tables.table(figure_tables.heads(language, "incidents", "cases", "top1", "top3"), rows, empty="-")
     missed = [
         [f"{case.part}/{case.name}", case.cause, str(case.place or "-"), ", ".join(case.named) or case.reason]
-        for case in found.cases
+        for case in result.cases
         if case.place != 1
     ]
     headings = figure_tables.heads(language, "not_first", "cause", "place", "named")
-    told = tables.table(headings, missed, empty=figure_tables.say("every_first", language))
-    seconds = found.as_dict()["seconds_per_case"]
-    return f"{text}\n\n{told}\n\n{figure_tables.say('ms_a_case', language, ms=f'{seconds * 1000:.1f}')}"
+    missed_table = tables.table(headings, missed, empty=figure_tables.say("every_first", language))
+    seconds = result.as_dict()["seconds_per_case"]
+    return f"{text}\n\n{missed_table}\n\n{figure_tables.say('ms_a_case', language, ms=f'{seconds * 1000:.1f}')}"
 
 
 def _kind(case: Ranked, language: Language) -> str:

@@ -31,9 +31,9 @@ def list_alerts(
 ) -> None:
     """List alerts, newest first."""
     with wiring_stores.state_reader(context.settings()) as store:
-        found = store.alerts(states=[state] if state else None, limit=limit)
+        selected = store.alerts(states=[state] if state else None, limit=limit)
     context.show(
-        [serialization.alert(alert, context.language) for alert in found],
+        [serialization.alert(alert, context.language) for alert in selected],
         lambda shown: tables.alerts(shown, context.language),
     )
 
@@ -42,10 +42,10 @@ def list_alerts(
 def show_alert(context: Context, fingerprint: Fingerprint) -> None:
     """Show one alert."""
     with wiring_stores.state_reader(context.settings()) as store:
-        found = store.alert(fingerprint)
-    if found is None:
+        stored = store.alert(fingerprint)
+    if stored is None:
         raise UsageError(f"no alert has the fingerprint {fingerprint!r}", hint="list them with outrider alerts list")
-    context.show(serialization.alert(found, context.language))
+    context.show(serialization.alert(stored, context.language))
 
 
 @leaf(alerts_app, "ack", example="outrider alerts ack inc-20261121T0805-3f2a")
@@ -102,9 +102,9 @@ def list_incidents(
 ) -> None:
     """List incidents, newest first."""
     with wiring_stores.state_reader(context.settings()) as store:
-        found = store.incidents(open_only=open_only, limit=limit)
+        selected = store.incidents(open_only=open_only, limit=limit)
     context.show(
-        [serialization.incident(incident, context.language) for incident in found],
+        [serialization.incident(incident, context.language) for incident in selected],
         lambda shown: tables.incidents(shown, context.language),
     )
 
@@ -112,7 +112,7 @@ def list_incidents(
 @leaf(incidents_app, "show", example="outrider incidents show inc-20261121T0805-3f2a -o json")
 def show_incident(context: Context, incident: IncidentId) -> None:
     """Show one incident with the evidence of its suspected cause (-o json: of all hypotheses)."""
-    context.show(_story(context, incident), lambda story: _told(story, context.language))
+    context.show(_story(context, incident), lambda story: _incident_text(story, context.language))
 
 
 @leaf(incidents_app, "timeline", example="outrider incidents timeline inc-20261121T0805-3f2a")
@@ -124,18 +124,18 @@ def timeline(context: Context, incident: IncidentId) -> None:
 
 def _story(context: Context, incident: str) -> dict[str, Any]:
     with wiring_stores.state_reader(context.settings()) as store:
-        found = store.incident(incident)
-    if found is None:
+        stored = store.incident(incident)
+    if stored is None:
         raise UsageError(f"no incident has the id {incident!r}", hint="list them with outrider incidents list")
-    return serialization.incident_story(found, context.language)
+    return serialization.incident_story(stored, context.language)
 
 
-def _told(story: dict[str, Any], language: Language) -> str:
+def _incident_text(story: dict[str, Any], language: Language) -> str:
     """Incident, summary, and supporting evidence of its suspected cause."""
     from dashboards.components.format import observation  # noqa: PLC0415 - only this table needs it
 
     first = story["hypotheses"][0] if story["hypotheses"] else None
-    lines = [observation(each, language) for each in first["evidence"]] if first else []
+    lines = [observation(item, language) for item in first["evidence"]] if first else []
     parts = [tables.incidents([story], language), story["summary"]]
     if lines:
         parts.append("\n".join([translate("notify.line.evidence", language), *(f"- {line}" for line in lines)]))

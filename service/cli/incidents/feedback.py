@@ -80,25 +80,27 @@ def list_feedback(
     """List verdicts, newest first."""
     settings = context.settings()
     with wiring_stores.state_reader(settings) as store:
-        found = store.feedback(rule=rule, incident=incident, since=_instant(since), limit=limit)
+        verdicts = store.feedback(rule=rule, incident=incident, since=_instant(since), limit=limit)
         # A rule or an incident that is gone keeps its verdicts.
         if rule is not None and not store.feedback(rule=rule, limit=1):
             tuning.rule_named(wiring_detectors.rules(settings), rule)
-        gone = incident is not None and store.incident(incident) is None
-        if gone and not store.feedback(incident=incident, limit=1):
+        missing = incident is not None and store.incident(incident) is None
+        if missing and not store.feedback(incident=incident, limit=1):
             raise UsageError(f"no incident has the id {incident!r}", hint="list them with outrider incidents list")
-    nobody = "no_feedback" if rule is incident is since is None else "no_such_feedback"
-    context.show([serialization.feedback(one) for one in found], lambda shown: _verdicts(shown, context, nobody))
+    empty = "no_feedback" if rule is incident is since is None else "no_such_feedback"
+    context.show(
+        [serialization.feedback(verdict) for verdict in verdicts], lambda shown: _verdicts(shown, context, empty)
+    )
 
 
 @leaf(app, "precision", example="outrider feedback precision --since 2026-11-01T00:00Z -o json")
 def precision(context: Context, since: Since = None) -> None:
     """Show the share of justified alerts per rule, with its 95 % interval."""
     with wiring_stores.state_reader(context.settings()) as store:
-        found = by_rule(store.feedback(since=_instant(since), limit=fleet_state.UNLIMITED))
+        rules = by_rule(store.feedback(since=_instant(since), limit=fleet_state.UNLIMITED))
     headings = tables.heads(context.language, "rule", "judged", "useful", "wrong_cause", "not_useful", "precision")
     context.show(
-        [serialization.precision(one) for one in found],
+        [serialization.precision(rule) for rule in rules],
         lambda shown: tables.table(
             headings,
             [
@@ -120,12 +122,12 @@ feedback_rules.add(app)
 def _given(shown: dict[str, Any], context: Context, *, grows: bool) -> str:
     alerts, changed = len(shown["feedback"]), shown["changed"]
     text = "feedback_same" if not changed else "feedback_given" if changed == alerts else "feedback_given_some"
-    said = translate(f"cli.{text}", context.language, changed=changed, alerts=alerts)
+    summary = translate(f"cli.{text}", context.language, changed=changed, alerts=alerts)
     later = "\n" + translate("cli.feedback_open", context.language) if grows else ""
-    return f"{_verdicts(shown['feedback'], context)}\n{said}{later}"
+    return f"{_verdicts(shown['feedback'], context)}\n{summary}{later}"
 
 
-def _verdicts(shown: list[dict[str, Any]], context: Context, nobody: str = "no_feedback") -> str:
+def _verdicts(shown: list[dict[str, Any]], context: Context, empty: str = "no_feedback") -> str:
     language = context.language
     headings = tables.heads(language, "at", "rule", "entity", "verdict", "right_cause", "comment", "by", "fingerprint")
     rows = [
@@ -141,7 +143,7 @@ def _verdicts(shown: list[dict[str, Any]], context: Context, nobody: str = "no_f
         ]
         for row in shown
     ]
-    return tables.table(headings, rows, empty=translate(f"cli.{nobody}", language))
+    return tables.table(headings, rows, empty=translate(f"cli.{empty}", language))
 
 
 def _instant(since: str | None) -> datetime | None:

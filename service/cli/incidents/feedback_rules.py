@@ -51,10 +51,10 @@ def propose(
 ) -> int:
     """Replay a rule on stored values with stricter settings, and show which verdicts each keeps."""
     settings = context.settings()
-    found = tuning.rule_named(wiring_detectors.rules(settings), rule)
-    proposal, budgets = _measured(context, settings, found, threshold, wait, since)
-    context.show(_json(proposal, found, budgets, context.language), lambda shown: _table(shown, context.language))
-    return YES if proposal.best is not None or any(one.proposed < one.now for one in budgets) else NO
+    current = tuning.rule_named(wiring_detectors.rules(settings), rule)
+    proposal, budgets = _measured(context, settings, current, threshold, wait, since)
+    context.show(_json(proposal, current, budgets, context.language), lambda shown: _table(shown, context.language))
+    return YES if proposal.best is not None or any(budget.proposed < budget.now for budget in budgets) else NO
 
 
 def apply(
@@ -67,18 +67,22 @@ def apply(
 ) -> int:
     """Apply the proposal to your rules file. Shows the change; --yes writes it; `revert` undoes it."""
     settings = context.settings()
-    found = tuning.rule_named(wiring_detectors.rules(settings), rule)
-    proposal, budgets = _measured(context, settings, found, threshold, wait, since)
-    shown = _json(proposal, found, budgets, context.language)
+    current = tuning.rule_named(wiring_detectors.rules(settings), rule)
+    proposal, budgets = _measured(context, settings, current, threshold, wait, since)
+    shown = _json(proposal, current, budgets, context.language)
     if proposal.best is None:
-        context.show({**shown, "applied": False, "diff": "", "backup": None}, lambda one: _table(one, context.language))
+        context.show(
+            {**shown, "applied": False, "diff": "", "backup": None}, lambda document: _table(document, context.language)
+        )
         return NO
-    change = rule_change.change_of(found, proposal.best.setting, settings.rules.files)
+    change = rule_change.change_of(current, proposal.best.setting, settings.rules.files)
     best = proposal.best
     effect = f"useful {best.kept_useful} kept {best.dropped_useful} dropped, useless {best.dropped_useless} dropped"
     change = replace(change, detail={**change.detail, "effect": effect})
     shown |= _written(context, settings, change, AuditEvent.RULE_TUNED, yes=yes)
-    context.show(shown, lambda one: f"{_table(one, context.language)}\n\n{one['diff']}\n{one['told']}")
+    context.show(
+        shown, lambda document: f"{_table(document, context.language)}\n\n{document['diff']}\n{document['told']}"
+    )
     return YES
 
 
@@ -88,7 +92,7 @@ def revert(context: Context, rule: RuleName, yes: Really = False) -> None:
     with wiring_stores.state_reader(settings) as store:
         change = rule_change.revert_of(rule, store)
     shown = {"rule": rule, **_written(context, settings, change, AuditEvent.RULE_REVERTED, yes=yes)}
-    context.show(shown, lambda one: f"{one['diff']}\n{one['told']}")
+    context.show(shown, lambda document: f"{document['diff']}\n{document['told']}")
 
 
 def login() -> str:
@@ -146,76 +150,76 @@ def _written(
             change, settings.rules.files, state, by=login() or "admin", now=SystemClock().now(), event=event
         )
     key = "cli.feedback_applied" if event is AuditEvent.RULE_TUNED else "cli.feedback_reverted"
-    told = translate(key, context.language, file=change.file, backup=backup, rule=change.rule)
-    return shown | {"backup": str(backup), "told": told}
+    message = translate(key, context.language, file=change.file, backup=backup, rule=change.rule)
+    return shown | {"backup": str(backup), "told": message}
 
 
-def _json(found: Proposal, rule: Rule, budgets: tuple[tuning.Budget, ...], language: Language) -> dict[str, Any]:
+def _json(proposal: Proposal, rule: Rule, budgets: tuple[tuning.Budget, ...], language: Language) -> dict[str, Any]:
     return {
-        "rule": found.rule,
-        "proposed": None if found.best is None else _effect(found.best),
-        "reason": found.reason.value,
-        "said": _said(found, rule, language),
-        "judged": found.judged,
-        "useless": found.useless,
-        "days": round(found.days, 3),
-        "now": None if found.now is None else _effect(found.now),
-        "candidates": [_effect(one) for one in found.candidates],
-        "expression": found.expression,
+        "rule": proposal.rule,
+        "proposed": None if proposal.best is None else _effect(proposal.best),
+        "reason": proposal.reason.value,
+        "said": _proposal_text(proposal, rule, language),
+        "judged": proposal.judged,
+        "useless": proposal.useless,
+        "days": round(proposal.days, 3),
+        "now": None if proposal.now is None else _effect(proposal.now),
+        "candidates": [_effect(item) for item in proposal.candidates],
+        "expression": proposal.expression,
         "unchecked": [
-            {"fingerprint": one.fingerprint, "starts_at": serialization.instant(one.starts_at), "useful": one.useful}
-            for one in found.unchecked
+            {"fingerprint": item.fingerprint, "starts_at": serialization.instant(item.starts_at), "useful": item.useful}
+            for item in proposal.unchecked
         ],
         "budgets": [
             {
-                "key": one.key,
-                "known": one.known,
-                "now": one.now,
-                "proposed": one.proposed,
-                "useful": one.useful,
-                "not_useful": one.useless,
-                "judged": one.judged,
-                "judged_not_useful": one.judged_useless,
-                "enough": one.enough,
-                "entities": one.entities,
-                "days": round(one.days, 3),
-                "useless_per_entity_day": one.useless_per_entity_day,
+                "key": item.key,
+                "known": item.known,
+                "now": item.now,
+                "proposed": item.proposed,
+                "useful": item.useful,
+                "not_useful": item.useless,
+                "judged": item.judged,
+                "judged_not_useful": item.judged_useless,
+                "enough": item.enough,
+                "entities": item.entities,
+                "days": round(item.days, 3),
+                "useless_per_entity_day": item.useless_per_entity_day,
             }
-            for one in budgets
+            for item in budgets
         ],
     }
 
 
-def _effect(one: Effect) -> dict[str, Any]:
-    low, high = one.dropped_useless_interval
+def _effect(effect: Effect) -> dict[str, Any]:
+    low, high = effect.dropped_useless_interval
     return {
-        "threshold": one.setting.threshold,
-        "wait_seconds": one.setting.wait.total_seconds(),
-        "kept_useful": one.kept_useful,
-        "dropped_useful": one.dropped_useful,
-        "dropped_useful_pages": one.dropped_pages,
-        "late_useful_pages": one.late_pages,
-        "kept_useless": one.kept_useless,
-        "dropped_useless": one.dropped_useless,
+        "threshold": effect.setting.threshold,
+        "wait_seconds": effect.setting.wait.total_seconds(),
+        "kept_useful": effect.kept_useful,
+        "dropped_useful": effect.dropped_useful,
+        "dropped_useful_pages": effect.dropped_pages,
+        "late_useful_pages": effect.late_pages,
+        "kept_useless": effect.kept_useless,
+        "dropped_useless": effect.dropped_useless,
         "dropped_useless_ratio_low": low,
         "dropped_useless_ratio_high": high,
-        "delay_median_seconds": one.delay_median_seconds,
-        "delay_most_seconds": one.delay_most_seconds,
-        "alerts_per_day": one.alerts_per_day,
+        "delay_median_seconds": effect.delay_median_seconds,
+        "delay_most_seconds": effect.delay_most_seconds,
+        "alerts_per_day": effect.alerts_per_day,
     }
 
 
-def _said(found: Proposal, rule: Rule, language: Language) -> str:
+def _proposal_text(proposal: Proposal, rule: Rule, language: Language) -> str:
     setting = ""
-    if found.best is not None:
-        setting = _setting(_effect(found.best), tuning.threshold_of(rule), rule.wait.total_seconds(), language)
+    if proposal.best is not None:
+        setting = _setting(_effect(proposal.best), tuning.threshold_of(rule), rule.wait.total_seconds(), language)
     return translate(
-        f"cli.proposal_{found.reason.value}",
+        f"cli.proposal_{proposal.reason.value}",
         language,
-        rule=found.rule,
-        judged=found.judged,
-        useless=found.useless,
-        unchecked=len(found.unchecked),
+        rule=proposal.rule,
+        judged=proposal.judged,
+        useless=proposal.useless,
+        unchecked=len(proposal.unchecked),
         least=LEAST_VERDICTS,
         least_useless=LEAST_USELESS,
         setting=setting,
@@ -238,30 +242,30 @@ def _table(shown: dict[str, Any], language: Language) -> str:
         now = shown["now"]
         rows = [
             [
-                ("* " if one == shown["proposed"] else "")
-                + _setting(one, now["threshold"], now["wait_seconds"], language),
-                str(one["kept_useful"]),
-                str(one["dropped_useful"]),
-                f"{one['dropped_useless']} / {one['dropped_useless'] + one['kept_useless']}",
-                _later(one),
-                f"{one['alerts_per_day']:.2f}",
+                ("* " if entry == shown["proposed"] else "")
+                + _setting(entry, now["threshold"], now["wait_seconds"], language),
+                str(entry["kept_useful"]),
+                str(entry["dropped_useful"]),
+                f"{entry['dropped_useless']} / {entry['dropped_useless'] + entry['kept_useless']}",
+                _delay(entry),
+                f"{entry['alerts_per_day']:.2f}",
             ]
-            for one in (now, *shown["candidates"])
+            for entry in (now, *shown["candidates"])
         ]
         names = ("setting", "kept_useful", "dropped_useful", "dropped_useless", "later", "per_day")
         lines.append(tables.table(tables.heads(language, *names), rows, empty=""))
         days, unchecked = f"{shown['days']:.1f}", len(shown["unchecked"])
         lines.append(translate("cli.feedback_measured", language, days=days, unchecked=unchecked))
-    for one in shown["budgets"]:
-        told = {**one, "useless": one["not_useful"], "days": f"{one['days']:.1f}"}
+    for entry in shown["budgets"]:
+        fields = {**entry, "useless": entry["not_useful"], "days": f"{entry['days']:.1f}"}
         least = {"least": LEAST_VERDICTS, "least_useless": LEAST_USELESS}
-        lines.append(translate("cli.budget" if one["enough"] else "cli.budget_few", language, **told, **least))
-        if one["enough"] and not one["known"]:
+        lines.append(translate("cli.budget" if entry["enough"] else "cli.budget_few", language, **fields, **least))
+        if entry["enough"] and not entry["known"]:
             lines.append(translate("cli.budget_unknown", language))
     return "\n\n".join(lines)
 
 
-def _later(one: dict[str, Any]) -> str:
-    if one["delay_median_seconds"] is None:
+def _delay(effect: dict[str, Any]) -> str:
+    if effect["delay_median_seconds"] is None:
         return "-"
-    return f"{format_duration(one['delay_median_seconds'])}, {format_duration(one['delay_most_seconds'])}"
+    return f"{format_duration(effect['delay_median_seconds'])}, {format_duration(effect['delay_most_seconds'])}"

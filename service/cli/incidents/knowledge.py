@@ -60,13 +60,13 @@ def causes(
     """List faults and components that can cause a symptom. Exits 1 if there are none."""
     with wiring_stores.state_reader(context.settings()) as store:
         graph = _graph(context, store)
-    found = knowledge_graph_graph_text.causes_json(
+    answer = knowledge_graph_graph_text.causes_json(
         graph.causes_of(symptom, graph.component(component)), context.language
     )
     context.show(
-        found, lambda shown: _table(shown["causes"], shown["more"], ("name", "scope", "steps"), context.language)
+        answer, lambda shown: _table(shown["causes"], shown["more"], ("name", "scope", "steps"), context.language)
     )
-    return YES if found["causes"] else NO
+    return YES if answer["causes"] else NO
 
 
 @leaf(ask, "explains", example="outrider knowledge ask explains gpu-lost GPU-fe8f7b6b -o json")
@@ -74,11 +74,11 @@ def explains(context: Context, fault: Annotated[str, typer.Argument(help="Fault 
     """List what else a fault of a component would explain. Exits 1 if nothing."""
     with wiring_stores.state_reader(context.settings()) as store:
         graph = _graph(context, store)
-    found = knowledge_graph_graph_text.consequences_json(
+    answer = knowledge_graph_graph_text.consequences_json(
         graph.explains(graph.component(component), fault), context.language
     )
-    context.show(found, lambda shown: _table(shown["explains"], shown["more"], ("name", "scope"), context.language))
-    return YES if found["explains"] else NO
+    context.show(answer, lambda shown: _table(shown["explains"], shown["more"], ("name", "scope"), context.language))
+    return YES if answer["explains"] else NO
 
 
 @leaf(ask, "path", example="outrider knowledge ask path node-3 service/chat-70b")
@@ -116,14 +116,14 @@ def _joined(context: Context, topology: Topology) -> KnowledgeGraph:
 
 
 def _incident(context: Context, store: StateReader, name: str) -> Subgraph | None:
-    found = store.incident(name)
-    if found is None:
+    stored = store.incident(name)
+    if stored is None:
         if name.startswith("inc-"):
             raise UsageError(f"no incident has the id {name!r}", hint="list them with outrider incidents list")
         return None
-    alerts = [store.alert(fingerprint) for fingerprint in found.alerts[:MOST_ALERTS]]
+    alerts = [store.alert(fingerprint) for fingerprint in stored.alerts[:MOST_ALERTS]]
     wrong = [(alert.entity, alert.fault) for alert in alerts if alert is not None]
-    return incident_graph.of_incident(_joined(context, topology_at.of_incident(store, found)), found, wrong)
+    return incident_graph.of_incident(_joined(context, topology_at.of_incident(store, stored)), stored, wrong)
 
 
 def _around(graph: KnowledgeGraph, name: str, depth: int) -> Subgraph:

@@ -25,9 +25,9 @@ Limit = Annotated[int, typer.Option("--limit", min=1, help="Maximum number of re
 def list_actions(context: Context, limit: Limit = 200) -> None:
     """List actions, newest first, including refused ones with the reason."""
     with wiring_stores.state_reader(context.settings()) as store:
-        found = store.actions(limit=limit)
+        selected = store.actions(limit=limit)
     context.show(
-        [serialization.action(action) for action in found], lambda shown: tables.actions(shown, context.language)
+        [serialization.action(action) for action in selected], lambda shown: tables.actions(shown, context.language)
     )
 
 
@@ -35,9 +35,9 @@ def list_actions(context: Context, limit: Limit = 200) -> None:
 def plan(context: Context) -> None:
     """List pending actions: proposed, waiting for approval, about to run."""
     with wiring_stores.state_reader(context.settings()) as store:
-        found = store.actions(statuses=_AHEAD, limit=fleet_state.UNLIMITED)
+        pending = store.actions(statuses=_AHEAD, limit=fleet_state.UNLIMITED)
     context.show(
-        [serialization.action(action) for action in found], lambda shown: tables.actions(shown, context.language)
+        [serialization.action(action) for action in pending], lambda shown: tables.actions(shown, context.language)
     )
 
 
@@ -69,5 +69,7 @@ def resume(context: Context) -> None:
 def audit(context: Context, limit: Limit = 200) -> None:
     """Show the audit log of decisions, newest first."""
     with wiring_stores.state_reader(context.settings()) as store:
-        found = store.audit(limit=limit)
-    context.show([serialization.audit(record) for record in found], lambda shown: tables.audit(shown, context.language))
+        records = store.audit(limit=limit)
+    context.show(
+        [serialization.audit(record) for record in records], lambda shown: tables.audit(shown, context.language)
+    )

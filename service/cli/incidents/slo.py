@@ -30,28 +30,28 @@ def validate(context: Context, file: Annotated[Path, typer.Argument(help="Config
         if not error.problems:
             raise
         problems = list(error.problems)
-    ours = [one for one in problems if loaded is None or one.key.startswith("slos")]
-    found = [] if ours or loaded is None else [_told(one) for one in loaded.resolved_slos]
+    slo_problems = [item for item in problems if loaded is None or item.key.startswith("slos")]
+    slos = [] if slo_problems or loaded is None else [_slo_json(item) for item in loaded.promises]
     result = {
-        "valid": not ours,
-        "errors": [{"line": one.line, "key": one.key, "message": one.message} for one in ours],
-        "slos": found,
+        "valid": not slo_problems,
+        "errors": [{"line": item.line, "key": item.key, "message": item.message} for item in slo_problems],
+        "slos": slos,
     }
 
     def text(_: Any) -> str:
-        key = "cli.slo_invalid" if ours else "cli.slo_valid"
-        lines = [translate(key, context.language, file=file, count=len(ours or found)), *map(str, ours)]
+        key = "cli.slo_invalid" if slo_problems else "cli.slo_valid"
+        lines = [translate(key, context.language, file=file, count=len(slo_problems or slos)), *map(str, slo_problems)]
         return "\n".join(lines)
 
     context.show(result, text)
-    return NO if ours else YES
+    return NO if slo_problems else YES
 
 
 @leaf(app, "list", example="outrider slo list -o json")
 def list_(context: Context) -> None:
     """List configured SLOs with the burn rates that alert."""
-    found = [_told(one) for one in context.settings().resolved_slos]
-    context.show(found, lambda shown: _table(shown, translate("cli.slo_none", context.language)))
+    slos = [_slo_json(slo) for slo in context.settings().promises]
+    context.show(slos, lambda shown: _table(shown, translate("cli.slo_none", context.language)))
 
 
 @leaf(app, "import", example="outrider slo import sloth.yaml > slos.yaml")
@@ -59,11 +59,11 @@ def import_(
     context: Context, file: Annotated[Path, typer.Argument(help="OpenSLO v1 or Sloth prometheus/v1 file.")]
 ) -> None:
     """Convert OpenSLO or Sloth objectives to the slos section; rejects those without a matching signal."""
-    found = slo_import.read(file)
-    context.show(found, lambda shown: yaml.safe_dump({"slos": shown}, allow_unicode=True, sort_keys=False).rstrip())
+    slos = slo_import.read(file)
+    context.show(slos, lambda shown: yaml.safe_dump({"slos": shown}, allow_unicode=True, sort_keys=False).rstrip())
 
 
-def _told(slo: Slo) -> dict[str, Any]:
+def _slo_json(slo: Slo) -> dict[str, Any]:
     return {
         "name": slo.name,
         "service": str(slo.service) if slo.service else None,
@@ -91,14 +91,14 @@ def _table(shown: list[dict[str, Any]], empty: str) -> str:
     heads += [f"{burn.factor:g}x in {format_duration(burn.long)}" for burn in BURNS]
     rows = [
         [
-            one["name"],
-            one["service"] or "each",
-            one["signal"],
-            "-" if one["limit_seconds"] is None else f"{one['limit_seconds']:g} s",
-            f"{one['objective'] * 100:g} %",
-            f"{one['window_seconds'] / 86400:g} d",
-            *(f"{burn['priority']} from {burn['bad_ratio'] * 100:.3g} %" for burn in one["burns"]),
+            row["name"],
+            row["service"] or "each",
+            row["signal"],
+            "-" if row["limit_seconds"] is None else f"{row['limit_seconds']:g} s",
+            f"{row['objective'] * 100:g} %",
+            f"{row['window_seconds'] / 86400:g} d",
+            *(f"{burn['priority']} from {burn['bad_ratio'] * 100:.3g} %" for burn in row["burns"]),
         ]
-        for one in shown
+        for row in shown
     ]
     return tables.table(heads, rows, empty=empty)

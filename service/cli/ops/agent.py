@@ -21,7 +21,7 @@ from service.cli.core import entry
 from service.cli.core.common import YES, Context, leaf
 
 PORT = 9800
-NODE_NAME = "NODE_NAME"  # how a DaemonSet tells its pods where they run
+NODE_NAME = "NODE_NAME"  # environment variable set by the DaemonSet
 
 
 class AgentSource(StrEnum):
@@ -65,8 +65,8 @@ async def _serve(node: str, source: AgentSource, kmsg: Path, host: str, port: in
     ended = asyncio.Event()
     for kind in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(kind, ended.set)
-    one = agents.Agent(opener(source.value, SystemClock()), SystemClock(), node, KernelFile(kmsg))
-    async with agents.serving(one, host, port) as url:
+    agent = agents.Agent(opener(source.value, SystemClock()), SystemClock(), node, KernelFile(kmsg))
+    async with agents.serving(agent, host, port) as url:
         typer.echo(f"agent of {node}: {url}/metrics", err=True)
         await ended.wait()
     return YES

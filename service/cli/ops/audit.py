@@ -22,19 +22,19 @@ def workloads(context: Context) -> int:
     """Audit the workloads of the configured clusters once. Exits 1 if one violates a rule of high severity."""
     result = asyncio.run(workload_audits.once(context.settings(), SystemClock().now(), context.language))
     context.show(result, lambda shown: _table(shown, context))
-    grave = any(one["severity"] == Severity.HIGH.value for one in result["findings"])
-    return common.NO if grave else common.YES
+    severe = any(item["severity"] == Severity.HIGH.value for item in result["findings"])
+    return common.NO if severe else common.YES
 
 
 def _table(result: dict[str, Any], context: Context) -> str:
     rows = [
         [
-            translate(f"audit.severity.{one['severity']}", context.language),
-            f"{one['namespace']}/{one['workload']}",
-            one["rule"],
-            one["found"],
-            one["do"],
+            translate(f"audit.severity.{item['severity']}", context.language),
+            f"{item['namespace']}/{item['workload']}",
+            item["rule"],
+            item["found"],
+            item["do"],
         ]
-        for one in result["findings"]
+        for item in result["findings"]
     ]
-    return tables.table(["severity", "workload", "rule", "found", "what to do"], rows, empty="nothing to object to")
+    return tables.table(["severity", "workload", "rule", "finding", "fix"], rows, empty="no findings")

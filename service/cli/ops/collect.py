@@ -21,8 +21,8 @@ from service.cli.core.progress import bars
 from service.ops import one_off_collect
 
 app = typer.Typer(help="Collect once, export recording rules, import history.", no_args_is_help=ON_A_TERMINAL)
-# each target's error and warning stand in the result
-_TOLD = (
+# logged events that the result already contains
+_REPORTED = (
     *("scrape_failed", "prometheus_unreachable", "discovery_failed"),
     *("series_exploded", "series_more_than_once", "two_types_of_a_metric"),
 )
@@ -34,7 +34,7 @@ Pages = Annotated[
 @leaf(app, "once", example="outrider collect once --page vllm=http://127.0.0.1:8000/metrics")
 def once(context: Context, page: Pages = None) -> None:
     """Collect once and print every signal."""
-    log.configure(level="warning", quiet=_TOLD)
+    log.configure(level="warning", quiet=_REPORTED)
     result = asyncio.run(one_off_collect.once(context.settings(), _pairs(page), SystemClock()))
     context.show(result, lambda shown: _once_table(shown, context.language))
 
@@ -49,33 +49,33 @@ def rules_(
     duration_of("--window", window)
     unknown = [name for name in adapter or () if name not in registry.ADAPTERS]
     if unknown:
-        raise UsageError(f"no adapter {unknown[0]!r}", hint=f"known are {', '.join(registry.ADAPTERS)}")
+        raise UsageError(f"unknown adapter {unknown[0]!r}", hint=f"known adapters: {', '.join(registry.ADAPTERS)}")
     prometheus = context.settings().collect.prometheus
     jobs: dict[str, list[str]] = {}
     for job, name in (prometheus.jobs if prometheus else {}).items():
         jobs.setdefault(name, []).append(job)
     document, left_out = recording_rules.rules(adapter or list(registry.ADAPTERS), window=window, jobs=jobs)
     for name, missing in left_out.items():
-        for signal, why in missing.items():
-            typer.echo(f"left out: {signal} of {name}: {why}", err=True)
+        for signal, reason in missing.items():
+            typer.echo(f"left out: {signal} of {name}: {reason}", err=True)
     context.show(document)
 
 
 @leaf(app, "backfill", example="outrider collect backfill --days 15")
 def backfill_(
     context: Context,
-    days: Annotated[float, typer.Option(min=0.01, max=3650, help="Span to import, for example 15d.")] = 15.0,
+    days: Annotated[float, typer.Option(min=0.01, max=3650, help="Days to import, for example 15.")] = 15.0,
     since: Annotated[str | None, typer.Option(help="Start time (RFC 3339), instead of a span.")] = None,
     until: Annotated[str | None, typer.Option(help="End time (RFC 3339). Default: now.")] = None,
 ) -> None:
     """Import the history of collect.prometheus into the store. The platform must be stopped."""
-    from service.ops import backfill  # noqa: PLC0415 - brings the whole platform with it
+    from service.ops import backfill  # noqa: PLC0415 - imports the whole platform
 
     end = instant_of("--until", until) if until else SystemClock().now()
     start = instant_of("--since", since) if since else end - timedelta(days=days)
     with bars(context) as progress:
-        found = backfill.run(context.settings(), start, end, progress)
-    context.show(found, lambda shown: _filled(shown, context.language))
+        imported = backfill.run(context.settings(), start, end, progress)
+    context.show(imported, lambda shown: _filled(shown, context.language))
 
 
 def add_doctor(root: typer.Typer) -> None:
@@ -84,7 +84,7 @@ def add_doctor(root: typer.Typer) -> None:
     @leaf(root, "doctor", example="outrider doctor --page dcgm=./page.txt")
     def doctor(context: Context, page: Pages = None) -> None:
         """Report available, missing and deprecated metrics per target, and the features affected."""
-        log.configure(level="warning", quiet=_TOLD)
+        log.configure(level="warning", quiet=_REPORTED)
         result = asyncio.run(one_off_collect.doctor(context.settings(), _pairs(page), SystemClock(), context.language))
         context.show(result, lambda shown: _doctor_table(shown, context.language))
 
@@ -92,12 +92,12 @@ def add_doctor(root: typer.Typer) -> None:
 def _pairs(page: list[str] | None) -> list[tuple[str, str]]:
     pairs = []
     for text in page or []:
-        adapter, equals, place = text.partition("=")
-        if not equals or not adapter or not place:
+        adapter, equals, location = text.partition("=")
+        if not equals or not adapter or not location:
             raise UsageError(
                 f"--page {text!r} is not ADAPTER=PATH_OR_URL", hint="for example --page vllm=./metrics.txt"
             )
-        pairs.append((adapter, place))
+        pairs.append((adapter, location))
     return pairs
 
 
@@ -113,7 +113,7 @@ def _once_table(result: dict[str, Any], language: Language) -> str:
         for t in result["targets"]
     ]
     rows = [
-        [tables.entity(s["entity"]), _named(s, language), values.said(s, language), _note(s, language)]
+        [tables.entity(s["entity"]), _named(s, language), values.text_of(s, language), _note(s, language)]
         for s in result["signals"]
     ]
     of_targets = tables.heads(language, "target", "adapter", "", "samples", "error")
@@ -147,7 +147,7 @@ def _filled(result: dict[str, Any], language: Language) -> str:
 
 def _doctor_table(result: dict[str, Any], language: Language = "en") -> str:
     alike: dict[str, list[dict[str, Any]]] = {}
-    for target in result["targets"]:  # ten thousand replicas of one release are told once
+    for target in result["targets"]:  # identical targets are reported once
         alike.setdefault(json.dumps({**target, "target": "", "unknown_metrics": 0}, sort_keys=True), []).append(target)
     blocks = [_diagnosis(targets, language) for targets in alike.values()]
     unread = result.get("jobs_without_adapter")

@@ -54,7 +54,7 @@ def check(context: Context, file: Annotated[Path, typer.Argument(help="Configura
         problems = error.problems
     errors, warnings = _listed(problems), _listed(doubts)
     result = {"valid": not errors, "errors": errors, "warnings": warnings}
-    context.show(result, lambda _: _told(file, _in_order(problems), _in_order(doubts), context.language))
+    context.show(result, lambda _: _text(file, _in_order(problems), _in_order(doubts), context.language))
     return NO if errors else YES
 
 
@@ -63,11 +63,11 @@ def _in_order(problems: Sequence[ConfigProblem]) -> list[ConfigProblem]:
 
 
 def _listed(problems: Sequence[ConfigProblem]) -> list[dict[str, Any]]:
-    return [{"line": one.line, "key": one.key, "message": one.message} for one in _in_order(problems)]
+    return [{"line": problem.line, "key": problem.key, "message": problem.message} for problem in _in_order(problems)]
 
 
-def _told(file: Path, problems: Sequence[ConfigProblem], doubts: Sequence[ConfigProblem], language: Language) -> str:
+def _text(file: Path, problems: Sequence[ConfigProblem], doubts: Sequence[ConfigProblem], language: Language) -> str:
     key = "cli.config_invalid" if problems else "cli.config_valid"
     lines = [translate(key, language, file=file, count=len(problems)), *map(str, problems)]
-    lines += [translate("cli.config_doubt", language, said=str(one)) for one in doubts]
+    lines += [translate("cli.config_doubt", language, problem=str(doubt)) for doubt in doubts]
     return "\n".join(lines)

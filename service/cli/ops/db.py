@@ -34,9 +34,9 @@ def check(
 ) -> int:
     """Check the store for damage. Read-only; safe while the engine runs."""
     with bars(context) as progress:
-        found = databases.check(context.settings(), deep=deep, progress=progress)
-    context.show(found, lambda shown: _checked(context, shown))
-    return YES if found["sound"] else NO
+        report = databases.check(context.settings(), deep=deep, progress=progress)
+    context.show(report, lambda shown: _checked(context, shown))
+    return YES if report["sound"] else NO
 
 
 @leaf(app, "backup", example="outrider db backup /backups/outrider.tar.zst --force")
@@ -47,9 +47,9 @@ def backup(
 ) -> None:
     """Write the whole store to one consistent file, while the engine runs."""
     with bars(context) as progress:
-        found = databases.backup(context.settings(), file, SystemClock().now(), force=force, progress=progress)
+        report = databases.backup(context.settings(), file, SystemClock().now(), force=force, progress=progress)
     context.show(
-        found,
+        report,
         lambda shown: translate(
             "db.backed_up",
             context.language,
@@ -74,8 +74,8 @@ def restore(
 ) -> None:
     """Restore a backup, also into the other kind of database. The engine must be stopped."""
     with bars(context) as progress:
-        found = databases.restore(context.settings(), file, SystemClock().now(), force=force, progress=progress)
-    context.show(found, lambda shown: _restored(context, shown))
+        report = databases.restore(context.settings(), file, SystemClock().now(), force=force, progress=progress)
+    context.show(report, lambda shown: _restored(context, shown))
 
 
 @leaf(app, "prune", example="outrider db prune")
@@ -87,26 +87,26 @@ def prune(
 ) -> None:
     """Run due maintenance now: compaction, roll-ups, retention, free space."""
     with bars(context) as progress:
-        found = databases.prune(context.settings(), SystemClock().now(), vacuum=vacuum, progress=progress)
-    context.show(found, lambda shown: _pruned(context, shown))
+        report = databases.prune(context.settings(), SystemClock().now(), vacuum=vacuum, progress=progress)
+    context.show(report, lambda shown: _pruned(context, shown))
 
 
 def _checked(context: Context, shown: dict[str, Any]) -> str:
     language, lines = context.language, []
-    for one in shown["databases"]:
-        rows = [[table["name"], str(table["rows"])] for table in one["tables"] if table["rows"]]
+    for database in shown["databases"]:
+        rows = [[table["name"], str(table["rows"])] for table in database["tables"] if table["rows"]]
         lines.append(
             translate(
                 "db.database",
                 language,
-                place=one["place"],
-                size=format_value(one["bytes"], "bytes"),
-                revision=one["revision"] or "-",
+                place=database["place"],
+                size=format_value(database["bytes"], "bytes"),
+                revision=database["revision"] or "-",
             )
         )
         lines.append(tables.table([translate("db.table", language), translate("db.rows", language)], rows, empty=""))
-        lines += [translate("db.note", language, note=note) for note in one["notes"]]
-        for problem in one["problems"]:
+        lines += [translate("db.note", language, note=note) for note in database["notes"]]
+        for problem in database["problems"]:
             lines.append(translate("db.problem", language, message=problem["message"]))
             lines.append(f"  {problem['hint']}")
     lines.append(translate("db.sound" if shown["sound"] else "db.damaged", language))
@@ -142,10 +142,10 @@ def _pruned(context: Context, shown: dict[str, Any]) -> str:
         translate(
             "db.bytes",
             language,
-            place=one["place"],
-            before=format_value(one["bytes_before"], "bytes"),
-            after=format_value(one["bytes_after"], "bytes"),
+            place=database["place"],
+            before=format_value(database["bytes_before"], "bytes"),
+            after=format_value(database["bytes_after"], "bytes"),
         )
-        for one in shown["databases"]
+        for database in shown["databases"]
     ]
     return "\n".join([*done, *sizes])

@@ -19,7 +19,7 @@ def add(group: typer.Typer) -> None:
     @leaf(group, "copy", example="outrider db copy --days 30")
     def copy(
         context: Context,
-        days: Annotated[float, typer.Option(min=0.01, help="Span to copy, for example 30d.")] = 15.0,
+        days: Annotated[float, typer.Option(min=0.01, help="Days to copy, for example 30.")] = 15.0,
         since: Annotated[str | None, typer.Option(help="Start time (RFC 3339), instead of a span.")] = None,
         until: Annotated[str | None, typer.Option(help="End time (RFC 3339). Default: now.")] = None,
     ) -> None:
@@ -27,5 +27,5 @@ def add(group: typer.Typer) -> None:
         end = parse_rfc3339(until) if until else SystemClock().now()
         start = parse_rfc3339(since) if since else end - timedelta(days=days)
         with bars(context) as progress:
-            found = history_copy.run(context.settings(), start, end, progress)
-        context.show(found)
+            report = history_copy.run(context.settings(), start, end, progress)
+        context.show(report)

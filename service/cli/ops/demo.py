@@ -49,17 +49,17 @@ def add(app: typer.Typer) -> None:
         Fleet time: a GPU is lost after 5 minutes, traffic surges after 20, an engine hangs after 40. Game days
         of a file given with --config also run; nothing else of that file is used.
         """
-        log.configure(level="error")  # what fails here is part of the story
+        log.configure(level="error")  # failures are part of the demo
         days = demo.game_days(context.config)
         if not headless:
             port_check.require_free({"--port": ("127.0.0.1", port), "--api-port": ("127.0.0.1", api_port)})
             asyncio.run(_with_dashboard(context, seed, port, api_port, speed, days))
             return
         with bars(context) as progress:
-            found = asyncio.run(
+            result = asyncio.run(
                 demo.headless(minutes=minutes, seed=seed, language=context.language, progress=progress, days=days)
             )
-        context.show(found, lambda shown: _seen(shown, context.language))
+        context.show(result, lambda shown: _seen(shown, context.language))
 
 
 def _seen(shown: dict[str, Any], language: Language) -> str:
@@ -69,7 +69,7 @@ def _seen(shown: dict[str, Any], language: Language) -> str:
             tables.incidents(shown["incidents"], language),
             tables.actions(shown["actions"], language),
             tables.recommendations(shown["recommendations"], language),
-            *(hindsight.sentence(one, language) for one in shown["looking_back"]),
+            *(hindsight.sentence(service, language) for service in shown["looking_back"]),
         ]
     )
 
@@ -87,7 +87,7 @@ async def _with_dashboard(
             await running.step()
             progress("fleet", (cycle + 1) / cycles)
         while running.fleet.now + running.interval <= SystemClock().now():
-            await running.step()  # the preparation took time, and the dashboard opens on the present
+            await running.step()  # catch up with the time of the preparation
     supervisor = supervise.Supervisor(children(running.settings, demo.FOLDER / "demo.yaml", with_engine=False))
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -95,14 +95,14 @@ async def _with_dashboard(
         loop.add_signal_handler(number, stop.set)
     supervisor.start()
     try:
-        await _tell(running, stop, context)
+        await _print_address(running, stop, context)
         await demo.follow(running, speed=speed, stop=stop)
     finally:
         await asyncio.to_thread(supervisor.stop)
         await running.close()
 
 
-async def _tell(running: demo.Demo, stop: asyncio.Event, context: Context) -> None:
+async def _print_address(running: demo.Demo, stop: asyncio.Event, context: Context) -> None:
     """Prints the dashboard address once it responds."""
     url = f"http://127.0.0.1:{running.settings.dashboard.port}"
     deadline = time.monotonic() + 60

@@ -38,30 +38,32 @@ def add(root: typer.Typer) -> None:
             int | None, typer.Option("--max-tokens", help="Maximum number of tokens to generate.")
         ] = None,
         timeout: Annotated[str | None, typer.Option("--timeout", help="Deadline for --url, for example 30s.")] = None,
-        bearer_token_file: Annotated[Path | None, typer.Option("--bearer-token-file", help="Name for --url.")] = None,
+        bearer_token_file: Annotated[
+            Path | None, typer.Option("--bearer-token-file", help="File with the bearer token for --url.")
+        ] = None,
     ) -> int:
         """Run all probes once. Exits 1 if any fails."""
-        given: dict[str, Any] = {"model": model, "prompt": prompt, "max_tokens": max_tokens}
-        asked = {key: value for key, value in given.items() if value is not None}
+        options: dict[str, Any] = {"model": model, "prompt": prompt, "max_tokens": max_tokens}
+        overrides = {key: value for key, value in options.items() if value is not None}
         settings = context.settings()
         if url is None:
             chosen = one_off_probe.chosen(settings, name or [])
-            chosen = [one_off_probe.with_request(one, asked) for one in chosen]
+            chosen = [one_off_probe.asking(probe_settings, overrides) for probe_settings in chosen]
         else:
             more: dict[str, Any] = {"timeout": timeout, "bearer_token_file": bearer_token_file}
-            asked |= {key: value for key, value in more.items() if value is not None}
-            chosen = [one_off_probe.at_url(url, kind, asked)]
+            overrides |= {key: value for key, value in more.items() if value is not None}
+            chosen = [one_off_probe.at_url(url, kind, overrides)]
         result = asyncio.run(one_off_probe.once(chosen, settings.cluster, SystemClock(), context.language))
         context.show(result, _table)
         return YES if all(row["success"] for row in result["probes"]) else NO
 
 
 def _table(result: dict[str, Any]) -> str:
-    headings = ["probe", "", "outcome", "first token", "between tokens", "whole", "tokens", "certificate", ""]
+    headings = ["probe", "", "outcome", "TTFT", "ITL", "E2E latency", "tokens", "certificate", ""]
     rows = [
         [
             row["probe"],
-            {True: "ok", False: "FAILED", None: "not asked"}[row["success"]],
+            {True: "ok", False: "FAILED", None: "not sent"}[row["success"]],
             row["means"],
             _seconds(row["ttft_seconds"]),
             _seconds(row["itl_seconds"]),

@@ -33,9 +33,9 @@ def add(app: typer.Typer) -> None:
         cannot be recorded are listed at the end.
         """
         with bars(context) as progress:
-            found = asyncio.run(
+            report = asyncio.run(
                 flight_recorder.record(context.settings(), timedelta(minutes=minutes), out, SystemClock(), progress)
             )
-        for sentence in found.get("left_out", ()):
+        for sentence in report.get("left_out", ()):
             typer.echo(f"left out: {sentence}", err=True)
-        context.show(found, lambda shown: translate("cli.recorded", context.language, **shown))
+        context.show(report, lambda shown: translate("cli.recorded", context.language, **shown))

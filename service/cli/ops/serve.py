@@ -29,10 +29,10 @@ def add(app: typer.Typer) -> None:
         """Run the platform: engine, API and dashboard, each restarted if it exits."""
         settings = context.settings()
         log.configure(level=settings.log.level)
-        places = {"api.port": (settings.api.host, settings.api.port)}
+        addresses = {"api.port": (settings.api.host, settings.api.port)}
         if settings.dashboard.enabled:
-            places["dashboard.port"] = (settings.dashboard.host, settings.dashboard.port)
-        port_check.require_free(places)
+            addresses["dashboard.port"] = (settings.dashboard.host, settings.dashboard.port)
+        port_check.need(addresses)
         if not process.may_stand_by(settings):
             leader.check_alone(settings)
         wiring_stores.upgrade(settings)
@@ -66,11 +66,11 @@ def add(app: typer.Typer) -> None:
 def children(settings: Settings, config: Path | None, *, with_engine: bool = True) -> list[supervise.Child]:
     """Processes of a platform."""
     named = ["--config", str(config)] if config else []
-    found = [supervise.Child("engine", supervise.own_command("run-engine", *named))] if with_engine else []
-    found.append(supervise.Child("api", supervise.own_command("run-api", *named)))
+    processes = [supervise.Child("engine", supervise.own_command("run-engine", *named))] if with_engine else []
+    processes.append(supervise.Child("api", supervise.own_command("run-api", *named)))
     if settings.dashboard.enabled:
-        found.append(supervise.Child("dashboard", dashboard_command(settings)))
-    return found
+        processes.append(supervise.Child("dashboard", dashboard_command(settings)))
+    return processes
 
 
 def dashboard_command(settings: Settings) -> list[str]:

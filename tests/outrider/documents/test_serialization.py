@@ -1,4 +1,4 @@
-"""The JSON that people script against: its keys, its instants, no NaN."""
+"""JSON documents: keys, timestamps, no NaN."""
 
 import json
 from dataclasses import replace
@@ -36,7 +36,7 @@ AGREED = {
         ("recommendation", COMMIT.plan.recommendations),
     ],
 )
-def test_agreed_keys_are_there_and_all_of_it_is_json(write, values):
+def test_json_has_the_documented_keys(write, values):
     assert values
     for value in values:
         found = getattr(serialization, write)(value)
@@ -54,18 +54,18 @@ def test_forecasts_messages_audit_and_cycles_are_json():
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), None, np.float32("nan")])
-def test_a_number_that_is_not_there_is_null(value):
+def test_missing_numbers_are_null(value):
     assert serialization.finite(value) is None
 
 
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True)))
-def test_arrays_keep_their_length_and_lose_their_nan(values):
+def test_nan_in_arrays_becomes_null(values):
     found = serialization.numbers(np.array(values, dtype=np.float64))
     assert len(found) == len(values)
     json.dumps(found, allow_nan=False)
 
 
-def test_nested_values_become_plain_and_secrets_vanish():
+def test_nested_values_become_plain_and_secrets_are_redacted():
     found = serialization.plain({"at": NOW, "who": LOST_GPU, "list": (np.float64(1.5), np.nan), "token": "s3cret"})
     assert found == {
         "at": "2026-05-04T13:07:30Z",
@@ -75,7 +75,7 @@ def test_nested_values_become_plain_and_secrets_vanish():
     }
 
 
-def test_summaries_name_fault_place_and_time_in_both_languages():
+def test_summaries_name_fault_entity_and_time_in_both_languages():
     known = trouble.incident(NOW, NOW, ("a",))
     assert incident_summary(known, "en") == "GPU lost on GPU-03027e1c…000026, incident since 2026-05-04 13:07 UTC"
     assert incident_summary(known, "zh").startswith("GPU-03027e1c…000026：GPU 掉卡")
@@ -108,7 +108,7 @@ def test_the_timeline_is_rendered_oldest_first():
     assert "GPU lost" in second
 
 
-def test_every_enum_member_has_a_word_in_both_languages():
+def test_every_enum_member_has_a_text_in_both_languages():
     from outrider import model
 
     groups = {
@@ -131,7 +131,7 @@ def test_every_enum_member_has_a_word_in_both_languages():
     assert word("action_kind", "unheard_of") == "unheard of"
 
 
-def test_the_sample_fleet_hangs_together():
+def test_the_topology_of_the_sample_fleet_is_connected():
     graph = topology(NOW)
     assert len(graph.of_kind(EntityKind.GPU)) == 64
     assert [service.name for service in graph.above(LOST_GPU, EntityKind.SERVICE)] == ["chat"]

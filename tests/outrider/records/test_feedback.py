@@ -1,4 +1,4 @@
-"""Verdicts on alerts and what they say of rules and pages."""
+"""Verdicts on alerts, and the precision of rules and pages."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -15,12 +15,12 @@ USEFUL, NOT_USEFUL, WRONG_CAUSE = Usefulness.USEFUL, Usefulness.NOT_USEFUL, Usef
 ALERT = Alert("f", "r", Priority.P1, GPU, AlertState.FIRING, AlertReason.STILL_TRUE, T0, T0, incident="i")
 
 
-def said(verdict, *, rule="r", incident="i", spell=0, by="ann"):
+def rating(verdict, *, rule="r", incident="i", spell=0, by="ann"):
     starts_at = T0 + timedelta(minutes=spell)
     return Feedback(rule, starts_at, rule, GPU, Priority.P1, verdict, by, T0, incident)
 
 
-def test_a_verdict_takes_what_it_needs_from_the_alert():
+def test_a_verdict_copies_rule_entity_and_incident_of_the_alert():
     found = judged(ALERT, WRONG_CAUSE, by="ann", at=T0, cause="gpu-lost")
     assert (found.fingerprint, found.starts_at, found.rule, found.priority, found.incident) == ("f", T0, "r", "P1", "i")
     assert found.was_justified
@@ -35,25 +35,25 @@ def test_a_verdict_takes_what_it_needs_from_the_alert():
         ({"verdict": USEFUL, "comment": "x" * 1001}, "1000 characters at most, this one 1001"),
     ],
 )
-def test_a_verdict_that_makes_no_sense_is_refused(more, message):
+def test_contradictory_verdicts_are_rejected(more, message):
     with pytest.raises(UsageError, match=message):
         judged(ALERT, by="ann", at=T0, **more)
 
 
 def test_all_alerts_of_a_rule_in_one_incident_are_one_occasion():
-    storm = [said(NOT_USEFUL, spell=number) for number in range(50)]
-    apart = [said(USEFUL, incident=None, spell=number) for number in (60, 61)]
+    storm = [rating(NOT_USEFUL, spell=number) for number in range(50)]
+    apart = [rating(USEFUL, incident=None, spell=number) for number in (60, 61)]
     assert by_rule([*storm, *apart]) == (RulePrecision("r", 2, 0, 1),)
 
 
-def test_where_people_disagree_the_better_verdict_counts():
-    both = [said(NOT_USEFUL), said(WRONG_CAUSE, by="bob")]
+def test_the_better_of_two_verdicts_counts():
+    both = [rating(NOT_USEFUL), rating(WRONG_CAUSE, by="bob")]
     assert by_rule(both) == by_rule(reversed(both)) == (RulePrecision("r", 0, 1, 0),)
 
 
-def test_rules_come_the_most_judged_first_with_their_interval():
+def test_rules_are_sorted_by_number_of_verdicts():
     found = by_rule(
-        [said(NOT_USEFUL, rule="b")] + [said(USEFUL, rule="a", incident=str(number)) for number in range(3)]
+        [rating(NOT_USEFUL, rule="b")] + [rating(USEFUL, rule="a", incident=str(number)) for number in range(3)]
     )
     assert [(one.rule, one.judged, one.precision) for one in found] == [("a", 3, 1.0), ("b", 1, 0.0)]
     assert found[0].interval == indicators.wilson_interval(3, 3)
@@ -73,11 +73,11 @@ def test_the_interval_is_that_of_wilson():
 
 def test_a_page_is_judged_by_any_alert_of_its_incident():
     verdicts = [
-        said(NOT_USEFUL, rule="a"),
-        said(USEFUL, rule="b"),
-        said(NOT_USEFUL, incident="j"),
-        said(USEFUL, incident="not paged"),
-        said(USEFUL, incident=None),
+        rating(NOT_USEFUL, rule="a"),
+        rating(USEFUL, rule="b"),
+        rating(NOT_USEFUL, incident="j"),
+        rating(USEFUL, incident="not paged"),
+        rating(USEFUL, incident=None),
     ]
     assert page_counts(verdicts, ["i", "j", "never judged"]) == (1, 2)
     assert indicators.page_precision(1, 2) == 0.5

@@ -1,4 +1,4 @@
-"""Texts with counts in them."""
+"""Texts with counts."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from outrider.text.i18n import LANGUAGES, texts, translate
 
 
 @pytest.mark.parametrize(
-    ("count", "said"),
+    ("count", "text"),
     [(1, "x.yaml has 1 error"), ("1", "x.yaml has 1 error"), (0, "x.yaml has 0 errors"), (21, "x.yaml has 21 errors")],
 )
-def test_the_word_behind_a_count_is_that_of_one_or_of_many(count, said):
-    assert translate("cli.config_invalid", file="x.yaml", count=count) == said
+def test_a_count_selects_singular_or_plural(count, text):
+    assert translate("cli.config_invalid", file="x.yaml", count=count) == text
 
 
-def test_several_counts_in_a_text_have_words_of_their_own():
-    said = translate("plan.step_round_replica", replicas=1, tp=1, pp=1, group=1, gpus=2)
-    assert "1 replica of 1 x 1 = 1 GPU: 2 GPUs" in said
+def test_each_count_of_a_text_selects_its_own_form():
+    text = translate("plan.step_round_replica", replicas=1, tp=1, pp=1, group=1, gpus=2)
+    assert "1 replica of 1 x 1 = 1 GPU: 2 GPUs" in text
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_every_choice_of_words_stands_behind_its_count(language):
+def test_plural_forms_follow_their_count(language):
     written = re.compile(r"\[[^\]]*\|[^\]]*\]")
     for key, text in texts(language).items():
         for found in written.finditer(text):

@@ -11,13 +11,13 @@ def test_lines_are_known_for_keys_and_items():
     assert document.line(("a", "missing")) == 1
 
 
-def test_a_syntax_fault_names_its_line():
+def test_a_syntax_error_names_its_line():
     with pytest.raises(ConfigError) as caught:
         yaml_file.parse("a: 1\nb: c: d\n", "f.yaml")
     assert caught.value.problems[0].line == 2
 
 
-def test_a_key_that_stands_twice_is_refused():
+def test_a_duplicate_key_is_rejected():
     with pytest.raises(ConfigError, match=r"f\.yaml:2: a: is duplicated, first in line 1"):
         yaml_file.parse("a: 1\na: 2\n", "f.yaml")
 

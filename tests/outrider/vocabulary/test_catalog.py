@@ -48,7 +48,7 @@ def test_quantile_in_the_first_bucket_is_only_a_bound():
     assert (values[0], below[0]) == (0.3, 1.0)
 
 
-def test_quantile_of_nothing_is_undefined():
+def test_quantile_of_an_empty_histogram_is_undefined():
     values, below = catalog.bucket_quantile(np.zeros((2, 3)), (1.0, 2.0), 0.99)
     assert np.isnan(values).all()
     assert not below.any()
@@ -72,6 +72,6 @@ def test_quantile_lies_in_the_bucket_that_holds_its_rank(counts, quantile):
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_every_signal_has_a_name_that_people_read(language):
+def test_every_signal_has_a_display_name(language):
     known = i18n.texts(language)
     assert [name for name in catalog.signals() if f"words.signal.{name}" not in known] == []

@@ -74,14 +74,14 @@ def test_burn_rate_of_one_spends_the_budget():
         indicators.burn_rate(0.99, 1.0)
 
 
-def test_incident_means_leave_out_what_did_not_happen():
+def test_incident_means_exclude_missing_times():
     starts, ends = np.array([0.0, 100.0, 200.0]), np.array([60.0, 220.0, NAN])
     assert indicators.mttr(starts, ends) == 90.0
     assert indicators.mttd(np.array([NAN]), np.array([1.0])) is None
     assert indicators.mtta(np.array([10.0]), np.array([5.0])) == 0.0
 
 
-def test_shares_without_a_whole_are_unknown():
+def test_ratios_with_a_zero_denominator_are_unknown():
     assert indicators.noops_share(0, 0) is None
     assert indicators.noops_share(9, 10) == 0.9
     assert indicators.folded_share(5, 100) == 0.95
@@ -120,7 +120,7 @@ def test_wape_scores_known_slots_only():
     assert indicators.wape(np.zeros(3), np.ones(3)) is None
 
 
-def test_the_memory_rule_leaves_a_healthy_engine_alone():
+def test_the_memory_rule_ignores_a_healthy_engine():
     memory = np.array([0.92, 0.95, 0.98, 0.91, 0.5, 0.5, NAN])
     reserved = np.array([0.92, 0.92, 0.92, NAN, 0.92, 0.92, NAN])
     kv_used = np.array([0.5, 0.5, 0.5, 0.5, 0.96, 1.0, NAN])

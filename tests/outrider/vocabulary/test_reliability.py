@@ -24,7 +24,7 @@ def test_no_answer_has_no_curve_and_no_error():
     assert calibration_error(()) is None
 
 
-def test_what_cannot_be_put_into_a_bin_is_refused():
+def test_confidences_outside_0_to_1_are_rejected():
     with pytest.raises(ValueError, match=r"1\.2 lies outside"):
         curve([1.2], [True])
     with pytest.raises(ValueError, match="nan lies outside"):

@@ -55,7 +55,7 @@ def test_an_amount_may_carry_its_unit(given, unit, value):
     ("given", "unit"),
     [("40 tokens", "request/second"), ("300 ms", "token/request"), ("25 tok/min", "ratio"), ("4 gpus", "second")],
 )
-def test_an_amount_in_another_unit_is_refused_with_both_named(given, unit):
+def test_a_wrong_unit_is_rejected_with_both_units_named(given, unit):
     with pytest.raises(UnitMismatchError) as caught:
         read_quantity(given, unit)
     assert unit in caught.value.message
@@ -69,19 +69,19 @@ def test_a_small_b_is_neither_bits_nor_bytes(given):
     assert "Gbit/s" in caught.value.hint
 
 
-def test_a_unit_over_two_things_stands_in_parentheses():
+def test_a_compound_denominator_is_in_parentheses():
     assert Quantity.of(1, "token/second*sequence").unit_text == "token/(second*sequence)"
     assert Quantity.of(1, "token/(second*sequence)") == Quantity.of(1, "token/second*sequence")
 
 
 @pytest.mark.parametrize("given", ["1,000", "0,5", "1,000 rps"])
-def test_a_comma_in_a_number_is_refused_for_what_it_is(given):
+def test_a_comma_in_a_number_is_rejected(given):
     with pytest.raises(UsageError, match="has a comma") as caught:
         read_quantity(given, "request/second")
     assert "1000" in caught.value.hint
 
 
 @pytest.mark.parametrize("given", ["", "many", "--", "1.2.3"])
-def test_what_is_no_amount_is_refused(given):
+def test_invalid_quantities_are_rejected(given):
     with pytest.raises(UsageError):
         read_quantity(given, "request/second")

@@ -71,7 +71,7 @@ def test_durations(text, seconds):
 
 
 @pytest.mark.parametrize("text", ["", "5", "5 parsecs", "m5", "-3s"])
-def test_odd_durations_are_refused(text):
+def test_invalid_durations_are_rejected(text):
     with pytest.raises(UsageError, match="is not a duration"):
         units.parse_duration(text)
 
@@ -86,7 +86,7 @@ def test_odd_durations_are_refused(text):
         (float("nan"), "seconds", "-"),
     ],
 )
-def test_values_read_well(value, unit, text):
+def test_values_are_formatted_with_their_unit(value, unit, text):
     assert units.format_value(value, unit) == text
 
 
@@ -112,7 +112,7 @@ def test_every_fault_is_known_by_its_look_alikes():
             assert name in faults() or name in states, f"{fault.id} is confusable with {name}, which nothing defines"
 
 
-def test_texts_fill_what_they_can():
+def test_missing_arguments_leave_the_placeholder():
     assert i18n.translate("no.such.key") == "no.such.key"
     assert i18n._Missing({"a": 1})["b"] == "{b}"
 
@@ -158,6 +158,6 @@ def test_holding_cells_are_those_that_hold_scale_in():
         ("no address in here: a@b", "no address in here: a@b"),
     ],
 )
-def test_what_urls_hide_is_taken_out_of_texts(text, shown):
+def test_secrets_in_urls_are_redacted(text, shown):
     assert audit.redact_text(text) == shown
     assert str(UsageError(text)) == shown

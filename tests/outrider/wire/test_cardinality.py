@@ -1,4 +1,4 @@
-"""Labels that anybody can write stay few, whatever is written into them."""
+"""Free-form labels stay bounded."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_the_most_used_keep_their_names() -> None:
     assert decider.fold({"a": 1, "b": 1, "c": 1, "d": 1, "": 1}) == {"a": 1, "b": 1, OTHER: 2, "": 1}
 
 
-def test_two_that_are_alike_do_not_take_turns() -> None:
+def test_values_of_equal_traffic_do_not_alternate() -> None:
     decider = Bounded(1)
     decider.count({"a": 10})
     for number in range(50):
@@ -39,7 +39,7 @@ def test_two_that_are_alike_do_not_take_turns() -> None:
         assert decider.named == {"a"}
 
 
-def test_who_has_gone_makes_room_for_who_came() -> None:
+def test_unused_names_are_replaced() -> None:
     decider = Bounded(1)
     decider.count({"old": 100})
     for _ in range(40):
@@ -56,7 +56,7 @@ def test_a_flood_of_names_costs_no_memory() -> None:
     assert len(decider._weights) <= 33
 
 
-def test_rubbish_counts_as_nothing() -> None:
+def test_invalid_traffic_counts_as_zero() -> None:
     decider = Bounded(2)
     decider.count({"nan": float("nan"), "inf": float("inf"), "minus": -1.0, OTHER: 5.0, "a": 1.0})
     assert decider.named == {"a"}
@@ -64,7 +64,7 @@ def test_rubbish_counts_as_nothing() -> None:
         Bounded(0)
 
 
-def test_names_by_how_often_they_stand_there() -> None:
+def test_names_are_chosen_by_frequency() -> None:
     assert bounded(["a", "b", "a", "c", "", "b"], 2) == {"a": "a", "b": "b", "c": OTHER, "": ""}
 
 
@@ -79,7 +79,7 @@ def test_names_by_how_often_they_stand_there() -> None:
         ("", ""),
     ],
 )
-def test_whatever_is_written_is_one_of_a_few_classes(text, written) -> None:
+def test_every_text_maps_to_a_known_class(text, written) -> None:
     found = RequestClass.parse(text)
     assert str(found) == written
     assert RequestClass.parse(str(found)) == found

@@ -1,4 +1,4 @@
-"""Text from outside as names and keys."""
+"""External text as names and keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ anything = st.text(st.characters(codec=None, exclude_categories=()), max_size=20
 @example("\ud800")
 @example("界" * 600)
 @example("x" * 1_000_000)
-def test_a_key_is_what_every_database_takes(text: str) -> None:
+def test_every_database_accepts_a_key(text: str) -> None:
     key = fitted(text)
     assert len(key.encode()) <= MOST_KEY_BYTES
     assert "\0" not in key
@@ -33,7 +33,7 @@ def test_clean_text_keeps_everything_else(text: str) -> None:
     assert clean(clean(text)) == clean(text)
 
 
-def test_two_texts_that_begin_alike_stay_two() -> None:
+def test_texts_with_a_common_prefix_stay_distinct() -> None:
     assert fitted("x" * 5000 + "a") != fitted("x" * 5000 + "b")
     assert fitted("a\0") != fitted("a\u2400")
 
@@ -48,7 +48,7 @@ def test_an_entity_reads_back_from_its_key(cluster: str, name: str, namespace: s
     assert fitted(found.key) == found.key
 
 
-def test_usual_names_are_left_alone() -> None:
+def test_ordinary_names_are_unchanged() -> None:
     for name in ("GPU-5f2e", "llm/chat-7d9f:0", "节点一", "a b"):
         assert is_storable(name)
         assert EntityRef("prod", EntityKind.POD, "llm", name).name == name

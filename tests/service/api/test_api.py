@@ -1,4 +1,4 @@
-"""Every endpoint over stores in memory that hold a fleet in the middle of an incident."""
+"""Every endpoint, on in-memory stores of a fleet during an incident."""
 
 import asyncio
 import math
@@ -121,7 +121,7 @@ def empty() -> World:
     return World(None)
 
 
-def test_overview_answers_the_four_questions(busy):
+def test_overview_has_slos_incidents_plan_and_actions(busy):
     found = busy.get("/overview")
     assert found["as_of"] == "2026-05-04T13:07:30Z"
     chat, code = found["services"]
@@ -149,7 +149,7 @@ def test_the_24_h_strip_has_a_gap_where_nothing_was_measured(busy):
     assert strip[-1]["good_ratio"] < 1.0
 
 
-def test_every_read_answers_and_holds_no_nan(busy):
+def test_every_read_succeeds_without_nan(busy):
     for path in READS:
         answer = busy.http.get(f"/api/v1{path}")
         assert answer.status_code == 200, (path, answer.text)
@@ -157,7 +157,7 @@ def test_every_read_answers_and_holds_no_nan(busy):
         assert TOKEN not in answer.text
 
 
-def test_every_read_answers_on_an_empty_store(empty):
+def test_every_read_succeeds_on_an_empty_store(empty):
     for path in READS:
         answer = empty.http.get(f"/api/v1{path}")
         assert answer.status_code == (404 if INCIDENT in path or path == "/services/chat" else 200), (path, answer.text)
@@ -182,10 +182,10 @@ def test_alerts_are_filtered_by_state_and_priority(busy):
     assert {(row["priority"], row["state"]) for row in rows} == {("P3", "resolved")}
 
 
-def test_a_filtered_page_asks_the_store_for_no_more_than_the_page(busy):
-    with mock.patch.object(busy.state, "alerts", wraps=busy.state.alerts) as asked:
+def test_a_filtered_page_reads_only_one_page_from_the_store(busy):
+    with mock.patch.object(busy.state, "alerts", wraps=busy.state.alerts) as read:
         busy.get("/alerts", priority="P0", limit=5)
-    asked.assert_called_once_with(states=None, priorities=[Priority.P0], limit=6, after=None)
+    read.assert_called_once_with(states=None, priorities=[Priority.P0], limit=6, after=None)
 
 
 def test_an_alert_is_found_by_a_fingerprint_with_slashes(busy):
@@ -194,7 +194,7 @@ def test_an_alert_is_found_by_a_fingerprint_with_slashes(busy):
     assert busy.get(f"/alerts/{fingerprint}")["fingerprint"] == fingerprint
 
 
-def test_an_incident_tells_its_whole_story(busy):
+def test_an_incident_has_evidence_timeline_and_actions(busy):
     found = busy.get(f"/incidents/{INCIDENT}")
     assert found["hypotheses"][0]["entity"]["name"] == LOST_GPU.name
     assert len(found["hypotheses"][0]["evidence"]) == 2
@@ -208,14 +208,14 @@ def test_an_incident_tells_its_whole_story(busy):
 @pytest.mark.parametrize(("language", "owner"), [("en", "hardware team"), ("zh", "硬件团队")])
 def test_an_incident_is_explained(busy, language, owner):
     found = busy.get(f"/incidents/{INCIDENT}", lang=language)
-    told = found["explanation"]
-    assert [one["name"] for one in told["sections"]][:4] == ["what", "for", "against", "others"]
-    assert (told["known"], told["team"], told["team_name"]) == (True, "hardware", owner)
-    assert told["runbook"] == "docs/runbooks/gpu-lost.md"
-    assert told["unknown_confidence"] == found["unknown_confidence"] == 0.02
+    explanation = found["explanation"]
+    assert [one["name"] for one in explanation["sections"]][:4] == ["what", "for", "against", "others"]
+    assert (explanation["known"], explanation["team"], explanation["team_name"]) == (True, "hardware", owner)
+    assert explanation["runbook"] == "docs/runbooks/gpu-lost.md"
+    assert explanation["unknown_confidence"] == found["unknown_confidence"] == 0.02
 
 
-def test_the_graph_of_an_incident_names_its_cause_and_what_helps(busy):
+def test_the_graph_of_an_incident_has_cause_and_remedies(busy):
     found = busy.get(f"/incidents/{INCIDENT}/graph", lang="zh")
     assert {one["id"] for one in found["nodes"] if one["role"] == "cause"} == {
         "fault:gpu-lost",
@@ -226,7 +226,7 @@ def test_the_graph_of_an_incident_names_its_cause_and_what_helps(busy):
     assert "处置" in {edge["label"] for edge in found["edges"]}
 
 
-def test_the_knowledge_is_asked(busy):
+def test_the_knowledge_graph_is_queried(busy):
     around = busy.get("/knowledge", name="gpu-lost", limit=5)
     assert len(around["nodes"]) == 5
     assert around["left_out"] > 0
@@ -241,14 +241,14 @@ def test_the_knowledge_is_asked(busy):
     assert 'did you mean "gpu-lost"' in refused.json()["error"]["message"]
 
 
-def test_an_incident_names_the_recording_of_what_led_to_it(busy, tmp_path, monkeypatch):
+def test_an_incident_names_the_recording_before_it(busy, tmp_path, monkeypatch):
     monkeypatch.setattr(incidents, "flights_of", lambda _: tmp_path)
     assert busy.get(f"/incidents/{INCIDENT}")["recording"] is None
     (tmp_path / INCIDENT).mkdir()
     assert busy.get(f"/incidents/{INCIDENT}")["recording"] == str(tmp_path / INCIDENT)
 
 
-def test_evidence_shows_the_cause_against_its_peers_and_what_users_felt(busy):
+def test_evidence_shows_the_cause_its_peers_and_the_impact(busy):
     found = busy.get(f"/incidents/{INCIDENT}/evidence")
     charts = {chart["signal"]: chart for chart in found["charts"]}
     present = charts["hw_accel_present"]["series"][0]
@@ -261,7 +261,7 @@ def test_evidence_shows_the_cause_against_its_peers_and_what_users_felt(busy):
     assert all(len(chart["times"]) <= 240 for chart in charts.values())
 
 
-def test_plan_and_forecast_carry_what_the_page_draws(busy):
+def test_plan_and_forecast_have_the_values_of_the_dashboard(busy):
     chat, code = busy.get("/plan", lang="zh")["recommendations"]
     assert len(chat["derivation_lines"]) == 6, "the formula, and what decided"
     assert "向上取整" in chat["derivation_lines"][-2]
@@ -285,13 +285,13 @@ def test_kept_forecasts_are_those_of_a_known_service(busy):
 
 
 def test_pools_of_prefill_and_decode_are_sized(busy):
-    asked = "/capacity/disaggregated?model=Llama-3.1-8B&gpu=H100&qps=40&prompt=2000&tokens=200&prefill_tp=1&decode_tp=1"
-    found = busy.get(asked + "&ttft=1&tpot=0.04&lang=zh")
+    path = "/capacity/disaggregated?model=Llama-3.1-8B&gpu=H100&qps=40&prompt=2000&tokens=200&prefill_tp=1&decode_tp=1"
+    found = busy.get(path + "&ttft=1&tpot=0.04&lang=zh")
     assert found["kept"]
     assert found["gpus"] == found["prefill"]["gpus"] + found["decode"]["gpus"]
     assert found["derivation"][1].startswith("预填充")
-    assert busy.get(asked + "&ttft=0.001")["reason"] == "prompt"
-    for wrong, status in ((asked.replace("H100", "abacus"), 400), (asked.replace("qps=40", "qps=nan"), 422)):
+    assert busy.get(path + "&ttft=0.001")["reason"] == "prompt"
+    for wrong, status in ((path.replace("H100", "abacus"), 400), (path.replace("qps=40", "qps=nan"), 422)):
         assert busy.http.get(f"/api/v1{wrong}").status_code == status
 
 
@@ -321,7 +321,7 @@ def test_series_of_a_gauge_and_of_a_histogram(busy):
         ("/nowhere", 404),
     ],
 )
-def test_bad_questions_get_one_sentence(busy, path, status):
+def test_invalid_requests_get_one_sentence(busy, path, status):
     answer = busy.http.get(f"/api/v1{path}")
     assert answer.status_code == status, answer.text
     assert answer.json()["error"]["message"]
@@ -329,19 +329,19 @@ def test_bad_questions_get_one_sentence(busy, path, status):
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "expected"),
     [
         ("/alerts?limit=0", "limit: expected at least 1, not '0'"),
         ("/alerts?limit=many", "limit: expected a whole number, not 'many'"),
         ("/alerts?lang=fr", "lang"),
         ("/forecasts/-/chat/kept?hours=0", "hours: expected more than 0"),
-        ("/signals/engine_up/series?start=2026-05-04T13:00:00", "start: expected an instant with its time zone"),
-        ("/signals/engine_up/series?start=soon", "start: expected an instant"),
+        ("/signals/engine_up/series?start=2026-05-04T13:00:00", "start: expected a timestamp with a time zone"),
+        ("/signals/engine_up/series?start=soon", "start: expected a timestamp"),
     ],
 )
-def test_a_wrong_parameter_is_told_in_words_of_ours(busy, path, said):
+def test_a_wrong_parameter_gets_a_plain_message(busy, path, expected):
     message = busy.http.get(f"/api/v1{path}").json()["error"]["message"]
-    assert said in message
+    assert expected in message
     assert not re.search("Value error|should be|valid (integer|datetime)", message)
 
 
@@ -428,7 +428,7 @@ def test_reads_need_the_token_away_from_loopback():
     assert world.http.get("/-/healthy").status_code == 200
 
 
-def test_a_name_we_are_not_known_by_is_refused(fresh):
+def test_an_unknown_host_name_is_rejected(fresh):
     for host, status in (("evil.example", 400), ("localhost:8600", 200), ("127.0.0.1", 200), ("[::1]:8600", 200)):
         answer = fresh.http.get("/api/v1/version", headers={"Host": host})
         assert answer.status_code == status, host

@@ -1,4 +1,4 @@
-"""Parts of the API that need no HTTP: freshness, remembering, paging, verdicts."""
+"""Parts of the API that need no HTTP: freshness, cache, pagination, verdicts."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -27,7 +27,7 @@ def cycle(name: str, at) -> CycleRecord:
     return CycleRecord(name, at, 1.0, 1, 1, 1, 0, 0, 0)
 
 
-def test_fleet_time_counts_as_fresh_while_cycles_come():
+def test_fleet_time_is_fresh_while_cycles_run():
     clock = ManualClock(NOW)
     watch = CycleWatch(clock, timedelta(seconds=45))
     ahead = NOW + timedelta(days=3)
@@ -47,11 +47,11 @@ def test_wall_time_is_fresh_at_once_and_stale_after_three_cycles():
     assert not watch.is_fresh(cycle("a", NOW - timedelta(seconds=50)))
 
 
-def test_an_answer_is_computed_once_and_old_ones_are_dropped():
-    kept, asked = Remembered(size=2), []
+def test_a_result_is_computed_once_and_old_ones_are_dropped():
+    kept, computed = Remembered(size=2), []
     for key in (1, 1, 2, 3, 1):
-        kept.get(key, lambda key=key: asked.append(key))
-    assert asked == [1, 2, 3, 1]
+        kept.get(key, lambda key=key: computed.append(key))
+    assert computed == [1, 2, 3, 1]
 
 
 @given(st.integers(0, 200), st.integers(1, 50), st.integers(1, 9))
@@ -73,10 +73,10 @@ def test_pages_by_key_cover_a_filtered_list_exactly(size, limit, every):
     def keep(record):
         return record.id % every == 0
 
-    found, cursor, asked = [], "", []
+    found, cursor, reads = [], "", []
 
     def read(after, count):
-        asked.append(count)
+        reads.append(count)
         return state.audit(count, after)
 
     while cursor is not None:
@@ -84,13 +84,13 @@ def test_pages_by_key_cover_a_filtered_list_exactly(size, limit, every):
         assert len(rows) <= limit
         found += [record.id for record in rows]
     assert found == [number for number in range(size, 0, -1) if number % every == 0]
-    assert max(asked) <= 1000
+    assert max(reads) <= 1000
 
 
 @pytest.mark.parametrize("cursor", ["-3", "abc", "YWJj", "MjAyNi0wMS0wMSB4", "é"])  # "abc", and a day without a zone
-def test_a_cursor_that_no_page_gave_out_is_refused(cursor):
+def test_an_unknown_cursor_is_rejected(cursor):
     with pytest.raises(UsageError, match="not a cursor"):
-        paging.place_in(cursor)
+        paging.position_in(cursor)
     with pytest.raises(UsageError, match="not a cursor"):
         paging.offset_of(cursor)
 
@@ -127,7 +127,7 @@ def test_the_verdict_on_a_service_has_a_reason(now, status, reason):
     assert slo_status.standing(now, None, (), SloDefaults()) == (status, reason)
 
 
-def test_late_first_tokens_put_a_healthy_service_at_risk():
+def test_high_ttft_puts_a_healthy_service_at_risk():
     day = slo_status.Day(1.0, 1.0, 0.62, 0.99, ())
     assert slo_status.standing(recent(), day, (), SloDefaults()) == ("at_risk", "sla_below_target")
     between_bounds = slo_status.Day(1.0, 1.0, 0.62, 0.999, ())
@@ -146,13 +146,13 @@ def test_minutes_without_calls_are_neither_good_nor_bad():
     np.testing.assert_array_equal(found, [1.0, 0.0, np.nan, np.nan])
 
 
-def test_a_place_names_the_node_and_the_card():
+def test_a_location_names_node_and_gpu():
     graph = topology(NOW)
     assert entity_location.place(graph, LOST_GPU, "en") == "node-3, GPU 2"
     assert entity_location.place(graph, SERVICE["chat"], "en") == "node-0, node-1, +6"
 
 
-def test_a_card_that_the_topology_has_lost_is_placed_by_its_look_alikes():
+def test_a_missing_gpu_is_located_by_the_rejected_alternatives():
     gone = incident(NOW, NOW, ())
     rows = entity_location.incident_json(gone, Topology(), "en", ())["hypotheses"]
     assert [row["place"] for row in rows] == ["node-3", "node-3"]
@@ -178,7 +178,7 @@ def test_evidence_ends_soon_after_the_recovery():
     assert (start, end) == (NOW - timedelta(minutes=30), NOW + timedelta(minutes=20, seconds=1))
 
 
-def test_loopback_is_told_from_the_rest():
+def test_loopback_names_are_recognized():
     assert [is_loopback(host) for host in ("127.0.0.1", "localhost", "::1", "0.0.0.0", "10.0.0.1", "gpu.example")] == [
         True,
         True,

@@ -1,4 +1,4 @@
-"""What senders push is found in the store, or the sender is told in one sentence why not."""
+"""Pushed samples reach the store, or the sender gets the reason in one sentence."""
 
 import gzip
 import json
@@ -47,7 +47,7 @@ def cell(collected, kind, signal, name=None):
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_what_is_written_remotely_is_read_by_the_adapter_of_its_names(version):
+def test_remote_write_samples_are_mapped_by_the_matching_adapter(version):
     world = PushWorld()
     labels = {"pod": "chat-0", "namespace": "serving", "node": "node-1", "service": "chat"}
     for number in range(3):
@@ -75,7 +75,7 @@ def test_what_is_written_remotely_is_read_by_the_adapter_of_its_names(version):
     assert [one.adapter for one in world.collector.health] == ["vllm"]
 
 
-def test_the_parts_of_one_scrape_in_several_requests_are_one_page():
+def test_requests_of_one_scrape_are_assembled_into_one_page():
     world = PushWorld()
     first, second = vllm_page(START, 1000.0), vllm_page(START + STEP, 1300.0)
     world.write(first)
@@ -155,7 +155,7 @@ def test_a_scrape_that_failed_at_the_sender_is_a_failed_scrape_here():
     assert "scrape by its sender failed" in world.collector.health[0].error
 
 
-def test_a_target_that_its_sender_watches_no_more_is_forgotten_without_an_alarm():
+def test_a_target_dropped_by_its_sender_is_removed_without_an_alert():
     world = PushWorld()
     world.write(vllm_page(START, 1000.0))
     world.cycle()
@@ -165,7 +165,7 @@ def test_a_target_that_its_sender_watches_no_more_is_forgotten_without_an_alarm(
     assert world.collector.health == []
 
 
-def test_a_series_that_has_ended_is_off_the_page():
+def test_an_ended_series_is_removed_from_the_page():
     world = PushWorld()
     world.write(vllm_page(START, 1000.0))
     world.cycle()
@@ -197,14 +197,14 @@ def test_one_silent_target_is_down_and_a_silent_sender_leaves_its_targets_unknow
     assert cell(collected, EntityKind.WORKLOAD, "target_up", "sender/remote_write/127.0.0.1")[0] == 0.0
 
 
-def test_what_nothing_reads_is_counted_told_once_and_not_kept(capsys):
+def test_unread_metrics_are_counted_logged_once_and_dropped(capsys):
     world = PushWorld()
     foreign = [({"__name__": "mysql_up", "job": "db", "instance": "i"}, [(ms(START), 1.0)])]
     for _ in range(2):
         assert world.write(foreign).status_code == 204
     assert world.spool.waiting().blocks == 0
-    said = capsys.readouterr()
-    assert (said.out + said.err).count("mysql_up") == 1
+    reply = capsys.readouterr()
+    assert (reply.out + reply.err).count("mysql_up") == 1
     page = world.page()
     assert 'outrider_received_left_out_samples_total{door="remote_write",reason="no_adapter"} 2.0' in page
     world.write([*vllm_page(START, 1.0), series("python_gc_objects_collected_total", START, 1.0)])
@@ -212,7 +212,7 @@ def test_what_nothing_reads_is_counted_told_once_and_not_kept(capsys):
     assert "outrider_received_waiting_samples 7.0" in world.page()
 
 
-def test_names_that_many_programs_have_follow_their_target():
+def test_common_metric_names_follow_the_adapter_of_their_target():
     world = PushWorld()
     started = series("process_start_time_seconds", START, 5.0)
     world.write([started])  # whose is it? nobody knows yet
@@ -221,7 +221,7 @@ def test_names_that_many_programs_have_follow_their_target():
     assert world.spool.waiting().samples == 8
 
 
-def test_a_rule_says_what_reads_what_and_which_component_it_is():
+def test_a_rule_sets_adapter_and_component():
     entity = EntityTemplate(EntityKind.REPLICA, "{pod}-engine", "{k8s_ns}")
     rules = (
         ReceiveRule({"job": re.compile("secret.*")}, None),
@@ -251,7 +251,7 @@ def test_a_rule_says_what_reads_what_and_which_component_it_is():
         (snappy(b"\x00" * 20_000), PROTO, 413, "larger than 10000 bytes"),
     ],
 )
-def test_a_request_that_cannot_be_used_is_refused_with_a_sentence(body, headers, status, says):
+def test_an_invalid_request_is_rejected_with_a_message(body, headers, status, says):
     world = PushWorld(body_bytes=2000, unpacked_bytes=10_000)
     answer = world.post("/write", body, headers)
     assert answer.status_code == status
@@ -260,7 +260,7 @@ def test_a_request_that_cannot_be_used_is_refused_with_a_sentence(body, headers,
     assert world.spool.waiting().blocks == 0
 
 
-def test_labels_that_point_nowhere_are_refused():
+def test_invalid_label_references_are_rejected():
     from outrider.wire.remote_write import Request
 
     request = Request(symbols=["", "a"])
@@ -270,13 +270,13 @@ def test_labels_that_point_nowhere_are_refused():
     assert "symbol 9 of 2" in answer.text
 
 
-def test_a_full_buffer_asks_to_come_back_and_keeps_what_it_has():
+def test_a_full_buffer_returns_503_and_keeps_its_blocks():
     world = PushWorld(buffer_bytes=600)
     answers = [world.write(vllm_page(START + number * STEP, 1.0)) for number in range(4)]
     assert answers[0].status_code == 204
     assert answers[-1].status_code == 503
     assert int(answers[-1].headers["Retry-After"]) > 0
-    assert "the engine is too slow or not running" in answers[-1].text
+    assert "the buffer is full" in answers[-1].text
     kept = world.spool.waiting().blocks
     world.cycle()
     world.cycle()
@@ -285,7 +285,7 @@ def test_a_full_buffer_asks_to_come_back_and_keeps_what_it_has():
     assert world.write(vllm_page(START + 9 * STEP, 1.0)).status_code == 204
 
 
-def test_a_store_that_cannot_be_written_asks_to_come_back():
+def test_an_unwritable_store_returns_503():
     class Broken(senders.MemoryIngestBuffer):
         def put(self, *_):
             raise StoreError("The disk is full.", hint="Free space.")
@@ -295,7 +295,7 @@ def test_a_store_that_cannot_be_written_asks_to_come_back():
     assert "The disk is full" in answer.text
 
 
-def test_one_sender_that_brings_too_much_is_slowed_and_others_are_not():
+def test_the_rate_limit_applies_per_sender():
     world = PushWorld(samples_per_minute=14)
     other = {"X-Scope-OrgID": "team-b"}
     assert [world.write(vllm_page(START + n * STEP, 1.0)).status_code for n in range(3)] == [204, 204, 429]
@@ -310,23 +310,23 @@ def test_a_request_with_too_many_samples_is_refused():
     assert "7 samples" in answer.text
 
 
-def test_no_token_no_entry_and_the_doors_have_a_token_of_their_own():
-    world = PushWorld(token="door only")
+def test_ingest_endpoints_require_a_token_and_may_have_their_own():
+    world = PushWorld(token="push only")
     body = snappy(write_request(vllm_page(START, 1.0)))
     assert world.post("/write", body, PROTO, token="").status_code == 401
     assert world.post("/write", body, PROTO, token="guessed").status_code == 401
-    assert world.post("/write", body, PROTO, token="door only").status_code == 204
-    assert world.post("/remediation/pause", b"", token="door only").status_code == 401
+    assert world.post("/write", body, PROTO, token="push only").status_code == 204
+    assert world.post("/remediation/pause", b"", token="push only").status_code == 401
     logs = {"Content-Type": "application/json"}
-    assert world.post("/otlp/v1/logs", b'{"resourceLogs":[]}', logs, token="door only").status_code != 401
+    assert world.post("/otlp/v1/logs", b'{"resourceLogs":[]}', logs, token="push only").status_code != 401
     refused = world.post("/otlp/v1/logs", b'{"resourceLogs":[]}', logs, token="guessed")
     assert refused.status_code == 401
     assert refused.json()["error"]["message"] == "Ingestion requires the push token or the admin token."
-    assert "admin" in world.post("/changes", b"[]", token="door only").json()["error"]["message"]
+    assert "admin" in world.post("/changes", b"[]", token="push only").json()["error"]["message"]
     assert not world.state.paused()
 
 
-def test_a_target_has_so_many_series_and_no_more():
+def test_series_per_target_are_limited():
     world = PushWorld(limits=ReceiveLimits(series_per_target=2))
     world.write(vllm_page(START, 1.0))
     world.cycle()
@@ -334,7 +334,7 @@ def test_a_target_has_so_many_series_and_no_more():
     assert 'outrider_received_engine_left_out_samples_total{reason="too_many_series"} 2.0' in world.page()
 
 
-def test_so_many_series_are_held_of_all_targets_together():
+def test_series_of_all_targets_are_limited():
     world = PushWorld(limits=ReceiveLimits(series=6))
     world.write([*vllm_page(START, 1.0), *[({**one, "instance": "b"}, two) for one, two in vllm_page(START, 1.0)]])
     world.cycle()
@@ -342,7 +342,7 @@ def test_so_many_series_are_held_of_all_targets_together():
 
 
 @pytest.mark.parametrize("stamp", [ms(START) * 1000, 2**62, -5, ms(START + timedelta(minutes=6))])
-def test_a_wrong_clock_or_unit_of_a_sender_harms_nobody(stamp):
+def test_a_wrong_timestamp_does_not_affect_other_senders(stamp):
     world = PushWorld()
     wrong = [(labels, [(stamp, 1.0)]) for labels, _ in vllm_page(START, 1.0)]
     assert world.write(wrong).status_code == 204
@@ -353,7 +353,7 @@ def test_a_wrong_clock_or_unit_of_a_sender_harms_nobody(stamp):
     assert cell(collected, EntityKind.REPLICA, "engine_generation_tokens_total")[0] == 300.0
 
 
-def test_an_instant_that_an_otlp_sender_does_not_know_is_now():
+def test_a_missing_otlp_timestamp_is_now():
     world = PushWorld()
     running = gauge("vllm:num_requests_running", START, 3)
     del running["gauge"]["dataPoints"][0]["timeUnixNano"]
@@ -361,7 +361,7 @@ def test_an_instant_that_an_otlp_sender_does_not_know_is_now():
     assert cell(world.cycle(), EntityKind.REPLICA, "engine_requests_running")[2].scraped_at == START
 
 
-def test_a_page_of_long_ago_is_not_taken_for_now():
+def test_an_old_page_is_not_current():
     world = PushWorld()
     world.write(vllm_page(START, 1000.0))
     world.cycle()
@@ -375,7 +375,7 @@ def test_a_page_of_long_ago_is_not_taken_for_now():
     assert batch.interval_seconds > 1200
 
 
-def test_so_many_targets_push_and_no_more():
+def test_pushing_targets_are_limited():
     world = PushWorld(limits=ReceiveLimits(most_targets=1))
     world.write([*vllm_page(START, 1.0), *[({**one, "instance": "b"}, two) for one, two in vllm_page(START, 1.0)]])
     world.cycle()
@@ -383,7 +383,7 @@ def test_so_many_targets_push_and_no_more():
     assert world.spool.counted() == {"too_many_targets": 7}
 
 
-def test_what_waits_survives_the_engine_and_is_let_go_once_written():
+def test_buffered_blocks_survive_a_restart_and_are_released_once_written():
     world = PushWorld()
     world.write(vllm_page(START, 1000.0))
     world.cycle()
@@ -392,7 +392,7 @@ def test_what_waits_survives_the_engine_and_is_let_go_once_written():
     assert world.spool.waiting().blocks == 0
 
 
-def test_an_engine_that_was_killed_reads_again_what_it_had_not_written():
+def test_a_killed_engine_reads_unwritten_blocks_again():
     world = PushWorld()
     world.write(vllm_page(START, 1000.0))
     world.cycle()
@@ -464,10 +464,10 @@ def test_an_otlp_export_is_read_by_the_adapter_of_its_names(kind, encoding):
         )
         answer = send(world, export(at, *metrics, **resource), kind, encoding)
         assert answer.status_code == 200, answer.text
-        said = ExportMetricsServiceResponse()
+        reply = ExportMetricsServiceResponse()
         if kind == "protobuf":
-            said.ParseFromString(answer.content)
-            assert not said.HasField("partial_success")
+            reply.ParseFromString(answer.content)
+            assert not reply.HasField("partial_success")
         else:
             assert answer.json() == {}
         collected = world.cycle()
@@ -554,13 +554,13 @@ def test_exponential_histograms_land_on_the_ladder(temporality):
     assert buckets[0] == pytest.approx(2.0)
 
 
-def test_what_cannot_be_used_is_a_partial_success():
+def test_unusable_points_give_a_partial_success():
     world = PushWorld()
     summary = {"name": "vllm:x", "summary": {"dataPoints": [point(START, count="1")]}}
     document = export(START, gauge("vllm:num_requests_running", START, 3), summary)
-    said = send(world, document).json()["partialSuccess"]
-    assert said["rejectedDataPoints"] == "1"
-    assert "vllm:x" in said["errorMessage"]
+    reply = send(world, document).json()["partialSuccess"]
+    assert reply["rejectedDataPoints"] == "1"
+    assert "vllm:x" in reply["errorMessage"]
     foreign = send(world, export(START, gauge("db.size", START, 3, unit="By"), **{"service.name": "db"}), "protobuf")
     response = ExportMetricsServiceResponse.FromString(foreign.content)
     assert response.partial_success.rejected_data_points == 1
@@ -591,7 +591,7 @@ def test_a_point_without_a_value_ends_its_series():
         (gzip.compress(b"\x00" * 40, mtime=0)[:-9], {**OTLP, "Content-Encoding": "gzip"}, 400),
     ],
 )
-def test_an_export_that_cannot_be_used_is_refused_as_otlp_does(body, headers, status):
+def test_an_invalid_export_is_rejected_with_an_otlp_status(body, headers, status):
     answer = PushWorld(unpacked_bytes=100_000).post("/otlp/v1/metrics", body, headers)
     assert answer.status_code == status
     if headers["Content-Type"] == "application/json":
@@ -619,8 +619,8 @@ def test_a_kpi_is_a_signal_of_its_service_until_the_next_one():
     assert world.collector.topology(world.clock.now()).label(shop, "team") == "a"
     assert world.collector.topology(world.clock.now()).label(shop, "kpi_orders_unit") == "orders"
     topology, other = world.collector.topology(world.clock.now()), replace(shop, name="another")
-    assert signals.told_unit(topology, "kpi_orders", [shop]) == "orders"
-    assert signals.told_unit(topology, "kpi_orders", [shop, other]) == ""
+    assert signals.kpi_unit(topology, "kpi_orders", [shop]) == "orders"
+    assert signals.kpi_unit(topology, "kpi_orders", [shop, other]) == ""
     assert cell(world.cycle(), EntityKind.SERVICE, "kpi_orders")[0] == 12.0
     world.cycle(timedelta(minutes=1))
     assert not [one for one in world.cycle().batches if one.source == "kpi"]
@@ -639,7 +639,7 @@ def test_of_several_kpis_the_configured_one_is_the_main_one():
     assert cell(world.cycle(), EntityKind.SERVICE, "svc_kpi_value")[0] == 2.0
 
 
-def test_every_wrong_entry_is_named_and_the_others_are_taken():
+def test_invalid_kpis_are_named_and_the_others_accepted():
     world = PushWorld()
     good = {"name": "orders", "service": "shop", "value": 1.5, "at": "2026-11-21T07:59:00Z"}
     wrong = [
@@ -648,8 +648,8 @@ def test_every_wrong_entry_is_named_and_the_others_are_taken():
         ({**good, "at": "yesterday"}, "not a timestamp"),
         ({**good, "at": "2026-11-21T07:59:00"}, "not a timestamp"),
         ({**good, "value": float("nan")}, "not finite"),
-        ({**good, "value": "1"}, "is not a number"),
-        ({**good, "value": True}, "is not a number"),
+        ({**good, "value": "1"}, "not a number"),
+        ({**good, "value": True}, "not a number"),
         ({**good, "name": "two words"}, "not a valid KPI name"),
         ({**good, "service": "a/b"}, "not a valid service name"),
         ({**good, "service": "chop"}, "unknown service 'chop'"),
@@ -673,7 +673,7 @@ def test_every_wrong_entry_is_named_and_the_others_are_taken():
     assert cell(world.cycle(), EntityKind.SERVICE, "kpi_orders")[0] == 1.5
 
 
-def test_a_kpi_goes_to_the_service_that_is_watched_and_a_name_of_two_is_asked_about():
+def test_a_kpi_goes_to_a_known_service_and_an_ambiguous_name_is_rejected():
     world = PushWorld()
     services = [EntityRef("c", EntityKind.SERVICE, space, "chat") for space in ("prod", "test")]
     record = CycleRecord("1", START, 0.1, 0, 0, 0, 0, 0, 0)
@@ -687,13 +687,13 @@ def test_a_kpi_goes_to_the_service_that_is_watched_and_a_name_of_two_is_asked_ab
 
 
 @pytest.mark.parametrize(("body", "status"), [(b"{", 400), (b"{}", 400), (b"[" * 100_000, 400)])
-def test_a_body_that_is_no_list_is_refused(body, status):
+def test_a_body_that_is_not_a_list_is_rejected(body, status):
     answer = PushWorld().post("/kpis", body)
     assert answer.status_code == status
     assert answer.json()["error"]["message"]
 
 
-def test_one_kpi_without_its_list_is_told_to_be_wrapped():
+def test_a_single_kpi_is_rejected_with_a_hint():
     answer = PushWorld().post("/kpis", b'{"name": "orders", "service": "shop", "value": 1}')
     assert answer.status_code == 400
     assert answer.json()["error"]["hint"] == "wrap it in [ ]"

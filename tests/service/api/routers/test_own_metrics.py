@@ -28,13 +28,13 @@ def page(state):
     return generate_latest(registry).decode()
 
 
-def test_an_empty_store_has_nothing_of_a_cycle():
+def test_an_empty_store_has_no_cycle_metrics():
     text = page(MemoryStateStore())
     assert "outrider_cycle_duration_seconds" not in text
     assert "outrider_remediation_paused 0.0" in text
 
 
-def test_what_is_open_and_what_was_decided_is_told_by_reason():
+def test_open_incidents_and_decisions_are_counted_by_reason():
     state = MemoryStateStore()
     Story().fill(state, MemoryMetricStore())
     text = page(state)
@@ -45,7 +45,7 @@ def test_what_is_open_and_what_was_decided_is_told_by_reason():
     assert "outrider_remediation_paused 1.0" in page(state)
 
 
-def test_detectors_tell_their_stage_and_both_rates_of_alarms():
+def test_detectors_report_stage_and_alarm_rates():
     state, at = MemoryStateStore(), datetime(2026, 5, 4, tzinfo=UTC)
     held = [
         DetectorStanding(
@@ -63,7 +63,7 @@ def test_detectors_tell_their_stage_and_both_rates_of_alarms():
     assert 'realised_alarms_per_entity_day{detector="isolation-gpu"' not in text, "no rate is not a rate of zero"
 
 
-def test_how_the_metrics_database_stands(tmp_path):
+def test_the_metrics_database_reports_its_status(tmp_path):
     at = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
     gpu, key = EntityRef("c", EntityKind.GPU, None, "g"), SignalKey("hw_accel_power_watts")
     batch = SampleBatch("x", at, EntityKind.GPU, (key,), (gpu,), np.array([[3.0]]), np.zeros((1, 1), np.uint8))

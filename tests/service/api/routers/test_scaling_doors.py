@@ -1,4 +1,4 @@
-"""What autoscalers read: the number when it is due, and nothing at all when the plan is old."""
+"""Autoscalers read the target once it is due, and nothing if the plan is stale."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _where(made):
     return f"/scaling/{made.service.namespace or '-'}/{made.service.name}"
 
 
-def test_a_scale_out_is_told_when_its_start_is_due(state):
+def test_a_scale_out_is_returned_once_its_start_is_due(state):
     at = state.cycles(1)[0].at
     made = _recommended(state, current_replicas=4, target_replicas=7, needed_by=at + timedelta(minutes=30))
     assert _ask(state, _where(made)).json()["value"] == 4
@@ -71,14 +71,14 @@ def test_a_scale_out_is_told_when_its_start_is_due(state):
     assert "outrider_plan_target_replicas" in page
 
 
-def test_an_old_plan_is_told_to_nobody(state):
+def test_a_stale_plan_is_not_returned(state):
     at = state.cycles(1)[0].at
     made = _recommended(state, made_at=at - timedelta(hours=2))
     assert _ask(state, _where(made)).status_code == 503
     assert not [line for line in _page(state).splitlines() if line.startswith("outrider_plan_replicas{")]
 
 
-def test_an_unknown_service_is_told_apart(state):
+def test_an_unknown_service_returns_404(state):
     answer = _ask(state, "/scaling/-/nobody")
     assert answer.status_code == 404
     assert "nobody" in answer.json()["error"]["message"]

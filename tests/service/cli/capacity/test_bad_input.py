@@ -1,7 +1,7 @@
-"""Every command of ``outrider capacity`` on input that is wrong, odd or missing: one row a case.
+"""Every command of ``outrider capacity`` on invalid, unusual or missing input: one row per case.
 
-A refusal is one sentence that names the thing and a hint that says what to do next, with exit code 2 (3 where something
-is away); what is odd and still an answer says so in it.
+An error is one sentence that names the thing, with a hint for the next step and exit code 2 (3 if a dependency is
+unavailable). Unusual but valid input is processed.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ DEAD = "calibrate --endpoint http://127.0.0.1:PORT"
 
 REFUSED = [
     # loads of a file, whoever reads them
-    *((f"{command} {file}.csv", said) for command in (BUY, "replay", "strategies") for file, said in (
+    *((f"{command} {file}.csv", message) for command in (BUY, "replay", "strategies") for file, message in (
         ("missing", r"missing\.csv cannot be read: No such file"),
         ("binary", r"binary\.csv cannot be read: .*is not valid UTF-8"),
         ("empty", r"empty\.csv is empty"),
@@ -147,7 +147,7 @@ REFUSED = [
         ("day", r"less than a week|days are not enough to replay"),
     )),
     (f"{BUY} folder", "folder cannot be read: Is a directory"),
-    *((f"{command} {file}.csv", said) for command in ("replay", "strategies") for file, said in (
+    *((f"{command} {file}.csv", message) for command in ("replay", "strategies") for file, message in (
         ("zero", "the load is always 0"),
         ("twice", r"twice\.csv:302: timestamps must rise"),
         ("shuffled", r"shuffled\.csv:3: timestamps must rise"),
@@ -169,14 +169,14 @@ REFUSED = [
     ("formula --qps 40", "Missing option '--batch'"),
     ("formula --qps 40 --batch 3", "give the work of one request"),
     # cost
-    *((f"{COST} {option}", said) for option, said in (
+    *((f"{COST} {option}", message) for option, message in (
         ("--qps -1", "--qps is -1"), ("--qps 1e300", r"--qps is 1e\+300"), ("--mean-qps -5", "--mean-qps is -5"),
         ("--qps 40_tokens", "is in token, expected request/second"), ("--buffer 25", "--buffer is a ratio"),
         ("--spot-ratio 5", "--spot-ratio is a ratio"), ("--cached 2", "invalid cached ratio 2"),
         ("--utilisation 0", "invalid memory utilization 0"), ("--bits 0", "--bits must be"),
         ("--bits 7", "--bits must be one of 16, 8, 4, not 7"),
         ("--kv-bits 3", "--kv-bits must be"), ("--ttft 0s", "--ttft must be"),
-        ("--ttft 500", "--ttft: a number alone is in seconds, and 500 s"), ("--tpot 60", "--tpot: a number alone"),
+        ("--ttft 500", "--ttft: a bare number is in seconds, and 500 s"), ("--tpot 60", "--tpot: a bare number"),
         ("--prompt 0", "at least one token"), ("--prompt 1e9", "131072 tokens"),
         ("--within soon", "--within: 'soon'"), ("--gpu V9000", "unknown GPU type 'V9000'"),
         ("--gpu H1000", "unknown GPU type 'H1000'"),
@@ -253,13 +253,13 @@ REFUSED = [
     ("emit --service nobody", "no service is named 'nobody'"),
     ("emit --format hpaa", "'hpaa' is not a format"),
     ("emit --format ,", "--format is empty"),
-    ("emit --send", "no receiver is configured for the plan"),
+    ("emit --send", "no receiver is configured"),
     ("emit --for-real", "--for-real requires --send"),
     ("emit --config kind.yaml", r"kind\.yaml:4: planner\.scaling\.emit\[0\]\.type: expected 'hpa'"),
     ("emit --config folder", "folder cannot be read: Is a directory"),
     ("plan --at yesterday", "--at: 'yesterday' is not a valid timestamp"),
     ("plan --service nobody", "no service is named 'nobody'"),
-    ("warm --service chat --phase pull=nan", "is no phase with its seconds"),
+    ("warm --service chat --phase pull=nan", "is not PHASE=SECONDS"),
     ("warm --service chat --phase pull=5 --documents folder", "folder cannot be written: Is a directory"),
     (f"{WARM} --pre-pull cron", "--pre-pull 'cron' is not known"),
     (f"{WARM} --pre-pull job", "pre-pull Jobs need nodes, but none is known"),
@@ -267,7 +267,7 @@ REFUSED = [
     (f"{WARM} --pre-pull daemonset --nodes 2", "a DaemonSet selects its nodes itself"),
     ("warm --service chat --phase pull=5 --node a", "no image given for the pre-pull"),
 ]  # fmt: skip
-AWAY = [
+UNAVAILABLE = [
     (DEAD, "does not answer: "),
     ("plan --config unreachable.yaml", "does not answer"),
     ("emit --config unreachable.yaml", "does not answer"),
@@ -304,7 +304,7 @@ ANSWERED = [
 ]
 
 
-def asked(folder: Path, line: str):
+def capacity(folder: Path, line: str):
     words = [word.replace("_", " ") if re.match(r"[0-9]+_[a-z]", word) else word for word in line.split()]
     words = [word.replace("PORT", str(free_port())) for word in words]
     return run("capacity", *words, "-o", "json", cwd=folder)
@@ -321,21 +321,21 @@ def refusal(done, code: int) -> str:
     return str(error["message"])
 
 
-@pytest.mark.parametrize(("line", "said"), REFUSED, ids=[line for line, _ in REFUSED])
-def test_what_cannot_be_used_is_refused_by_name(folder: Path, line: str, said: str) -> None:
-    assert re.search(said, refusal(asked(folder, line), 2))
+@pytest.mark.parametrize(("line", "message"), REFUSED, ids=[line for line, _ in REFUSED])
+def test_invalid_input_is_rejected_by_name(folder: Path, line: str, message: str) -> None:
+    assert re.search(message, refusal(capacity(folder, line), 2))
 
 
-@pytest.mark.parametrize(("line", "said"), AWAY, ids=[line for line, _ in AWAY])
-def test_what_is_away_is_told_apart_from_what_is_wrong(folder: Path, line: str, said: str) -> None:
+@pytest.mark.parametrize(("line", "message"), UNAVAILABLE, ids=[line for line, _ in UNAVAILABLE])
+def test_unavailable_servers_exit_with_3(folder: Path, line: str, message: str) -> None:
     if "--endpoint" in line and importlib.util.find_spec("locust") is None:  # its import patches this very process
         pytest.skip("missing: locust")
-    assert said in refusal(asked(folder, line), 3)
+    assert message in refusal(capacity(folder, line), 3)
 
 
-@pytest.mark.parametrize(("line", "code", "said"), ANSWERED, ids=[line for line, *_ in ANSWERED])
-def test_what_is_odd_is_answered_and_says_so(folder: Path, line: str, code: int, said: str) -> None:
-    done = asked(folder, line)
+@pytest.mark.parametrize(("line", "code", "message"), ANSWERED, ids=[line for line, *_ in ANSWERED])
+def test_unusual_input_is_processed(folder: Path, line: str, code: int, message: str) -> None:
+    done = capacity(folder, line)
     assert done.returncode == code, done.stdout + done.stderr
     json.loads(done.stdout)
-    assert said in done.stdout
+    assert message in done.stdout

@@ -1,4 +1,4 @@
-"""``outrider capacity buy`` on a store: whole replicas, the hours to come, and figures of a kept load test."""
+"""``outrider capacity buy`` on a store: whole replicas, the coming hours, and a stored load test."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_kept_load_test_and_the_buffer_of_the_plan_count(stored):
     assert found["requests_per_second_per_gpu"] == pytest.approx(32 * 25 / 300 / (1 + buffer) / 8)
 
 
-def test_what_is_held_and_rented_is_whole_replicas(stored):
+def test_reserved_and_rented_gpus_are_whole_replicas(stored):
     for held_price in ("0.1", "0.9", "1.3"):
         found = answer(*BUY, "--held-price", held_price, cwd=stored)
         assert found["held_gpus"] % 8 == found["burst_gpus"] % 8 == 0
@@ -77,23 +77,23 @@ def test_troughs_are_those_of_the_coming_hours_of_the_week(stored):
 
 
 @pytest.mark.parametrize(
-    ("options", "reason", "said"),
+    ("options", "reason", "expected"),
     [
         (("--held-price", "0.1", "--quota", "0"), "quota", "the quota of 0 GPUs limits the commitment to 0; "),
         (("--held-price", "0.1", "--quota", "1"), "quota", "the quota of 1 GPU limits the commitment to 0; "),
         (("--held-price", "2"), "never_pays", "a commitment never pays off"),
     ],
 )
-def test_where_nothing_is_held_no_order_is_due_and_the_reason_is_printed(stored, options, reason, said):
+def test_without_reservations_no_order_is_due_and_the_reason_is_printed(stored, options, reason, expected):
     found = answer(*BUY, *options, cwd=stored)
     assert (found["held_gpus"], found["order_by"], found["reason"]) == (0, None, reason)
     shown = " ".join(run(*BUY, *options, "-o", "table", cwd=stored).stdout.split())
-    assert said in shown
+    assert expected in shown
     assert "order by" not in shown
     assert "more than 100%" not in shown
 
 
-def test_a_quota_that_cuts_what_is_held_is_named(stored):
+def test_a_quota_that_limits_reservations_is_named(stored):
     cut = (*BUY, "--held-price", "0.1", "--quota", "20", "-o", "table")
     shown = " ".join(run(*cut, cwd=stored).stdout.split())
     assert "the quota of 20 GPUs limits the commitment to 16" in shown
@@ -117,7 +117,7 @@ def test_the_currency_is_that_of_the_prices_used():
     assert priced(euro, reserved, held=1.5).currency == "EUR"
 
 
-def test_offers_of_several_regions_are_not_chosen_from_in_silence():
+def test_ambiguous_regional_offers_are_rejected():
     here, there = (Offer(gpu("H100"), price=price, region=region) for price, region in ((3.0, "eu"), (2.0, "us")))
     with pytest.raises(UsageError, match="3 USD in eu and 2 USD in us") as caught:
         priced(here, there)

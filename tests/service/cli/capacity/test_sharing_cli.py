@@ -1,4 +1,4 @@
-"""``outrider capacity split|spares`` and the loss of prefix caches, as scripts meet them."""
+"""``outrider capacity split|spares`` and the loss of prefix caches, with JSON output."""
 
 from __future__ import annotations
 
@@ -80,11 +80,11 @@ def test_prompts_of_a_file_are_split_by_their_tokens(tmp_path: Path) -> None:
     assert found["long_tokens_ratio"] == pytest.approx(10 / 19)
     assert (found["requests"], found["source"], found["reason"]) == (100, "lengths.txt", None)
     (tmp_path / "trace.csv").write_text("at,ContextTokens\n1,100\n2,1000\n3,\n")
-    asked = ("capacity", "split", "--prompts", "trace.csv", "--long-ratio", ".5")
-    assert answer(*asked, "--column", "ContextTokens", cwd=tmp_path)["split_tokens"] == 1000
-    assert "has no column 'prompt_tokens'" in message(*asked, cwd=tmp_path)
-    told = run(*asked, "--column", "ContextTokens", "-o", "table", cwd=tmp_path).stdout
-    assert "prompts of 1,000 tokens or more" in told
+    command = ("capacity", "split", "--prompts", "trace.csv", "--long-ratio", ".5")
+    assert answer(*command, "--column", "ContextTokens", cwd=tmp_path)["split_tokens"] == 1000
+    assert "has no column 'prompt_tokens'" in message(*command, cwd=tmp_path)
+    output = run(*command, "--column", "ContextTokens", "-o", "table", cwd=tmp_path).stdout
+    assert "prompts of 1,000 tokens or more" in output
 
 
 def test_prompts_of_the_store_are_split_by_their_histogram(stored: Path) -> None:
@@ -97,7 +97,7 @@ def test_prompts_of_the_store_are_split_by_their_histogram(stored: Path) -> None
     assert (nothing["split_tokens"], nothing["reason"]) == (None, "no_prompts")
 
 
-def test_a_split_that_cannot_be_made_says_why(tmp_path: Path) -> None:
+def test_an_impossible_split_names_the_reason(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "words.txt").write_text("12\nmany\n")
     split = ("capacity", "split", "--long-ratio", ".5")
@@ -108,11 +108,11 @@ def test_a_split_that_cannot_be_made_says_why(tmp_path: Path) -> None:
     assert "no service is named 'x'" in message(*split, "--service", "x", cwd=tmp_path)
     (tmp_path / "one.txt").write_text("5\n")
     wrong = ("capacity", "split", "--prompts", "one.txt", "--long-ratio")
-    assert "invalid capacity share for long prompts: 1" in message(*wrong, "1", cwd=tmp_path)
-    assert "0 of the capacity" in message(*wrong, "0", cwd=tmp_path)
+    assert "long prompts: 1" in message(*wrong, "1", cwd=tmp_path)
+    assert "long prompts: 0" in message(*wrong, "0", cwd=tmp_path)
 
 
-def test_spares_keep_what_is_needed_and_count_whole_nodes(tmp_path: Path) -> None:
+def test_spares_cover_the_need_and_count_whole_nodes(tmp_path: Path) -> None:
     spares = ("capacity", "spares", "--needed", "12", "--domains", "4")
     found = answer(*spares, "--losses", "1", "--gpus-per-replica", "4", "--gpus-per-node", "8", cwd=tmp_path)
     assert (found["replicas"], found["spare"], found["largest"]) == (16, 4, 4)
@@ -127,13 +127,13 @@ def test_spares_keep_what_is_needed_and_count_whole_nodes(tmp_path: Path) -> Non
 
 def test_spares_count_one_in_the_singular(tmp_path: Path) -> None:
     found = answer("capacity", "spares", "--needed", "1", "--domains", "1", "--losses", "0", cwd=tmp_path)
-    (said,) = found["derivation"]
-    assert said == "1 replica must survive the loss of 0 of 1 failure domain, each with at most 1: 1 replica in total"
+    (line,) = found["derivation"]
+    assert line == "1 replica must survive the loss of 0 of 1 failure domain, each with at most 1: 1 replica in total"
     two = answer("capacity", "spares", "--needed", "2", "--domains", "4", cwd=tmp_path)["derivation"][0]
     assert two.startswith("2 replicas must survive the loss of 1 of 4 failure domains")
 
 
-def test_spares_of_a_service_are_those_of_its_plan_and_places(stored: Path) -> None:
+def test_spares_of_a_service_follow_its_plan_and_failure_domains(stored: Path) -> None:
     spares = ("capacity", "spares", "--service", "chat")
     by_node = answer(*spares, "--gpus-per-node", "8", cwd=stored)
     assert (by_node["needed"], by_node["domains"], by_node["replicas"]) == (10, 3, 15)
@@ -145,7 +145,7 @@ def test_spares_of_a_service_are_those_of_its_plan_and_places(stored: Path) -> N
 
 
 @pytest.mark.parametrize(("needed", "domains", "losses"), [(1, 2, 1), (7, 3, 2), (10, 7, 3), (0, 1, 1), (13, 5, 4)])
-def test_no_fewer_replicas_would_do(needed: int, domains: int, losses: int) -> None:
+def test_spares_are_minimal(needed: int, domains: int, losses: int) -> None:
     found = with_spares(needed, domains=domains, losses=losses)
     left = [total - losses * -(-total // domains) for total in range(found.replicas)]
     assert all(one < needed for one in left)
@@ -156,16 +156,16 @@ def test_very_many_replicas_are_counted_at_once() -> None:
     assert with_spares(10**12, domains=100, losses=99).replicas == 10**14
 
 
-def test_leaving_warm_caches_is_told_with_its_cost(tmp_path: Path) -> None:
+def test_leaving_warm_caches_is_reported_with_its_cost(tmp_path: Path) -> None:
     warm = {"name": "warm", "queued_tokens": 9000, "tokens_per_second": 1000, "cached_ratio": 0.9}
     cold = {"name": "cold", "queued_tokens": 0, "tokens_per_second": 1000}
     (tmp_path / "r.json").write_text(json.dumps([warm, cold]))
-    asked = ("capacity", "balance", "--file", "r.json", "--arriving", "1500")
-    assert answer(*asked, cwd=tmp_path)["affinity_loss_seconds"] == 0
-    found = answer(*asked, "--prefill", "2s", cwd=tmp_path)
+    command = ("capacity", "balance", "--file", "r.json", "--arriving", "1500")
+    assert answer(*command, cwd=tmp_path)["affinity_loss_seconds"] == 0
+    found = answer(*command, "--prefill", "2s", cwd=tmp_path)
     assert found["affinity_loss_seconds"] > 0
-    told = run(*asked, "--prefill", "2s", "-o", "table", cwd=tmp_path).stdout
-    assert f"costs {found['affinity_loss_seconds'] * 1000:.1f} ms of prefill per request" in told
+    output = run(*command, "--prefill", "2s", "-o", "table", cwd=tmp_path).stdout
+    assert f"costs {found['affinity_loss_seconds'] * 1000:.1f} ms of prefill per request" in output
 
 
 FORMULA = ("capacity", "formula", "--qps", "40", "--tokens", "300", "--batch", "32", "--tokens-per-second", "25")
@@ -195,20 +195,22 @@ def test_the_formula_takes_the_buffer_of_a_service(stored: Path) -> None:
     with wiring_stores.stores(settings) as (state, _):
         plan = state.plan()
         times = NOW.timestamp() + 600.0 * np.arange(3)
-        said = Forecast(
+        forecast = Forecast(
             "svc_requests_per_second", SERVICE, NOW, timedelta(minutes=10), times, {0.5: np.ones(3)}, "wave",
             BacktestScore(None, None, None, 0), buffers={600.0: 0.31, 1200.0: 0.4},
         )  # fmt: skip
         later = NOW + timedelta(minutes=10)
-        state.commit(CycleCommit(CycleRecord("d", later, 1.0, 3, 3, 0, 0, 0, 0), plan=replace(plan, forecasts=(said,))))
+        state.commit(
+            CycleCommit(CycleRecord("d", later, 1.0, 3, 3, 0, 0, 0, 0), plan=replace(plan, forecasts=(forecast,)))
+        )
     found = answer(*FORMULA, "--buffer-of", "chat", cwd=stored)["buffer"]
     assert (found["value"], found["source"]) == (pytest.approx(0.31), "measured")
 
 
-def test_errors_that_are_none_and_two_buffers_are_refused(tmp_path: Path) -> None:
+def test_invalid_errors_and_two_buffers_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "few.txt").write_text("0.1\n0.2\n")
     (tmp_path / "word.txt").write_text("0.1\nlarge\n")
     assert "holds 2 errors, too few" in message(*FORMULA, "--errors", "few.txt", cwd=tmp_path)
-    assert "word.txt:2: 'large' is no error" in message(*FORMULA, "--errors", "word.txt", cwd=tmp_path)
+    assert "word.txt:2: 'large' is not a forecast error" in message(*FORMULA, "--errors", "word.txt", cwd=tmp_path)
     both = message(*FORMULA, "--errors", "few.txt", "--buffer", ".3", cwd=tmp_path)
     assert both == "--buffer and --errors exclude each other"

@@ -1,4 +1,4 @@
-"""``outrider capacity calibrate|fit|cost|buy|balance`` as scripts meet them."""
+"""``outrider capacity calibrate|fit|cost|buy|balance``, with JSON output."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -98,7 +98,7 @@ def test_the_command_and_the_plan_count_with_the_same_figures():
         assert found.tokens_per_second_per_sequence == planned[SERVICE].tokens_per_second_per_sequence
 
 
-def test_what_is_not_measured_says_why():
+def test_a_missing_calibration_has_a_reason():
     found = sizing.of_store(Settings(), memory.MemoryMetricStore(), fleet(), NOW)
     assert [sizing.refused(one)["reason"] for one in found] == ["no_values"] * 2
     configured = ServiceSettings(name="chat", tokens_per_request=1, batch=2, tokens_per_second_per_sequence=3)
@@ -120,12 +120,12 @@ def test_a_file_of_another_tester_calibrates(tmp_path):
     assert (never["batch"], never["reason"]) == (None, "slo_never")
 
 
-def test_what_a_tester_found_is_kept_with_its_interval_and_the_plan_counts_with_it(tmp_path):
+def test_a_load_test_is_stored_with_its_interval_and_used_by_the_plan(tmp_path):
     steps = [{**VLLM, "max_concurrency": n, "output_throughput": t, "p99_ttft_ms": w, "failed": 0,
               "output_lens": [150, 250] * 10} for n, t, w in
              ((16, 790.0, 120.0), (16, 810.0, 125.0), (16, 800.0, 115.0), (64, 820.0, 900.0))]  # fmt: skip
     (tmp_path / "bench.json").write_text(json.dumps(steps))
-    asked = (
+    command = (
         "capacity",
         "calibrate",
         "--import",
@@ -137,7 +137,7 @@ def test_what_a_tester_found_is_kept_with_its_interval_and_the_plan_counts_with_
         "--service",
         "chat",
     )
-    found = answer(*asked, "--model", "m", "--engine-version", "0.9", cwd=tmp_path)
+    found = answer(*command, "--model", "m", "--engine-version", "0.9", cwd=tmp_path)
     speed = found["intervals"]["tokens_per_second_per_sequence"]
     assert speed["low"] < found["tokens_per_second_per_sequence"] == 50 < speed["high"]
     assert found["intervals"]["batch"] == {"low": 16, "high": 64}
@@ -147,9 +147,9 @@ def test_what_a_tester_found_is_kept_with_its_interval_and_the_plan_counts_with_
     assert kept["valid"]
     assert kept["valid_until"] > kept["measured_at"]
     assert answer("capacity", "calibrate", "--show", "--service", "other", cwd=tmp_path, code=1) == []
-    answer(*asked, "--no-keep", "--tp", "2", cwd=tmp_path)
+    answer(*command, "--no-keep", "--tp", "2", cwd=tmp_path)
     assert len(answer("capacity", "calibrate", "--show", cwd=tmp_path)) == 1
-    wrong = answer(*asked, "--valid", "0s", cwd=tmp_path, code=2)
+    wrong = answer(*command, "--valid", "0s", cwd=tmp_path, code=2)
     assert "--valid" in wrong["error"]["message"]
 
 
@@ -169,22 +169,22 @@ def _two_of_a_name(tmp_path):
         state.commit(CycleCommit(CycleRecord("c", NOW, 1.0, 2, 2, 0, 0, 0, 0), topology=Topology.build(edges)))
 
 
-@pytest.mark.parametrize("said", [("--service", "staging/chat"), ("--service", "chat", "--namespace", "staging")])
-def test_of_two_services_of_a_name_the_namespace_says_which(tmp_path, said):
+@pytest.mark.parametrize("service", [("--service", "staging/chat"), ("--service", "chat", "--namespace", "staging")])
+def test_the_namespace_distinguishes_two_services_of_one_name(tmp_path, service):
     _two_of_a_name(tmp_path)
-    asked = (*_steps(tmp_path), "--gpu-type", "H100")
-    error = answer(*asked, "--service", "chat", cwd=tmp_path, code=2)["error"]
+    command = (*_steps(tmp_path), "--gpu-type", "H100")
+    error = answer(*command, "--service", "chat", cwd=tmp_path, code=2)["error"]
     assert "the name of 2 services" in error["message"]
     assert "--service serving/chat" in error["hint"]
-    assert answer(*asked, *said, cwd=tmp_path)["kept"]
-    (kept,) = answer("capacity", "calibrate", "--show", *said, cwd=tmp_path)
+    assert answer(*command, *service, cwd=tmp_path)["kept"]
+    (kept,) = answer("capacity", "calibrate", "--show", *service, cwd=tmp_path)
     assert kept["namespace"] == "staging"
     assert answer("capacity", "calibrate", "--show", "--service", "serving/chat", cwd=tmp_path, code=1) == []
     for wrong in ("/chat", "staging/", "a/b/c"):
-        assert "is no service" in answer(*asked, "--service", wrong, cwd=tmp_path, code=2)["error"]["message"]
+        assert "is not a service name" in answer(*command, "--service", wrong, cwd=tmp_path, code=2)["error"]["message"]
 
 
-def test_what_cannot_be_kept_is_told_before_the_load_test_runs(tmp_path, monkeypatch):
+def test_an_unstorable_load_test_is_rejected_before_it_runs(tmp_path, monkeypatch):
     ran = []
 
     def run_it(plan, _tell):
@@ -194,28 +194,28 @@ def test_what_cannot_be_kept_is_told_before_the_load_test_runs(tmp_path, monkeyp
     monkeypatch.setattr(loadtest, "run", run_it)
     _steps(tmp_path)
     (tmp_path / "outrider.yaml").write_text("store: {url: 'postgresql://127.0.0.1:9/x'}\n")
-    asked = ("capacity", "calibrate", "--endpoint", "http://127.0.0.1:9", "--ttft", "500ms", "--service", "chat")
-    assert answer(*asked, cwd=tmp_path, code=3)["error"]
+    command = ("capacity", "calibrate", "--endpoint", "http://127.0.0.1:9", "--ttft", "500ms", "--service", "chat")
+    assert answer(*command, cwd=tmp_path, code=3)["error"]
     assert ran == []
-    found = answer(*asked, "--no-keep", cwd=tmp_path)
+    found = answer(*command, "--no-keep", cwd=tmp_path)
     assert ran == ["http://127.0.0.1:9"]
     assert (found["service"], found["kept"], found["max_sequences"]) == ("chat", False, 16)
 
 
-def test_a_test_on_an_unknown_gpu_says_that_cost_never_counts_with_it(tmp_path):
-    asked = (*_steps(tmp_path), "--no-keep")
-    assert "--gpu-type" in answer(*asked, cwd=tmp_path)["note"]
-    assert "不会采用" in run(*asked, "--lang", "zh", "-o", "table", cwd=tmp_path).stdout
-    assert answer(*asked, "--gpu-type", "NVIDIA H100 80GB HBM3", cwd=tmp_path)["note"] is None
+def test_a_load_test_on_an_unknown_gpu_notes_that_cost_ignores_it(tmp_path):
+    command = (*_steps(tmp_path), "--no-keep")
+    assert "--gpu-type" in answer(*command, cwd=tmp_path)["note"]
+    assert "不会采用" in run(*command, "--lang", "zh", "-o", "table", cwd=tmp_path).stdout
+    assert answer(*command, "--gpu-type", "NVIDIA H100 80GB HBM3", cwd=tmp_path)["note"] is None
     assert not (tmp_path / "outrider.db").exists()
 
 
-def test_an_empty_store_calibrates_nothing_and_says_no(tmp_path):
+def test_an_empty_store_calibrates_nothing_and_exits_with_1(tmp_path):
     found = answer("capacity", "calibrate", "--from-store", cwd=tmp_path, code=1)
     assert (found["tokens_per_request"], found["reason"], found["calibrations"]) == (None, "nothing_collected", [])
 
 
-def test_fit_says_yes_and_no(tmp_path):
+def test_fit_exits_with_0_or_1(tmp_path):
     found = answer(*FIT, "H100", "--context", "8192", cwd=tmp_path)
     assert found["fits"]
     assert found["largest"]["concurrency"] > 10
@@ -224,7 +224,7 @@ def test_fit_says_yes_and_no(tmp_path):
     assert "TP 2" in found["remedies"]
 
 
-def test_cost_shows_the_front_and_priors_are_told(tmp_path):
+def test_cost_shows_the_front_and_names_priors(tmp_path):
     found = answer(*COST, "40", "--ttft", "2s", "--tpot", "60ms", "--gpu", "H100", "--gpu", "A100", cwd=tmp_path)
     assert found["slo_kept"]
     assert found["front"][0]["cost_per_1k_tokens"] > 0
@@ -238,27 +238,27 @@ def test_cost_shows_the_front_and_priors_are_told(tmp_path):
     assert not out_of_reach["slo_kept"]
 
 
-def test_cost_says_reasons_and_sources_in_chinese(tmp_path):
-    asked = (*COST, "40", "--gpu", "H100", "--gpu", "T4", "--tp", "1", "--pp", "1", "--lang", "zh")
-    found = answer(*asked, cwd=tmp_path)
+def test_cost_has_reasons_and_sources_in_chinese(tmp_path):
+    command = (*COST, "40", "--gpu", "H100", "--gpu", "T4", "--tp", "1", "--pp", "1", "--lang", "zh")
+    found = answer(*command, cwd=tmp_path)
     assert [one["offer"] for one in found["refused"]] == ["T4 on_demand"]
-    told = "\n".join(found["derivation"])
-    assert "先验：数据手册" in told
-    assert "先验：docs.runpod.io" in told
-    assert "权重与开销需要" in told
-    assert "Weights" not in told
-    assert "prior" not in told
+    output = "\n".join(found["derivation"])
+    assert "先验：数据手册" in output
+    assert "先验：docs.runpod.io" in output
+    assert "权重与开销需要" in output
+    assert "Weights" not in output
+    assert "prior" not in output
     steps = (*_steps(tmp_path), "--service", "chat", "--model", "Llama-3.1-8B", "--gpu-type", "H100")
     answer(*steps, cwd=tmp_path)
-    assert "实测：chat 的 vllm" in "\n".join(answer(*asked, cwd=tmp_path)["derivation"])
+    assert "实测：chat 的 vllm" in "\n".join(answer(*command, cwd=tmp_path)["derivation"])
 
 
-def test_cost_makes_no_store(tmp_path):
+def test_cost_creates_no_store(tmp_path):
     assert answer(*COST, "40", "--gpu", "H100", "--tp", "1", cwd=tmp_path)["measured"] == []
     assert list(tmp_path.iterdir()) == []
 
 
-def test_cost_counts_with_what_is_configured(tmp_path):
+def test_cost_uses_the_configured_offers(tmp_path):
     (tmp_path / "outrider.yaml").write_text(
         "gpus:\n  - {type: A100, price_per_gpu_hour: 9, quota: 8}\n  - {type: H100, quota: 0}\n"
     )
@@ -267,14 +267,14 @@ def test_cost_counts_with_what_is_configured(tmp_path):
     assert [one["reason"] for one in found["refused"]] == ["quota"]
 
 
-def test_a_type_that_is_asked_for_and_not_configured_comes_from_the_table(tmp_path):
+def test_a_requested_type_without_configuration_comes_from_the_catalog(tmp_path):
     (tmp_path / "outrider.yaml").write_text("gpus:\n  - {type: A100, price_per_gpu_hour: 9, quota: 0}\n")
     found = answer(*COST, "40", "--tpot", "60ms", "--gpu", "A100", "--gpu", "h100", cwd=tmp_path)
     assert {one["cut_from"] or one["gpu_type"] for point in found["front"] for one in point["replicas"]} == {"H100"}
     assert [one["reason"] for one in found["refused"]] == ["quota"]
 
 
-def test_a_gpu_that_is_unknown_and_a_rate_in_another_unit_are_refused_with_their_line(tmp_path):
+def test_an_unknown_gpu_and_a_wrong_unit_are_rejected_with_their_line(tmp_path):
     (tmp_path / "outrider.yaml").write_text(
         "gpus:\n  - {type: V9000}\nservices:\n  - name: chat\n    tokens_per_second_per_sequence: 25 gpus\n"
     )
@@ -301,7 +301,7 @@ def test_buy_plans_from_a_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("a,b\n1,2", "are missing"),
         ("time_utc,requests_per_second\nsoon,1", "load.csv:2"),
@@ -311,10 +311,10 @@ def test_buy_plans_from_a_file(tmp_path):
         ("time_utc,requests_per_second\n2026-05-04T00:00:00Z,1", "less than a week"),
     ],
 )
-def test_loads_that_cannot_be_read_name_their_line(tmp_path, text, said):
+def test_invalid_loads_name_their_line(tmp_path, text, expected):
     (tmp_path / "load.csv").write_text(text)
     found = answer("capacity", "buy", "--csv", "load.csv", "--per-gpu", "2", "--gpu", "H100", cwd=tmp_path, code=2)
-    assert said in found["error"]["message"]
+    assert expected in found["error"]["message"]
 
 
 def test_balance_weighs_replicas_of_a_file(tmp_path):
@@ -342,8 +342,8 @@ def test_balance_keeps_even_weights_that_a_replay_does_not_beat(tmp_path):
     found = answer("capacity", "balance", "--file", "r.json", "--arriving", "100", cwd=tmp_path)
     assert (found["reason"], found["weights"]) == ("no_gain", {"a": 50, "b": 50})
     assert found["p95_wait_seconds"] == found["p95_wait_even_seconds"]
-    told = run("capacity", "balance", "--file", "r.json", "--arriving", "100", "-o", "table", cwd=tmp_path).stdout
-    assert "keep equal weights" in told
+    output = run("capacity", "balance", "--file", "r.json", "--arriving", "100", "-o", "table", cwd=tmp_path).stdout
+    assert "keep equal weights" in output
 
 
 def test_a_store_with_a_calibrated_service_plans_and_weighs(tmp_path):
@@ -366,18 +366,18 @@ def test_cost_counts_with_the_load_tests_of_the_store(tmp_path):
     (tmp_path / "bench.json").write_text(json.dumps(steps))
     tested = ("capacity", "calibrate", "--import", "bench.json", "--ttft", "500ms", "--gpu-type", "H100")
     answer(*tested, "--service", "chat", "--model", "Llama-3.1-8B", cwd=tmp_path)
-    asked = (*COST, "200", "--gpu", "H100", "--tp", "1", "--tp", "2", "--pp", "1")
-    found = answer(*asked, cwd=tmp_path)
+    command = (*COST, "200", "--gpu", "H100", "--tp", "1", "--tp", "2", "--pp", "1")
+    found = answer(*command, cwd=tmp_path)
     (test,) = found["measured"]
     assert (test["service"], test["source"], test["gpu_type"], test["tp"]) == ("chat", "vllm", "H100", 1)
     sources = {one["source"] for point in found["front"] for one in point["replicas"]}
     assert all(source.startswith("measured: vllm of chat") for source in sources)
     assert any("step times of H100" in line for line in found["derivation"])
-    without = answer(*asked, "--no-measured", cwd=tmp_path)
+    without = answer(*command, "--no-measured", cwd=tmp_path)
     assert without["measured"] == []
     assert without["front"][0]["cost_per_hour"] < found["front"][0]["cost_per_hour"]
     groups = {(one["tp"], one["pp"]) for point in without["front"] for one in point["replicas"]}
     assert groups <= {(1, 1), (2, 1)}
     (tmp_path / "away.yaml").write_text("store: {url: 'postgresql://127.0.0.1:9/x'}\n")
-    away = answer(*asked, "--config", "away.yaml", cwd=tmp_path)
+    away = answer(*command, "--config", "away.yaml", cwd=tmp_path)
     assert away["measured"] == []

@@ -1,4 +1,4 @@
-"""``outrider capacity steer`` as scripts meet it, and its actions on a simulated fleet."""
+"""``outrider capacity steer``, with JSON output, and its actions on a simulated fleet."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_weights_are_proposed_with_documents_and_actions_that_ask(folder: Path) -> None:
+def test_weights_are_proposed_with_documents_and_dry_run_actions(folder: Path) -> None:
     found = answer(*STEER, "--documents", "out.yaml", cwd=folder)
     assert (found["reason"], found["dry_run"], found["current_source"]) == ("by_wait", True, "even")
     assert sum(found["weights"].values()) == 100
@@ -52,7 +52,7 @@ def test_weights_are_proposed_with_documents_and_actions_that_ask(folder: Path) 
     assert [one["id"] for one in answer(*STEER, cwd=folder)["actions"]] == [one["id"] for one in found["actions"]]
 
 
-def test_the_route_as_it_is_is_changed_and_then_left(folder: Path) -> None:
+def test_the_current_route_is_changed_and_then_kept(folder: Path) -> None:
     answer(*STEER, "--format", "istio", "--documents", "out.yaml", cwd=folder)
     rule, route = yaml.safe_load_all((folder / "out.yaml").read_text(encoding="utf-8"))
     assert rule["kind"] == "DestinationRule"
@@ -72,7 +72,7 @@ def test_the_route_as_it_is_is_changed_and_then_left(folder: Path) -> None:
     assert not (folder / "new.yaml").exists()
 
 
-def test_the_actions_make_a_simulated_fleet_share_out_as_the_weights_say(folder: Path) -> None:
+def test_the_actions_apply_the_weights_to_a_simulated_fleet(folder: Path) -> None:
     found = answer(*STEER, cwd=folder)
     world = Fleet(replace(default_spec(), slice_seconds=1.0), seed=5, start=NOW)
     control = Control(world)
@@ -89,7 +89,7 @@ def test_the_actions_make_a_simulated_fleet_share_out_as_the_weights_say(folder:
         assert weights[name] / total == pytest.approx(weight / 100, abs=1e-3)
 
 
-def test_a_replica_of_the_store_that_tells_nothing_is_not_taken_for_idle(tmp_path: Path) -> None:
+def test_a_stored_replica_without_values_is_not_idle(tmp_path: Path) -> None:
     settings = Settings(store=StoreSettings(url=f"sqlite:///{tmp_path}/s.db"))
     (tmp_path / "outrider.yaml").write_text(f"store: {{url: 'sqlite:///{tmp_path}/s.db'}}\n")
     with wiring_stores.stores(settings) as (state, metrics):
@@ -111,12 +111,12 @@ def test_a_replica_of_the_store_that_tells_nothing_is_not_taken_for_idle(tmp_pat
     assert ("h-1" in weighed["weights"], weighed["silent"]) == (False, ["h-1"])
     assert "h-1: no data, so no weight is recommended" in run(*balance, "-o", "table", cwd=tmp_path).stdout
     assert "h-1：没有数据" in run(*balance, "-o", "table", "--lang", "zh", cwd=tmp_path).stdout
-    told = run("capacity", "steer", "--service", "chat", "--arriving", "1000", "-o", "table", cwd=tmp_path).stdout
-    assert "h-1: weight 33 -> 33, no data: unchanged" in told
-    assert " - s" not in told
+    output = run("capacity", "steer", "--service", "chat", "--arriving", "1000", "-o", "table", cwd=tmp_path).stdout
+    assert "h-1: weight 33 -> 33, no data: unchanged" in output
+    assert " - s" not in output
 
 
-def test_more_traffic_than_replicas_take_is_told_as_such(folder: Path) -> None:
+def test_excess_traffic_is_reported(folder: Path) -> None:
     full = {"name": "chat-70b-0", "queued_tokens": 0, "tokens_per_second": 1000, "kv_ratio": 0.95}
     (folder / "r.json").write_text(json.dumps([full, REPLICAS[1]]))
     found = answer(*STEER, "--arriving", "1900", cwd=folder, code=1)
@@ -141,15 +141,15 @@ def test_a_drained_backend_gets_traffic_when_it_is_named(folder: Path) -> None:
     assert answer(*now, "--refill", "chat-70b-2", cwd=folder)["weights"]["chat-70b-2"] > 0
 
 
-def test_people_read_it_in_their_language(folder: Path) -> None:
-    told = run(*STEER, "-o", "table", cwd=folder).stdout
-    assert "proposed, not applied" in told
-    assert "P95 wait" in told
+def test_the_table_follows_the_language(folder: Path) -> None:
+    output = run(*STEER, "-o", "table", cwd=folder).stdout
+    assert "proposed, not applied" in output
+    assert "P95 wait" in output
     assert "仅为建议" in run(*STEER, "-o", "table", "--lang", "zh", cwd=folder).stdout
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (("--format", "nginx"), "--format 'nginx' is not known"),
         (("--current", "r.json"), "r.json is not an HTTPRoute"),
@@ -163,11 +163,11 @@ def test_people_read_it_in_their_language(folder: Path) -> None:
         (("--host", "chat.example.com"), "--host applies to a gateway"),
     ],
 )
-def test_what_cannot_be_steered_says_why(folder: Path, arguments: tuple[str, ...], said: str) -> None:
+def test_impossible_steering_names_the_reason(folder: Path, arguments: tuple[str, ...], expected: str) -> None:
     (folder / "cut.yaml").write_text("a: 1\nb: [1\n")
     refs = [{"name": "x", "port": 80}, {"name": "y", "port": 80}]
     other: dict[str, Any] = {"kind": "HTTPRoute", "metadata": {"name": "o"}, "spec": {"rules": [{"backendRefs": refs}]}}
     (folder / "other.yaml").write_text(yaml.safe_dump(other))
     found = answer(*STEER, *arguments, cwd=folder, code=2)
-    assert said in found["error"]["message"]
+    assert expected in found["error"]["message"]
     assert found["error"]["hint"]

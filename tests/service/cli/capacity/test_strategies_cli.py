@@ -26,7 +26,7 @@ CHAT, FRESH, SILENT = (
 )
 LOAD = SignalKey("svc_requests_per_second")
 SLOTS = 144 * 5 + 72
-ASKED = ("capacity", "strategies")
+STRATEGIES = ("capacity", "strategies")
 
 
 def start(number: int, seconds: float) -> Startup:
@@ -64,11 +64,11 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def advised(stored: Path):
-    return answer(*ASKED, cwd=stored)
+    return answer(*STRATEGIES, cwd=stored)
 
 
 @pytest.mark.slow
-def test_services_of_the_store_are_advised_and_what_is_new_says_why(stored: Path, advised) -> None:
+def test_stored_services_get_advice_and_new_ones_a_reason(stored: Path, advised) -> None:
     (chat,) = advised["traces"]
     assert chat["name"] == "chat"
     assert chat["recommended"] in {each["name"] for each in chat["strategies"]}
@@ -76,9 +76,9 @@ def test_services_of_the_store_are_advised_and_what_is_new_says_why(stored: Path
     (fresh,) = advised["refused"]
     assert fresh["name"] == "fresh"
     assert "not enough to replay" in fresh["why"]
-    told = run(*ASKED, "--service", "fresh", "-o", "table", cwd=stored)
-    assert told.returncode == 1
-    assert "not enough to replay" in told.stdout
+    done = run(*STRATEGIES, "--service", "fresh", "-o", "table", cwd=stored)
+    assert done.returncode == 1
+    assert "not enough to replay" in done.stdout
 
 
 @pytest.mark.slow
@@ -90,7 +90,7 @@ def test_the_same_trace_is_advised_alike_from_a_file(advised, tmp_path: Path) ->
         for slot, value in enumerate(waves)
     ]
     (tmp_path / "chat.csv").write_text("\n".join(["time_utc,requests_per_second", *lines]))
-    of_file = answer(*ASKED, "chat.csv", "--startup", "8m", cwd=tmp_path)["traces"][0]
+    of_file = answer(*STRATEGIES, "chat.csv", "--startup", "8m", cwd=tmp_path)["traces"][0]
     of_store = advised["traces"][0]
     assert of_file["startup_source"] == "given"
     for row, same in zip(of_file["strategies"], of_store["strategies"], strict=True):
@@ -105,26 +105,26 @@ def test_a_replay_shows_the_waiting_of_every_strategy_beside_its_cost(tmp_path: 
         f"{begin + timedelta(minutes=10 * slot):%Y-%m-%dT%H:%M:%SZ},{value:.3f}" for slot, value in enumerate(waves)
     ]
     (tmp_path / "chat.csv").write_text("\n".join(["time_utc,requests_per_second", *lines]))
-    asked = ("capacity", "replay", "chat.csv", "--no-prophet", "-o", "table")
-    said = run(*asked, cwd=tmp_path).stdout
-    rows = {line.split()[1]: line for line in said.splitlines() if line.startswith("chat ")}
+    command = ("capacity", "replay", "chat.csv", "--no-prophet", "-o", "table")
+    output = run(*command, cwd=tmp_path).stdout
+    rows = {line.split()[1]: line for line in output.splitlines() if line.startswith("chat ")}
     assert list(rows) == ["outrider", "keda", "hpa", "cron", "knative", "oracle"]
-    assert all(len(re.findall(r"\d %", row)) == 2 for row in rows.values()), said
-    assert "static" in said.splitlines()[0] + said.splitlines()[1]
-    chinese = run(*asked, "--lang", "zh", cwd=tmp_path).stdout
+    assert all(len(re.findall(r"\d %", row)) == 2 for row in rows.values()), output
+    assert "static" in output.splitlines()[0] + output.splitlines()[1]
+    chinese = run(*command, "--lang", "zh", cwd=tmp_path).stdout
     assert "相对静态峰值" in chinese.replace(" ", "").replace("\n", "")
     assert "最优解" in chinese
 
 
-def test_an_empty_store_and_wrong_questions(stored: Path, tmp_path: Path) -> None:
-    nothing = answer(*ASKED, cwd=tmp_path, code=1)
+def test_an_empty_store_and_invalid_options(stored: Path, tmp_path: Path) -> None:
+    nothing = answer(*STRATEGIES, cwd=tmp_path, code=1)
     assert (nothing["traces"], nothing["refused"]) == ([], [])
-    unknown = answer(*ASKED, "--service", "silent", cwd=stored, code=2)["error"]
+    unknown = answer(*STRATEGIES, "--service", "silent", cwd=stored, code=2)["error"]
     assert "no service with traffic is named 'silent'" in unknown["message"]
     assert "chat, fresh" in unknown["hint"]
-    both = answer(*ASKED, "x.csv", "--service", "chat", cwd=stored, code=2)["error"]
+    both = answer(*STRATEGIES, "x.csv", "--service", "chat", cwd=stored, code=2)["error"]
     assert "exclude each other" in both["message"]
-    before = answer(*ASKED, "--at", "2026-05-17T00:00:00Z", "--service", "chat", cwd=stored, code=2)["error"]
+    before = answer(*STRATEGIES, "--at", "2026-05-17T00:00:00Z", "--service", "chat", cwd=stored, code=2)["error"]
     assert "no service with traffic is named 'chat'" in before["message"], "nothing was known then"
 
 

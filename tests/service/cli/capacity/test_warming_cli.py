@@ -1,4 +1,4 @@
-"""``outrider capacity warm`` as scripts meet it: which nodes, which resource, and what is said of a tag."""
+"""``outrider capacity warm``: nodes, GPU resource, and the note about image tags."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_resource_is_that_of_the_services_gpus(tmp_path: Path, gpu_type: str
     assert label in found["pre_pull"]["why"]
 
 
-def test_nodes_and_resource_are_taken_as_they_are_named(tmp_path: Path) -> None:
+def test_named_nodes_and_resource_are_used(tmp_path: Path) -> None:
     settings(tmp_path, "Ascend 910B")
     named = ("--node-selector", "pool=npu", "--node-selector", "zone=a", "--gpu-resource", "huawei.com/npu")
     found = answer(*WARM, *IMAGE, *named, cwd=tmp_path)
@@ -53,7 +53,7 @@ def test_nodes_and_resource_are_taken_as_they_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_what_is_said_of_a_tag_is_of_what_was_written(tmp_path: Path, language: str) -> None:
+def test_the_note_about_a_tag_matches_the_documents(tmp_path: Path, language: str) -> None:
     daemon = answer(*WARM, *IMAGE, "--lang", language, cwd=tmp_path)["pre_pull"]
     jobs = answer(*WARM, *IMAGE, "--node", "a", "--lang", language, cwd=tmp_path)["pre_pull"]
     assert "rollout restart" in daemon["why"]
@@ -63,7 +63,7 @@ def test_what_is_said_of_a_tag_is_of_what_was_written(tmp_path: Path, language: 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (("--node-selector", "gpu"), "--node-selector 'gpu' is not a label with a value"),
         (("--node-selector", "a=b", "--node-selector", "a=c"), "gives a two values"),
@@ -71,7 +71,7 @@ def test_what_is_said_of_a_tag_is_of_what_was_written(tmp_path: Path, language: 
         ((*IMAGE, "--gpu-resource", "vendor.io/card"), "no node label is known for vendor.io/card"),
     ],
 )
-def test_what_no_node_can_be_told_by_is_refused(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+def test_invalid_node_selectors_are_rejected(tmp_path: Path, arguments: tuple[str, ...], expected: str) -> None:
     found = answer(*WARM, *arguments, cwd=tmp_path, code=2)
-    assert said in found["error"]["message"]
+    assert expected in found["error"]["message"]
     assert found["error"]["hint"]

@@ -28,7 +28,7 @@ FIGURES = [name for name, value in score([]).items() if not isinstance(value, di
 @pytest.mark.parametrize(
     "name", [*FIGURES, *(one.name for one in fields(DrillResult)), *ROW, "negative", "tuning_seed"]
 )
-def test_every_figure_has_a_name_in_both_languages(name, language):
+def test_every_figure_has_a_heading_in_both_languages(name, language):
     if name not in ("truth", "verdicts"):
         assert f"measured.figure.{name}" in texts(language)
 
@@ -53,11 +53,11 @@ def test_the_score_of_drills_has_no_raw_key_and_no_empty_heading(language):
         "by_fault": {"gpu-lost": {**row, "named_instead": {"gpu-ecc": 1}}},
         "reliability": [{"from": 0.9, "to": 1.0, "answers": 2, "confidence": 0.95, "right": 1.0}],
     }
-    said = drill._scored(shown, language)
-    first = said.splitlines()[0].split()
+    output = drill._scored(shown, language)
+    first = output.splitlines()[0].split()
     assert first == figure_tables.heads(language, "figure", "value")
-    assert "1m 15s" in said
-    assert not any(key in said for key in ("upper95", "ac1", "measured.", "_"))
+    assert "1m 15s" in output
+    assert not any(key in output for key in ("upper95", "ac1", "measured.", "_"))
 
 
 def test_the_list_of_drills_follows_the_language():

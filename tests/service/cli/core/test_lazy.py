@@ -1,4 +1,4 @@
-"""What is imported to show help or to refuse an option."""
+"""Imports of help and of rejected options."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from service.cli.tree import PLACES
+from service.cli.tree import COMMANDS
 
 HEAVY = ("sqlalchemy", "aiohttp", "httpx", "prophet", "sklearn", "pandas")
 PROGRAM = """
@@ -43,11 +43,16 @@ def call(*arguments):
         (("drill", "score", "--nope"), 2),
     ],
 )
-def test_help_and_a_refused_option_import_no_store_and_no_client(arguments, code):
+def test_help_and_a_rejected_option_import_no_store_and_no_client(arguments, code):
     assert call(*arguments) == (code, [])
 
 
 @pytest.mark.slow
-def test_what_goes_on_with_threads_is_imported_before_they_begin():
-    assert {name for name, place in PLACES.items() if place.goes_on} >= {"serve", "run-engine", "run-api", "demo"}
+def test_long_running_commands_import_everything_at_once():
+    assert {name for name, place in COMMANDS.items() if place.long_running} >= {
+        "serve",
+        "run-engine",
+        "run-api",
+        "demo",
+    }
     assert "sqlalchemy" in call("run-api", "--help")[1]

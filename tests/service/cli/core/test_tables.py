@@ -33,7 +33,7 @@ def test_no_character_is_lost_and_no_line_is_too_long(rows: list[tuple[str, str,
     assert sorted("".join("".join(lines).split())) == wanted
 
 
-def test_an_id_stays_whole_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_id_stays_whole_if_it_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     prose = "the device fell off its bus and the engine on it stands still " * 3
     wide = drawn(monkeypatch, 100, [[UUID, prose, "2026-03-04T12:00:00Z"]])
     assert any(UUID in line for line in wide)
@@ -42,7 +42,7 @@ def test_an_id_stays_whole_where_there_is_room(monkeypatch: pytest.MonkeyPatch) 
     assert "".join(line[:20].strip() for line in narrow).count("4fa1b2c3") == 1
 
 
-def test_a_name_without_room_is_broken_after_a_mark_and_a_heading_takes_no_room_from_it(
+def test_a_long_name_breaks_after_a_separator_and_headings_take_no_width_from_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tables, "_PIPED", 0)
@@ -55,7 +55,7 @@ def test_a_name_without_room_is_broken_after_a_mark_and_a_heading_takes_no_room_
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_the_reason_of_a_plan_is_told_in_words(language, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reason_of_a_plan_is_a_text(language, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     keys = ("gpu_type", "current_replicas", "target_replicas", "gpus", "needed_by", "need_at")
     made = {"service": "chat", "reason": "survivors_too_busy", "derivation": {}} | dict.fromkeys(keys)
@@ -105,8 +105,8 @@ def row(signal: str, value: float | None, unit: str, **more: object) -> dict[str
         (row("kpi_sold", 1e5, ""), "100000"),
     ],
 )
-def test_values_read_as_people_say_them(shown: dict[str, object], text: str) -> None:
-    assert values.said(shown) == text
+def test_values_are_formatted_for_people(shown: dict[str, object], text: str) -> None:
+    assert values.text_of(shown) == text
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -114,7 +114,7 @@ def test_every_word_of_the_command_line_is_a_text(language) -> None:
     """YAML reads some bare words as booleans: such a key would never be found."""
     assert "cli.True" not in texts(language)
     assert "cli.False" not in texts(language)
-    assert values.said(row("engine_up", 0.0, "bool"), language) in ("no", "否")
+    assert values.text_of(row("engine_up", 0.0, "bool"), language) in ("no", "否")
 
 
 def test_every_heading_of_replays_and_forecasts_is_worded_in_both_languages():

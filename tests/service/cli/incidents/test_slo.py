@@ -1,4 +1,4 @@
-"""SLOs from the file to the alert: what is refused, what is shown, and who is woken."""
+"""SLOs from the file to the alert: errors, output, priorities."""
 
 import asyncio
 import contextlib
@@ -46,7 +46,7 @@ def load(tmp_path, text):
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "key", "said"),
+    ("text", "line", "key", "expected"),
     [
         ("- {name: a, sli: ttft}", 2, "limit", "is missing; expected one of 0.001, "),
         ("- {name: a, sli: ttft, limit: 200ms}", 2, "limit", "0.2 s is between two bounds of svc_ttft_seconds"),
@@ -60,12 +60,12 @@ def load(tmp_path, text):
         ("- {name: a, page: P9}", 2, "page", "P0"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_line_and_key(tmp_path, text, line, key, said):
+def test_errors_name_line_and_key(tmp_path, text, line, key, expected):
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, "slos:\n" + text + "\n")
     (problem,) = caught.value.problems
     assert (problem.line, problem.key.rpartition(".")[2]) == (line, key)
-    assert said in problem.message
+    assert expected in problem.message
 
 
 def test_a_latency_counts_the_buckets_above_its_limit(tmp_path):
@@ -89,7 +89,7 @@ def cli(*arguments, cwd):
     return left.value.code, out.getvalue()
 
 
-def test_validate_and_list_say_what_alerts(tmp_path):
+def test_validate_and_list_show_burn_rates(tmp_path):
     (tmp_path / "outrider.yaml").write_text(GOOD, encoding="utf-8")
     code, text = cli("slo", "validate", "outrider.yaml", "-o", "json", cwd=tmp_path)
     found = json.loads(text)
@@ -162,7 +162,7 @@ def get():
     return lambda path: asyncio.run(ask(path))
 
 
-def test_the_api_says_what_is_left_of_each_budget(get):
+def test_the_api_returns_the_remaining_error_budget(get):
     rows = get("/api/v1/slos")
     assert {row["name"] for row in rows} == {"answers", "first-token"}, "nobody keeps the third one"
     chat = next(row for row in rows if (row["name"], row["service"]["name"]) == ("answers", "chat"))

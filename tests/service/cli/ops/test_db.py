@@ -1,4 +1,4 @@
-"""``outrider db`` as people and scripts meet it, on files and on a real PostgreSQL."""
+"""``outrider db`` on files and on a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_from_an_empty_folder_to_a_restored_store(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_prune_says_what_it_did_and_how_large_the_files_are(folder: Path) -> None:
+def test_prune_reports_its_work_and_file_sizes(folder: Path) -> None:
     full_store.fill(url_of(folder), count=30)
     with (folder / "outrider.yaml").open("a") as file:
         file.write("  retention: {raw: 2h, ten_minutes: 4000d, hours: 4000d, hourly_tables: 4000d, decisions: 10d}\n")
@@ -85,7 +85,7 @@ def test_prune_says_what_it_did_and_how_large_the_files_are(folder: Path) -> Non
     assert before["hourly_gpu"]
 
 
-def test_damage_is_answered_with_1_and_the_file_is_named(tmp_path: Path) -> None:
+def test_damage_exits_with_1_and_names_the_file(tmp_path: Path) -> None:
     full_store.fill(f"sqlite:///{tmp_path}/.outrider/outrider.db", count=62)
     path = tmp_path / ".outrider" / "outrider-metrics.db"
     with path.open("r+b") as file:
@@ -96,13 +96,13 @@ def test_damage_is_answered_with_1_and_the_file_is_named(tmp_path: Path) -> None
     assert [bool(one["problems"]) for one in checked["databases"]] == [False, True]
     assert "outrider-metrics.db is damaged" in checked["databases"][1]["problems"][0]["message"]
     assert "outrider db restore FILE --force" in checked["databases"][1]["problems"][0]["hint"]
-    told = run("db", "check", "-o", "table", "--lang", "zh", cwd=tmp_path)
-    assert "损坏" in told.stdout
-    assert "outrider db restore FILE --force" in told.stdout
+    checked = run("db", "check", "-o", "table", "--lang", "zh", cwd=tmp_path)
+    assert "损坏" in checked.stdout
+    assert "outrider db restore FILE --force" in checked.stdout
     assert "is damaged" in refused("db", "backup", "b.tar", cwd=tmp_path, code=3)["message"]
 
 
-def test_cycles_that_wait_in_the_spool_are_no_damage(tmp_path: Path) -> None:
+def test_buffered_cycles_are_not_damage(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/.outrider/outrider.db"
     full_store.fill(url, count=30)
     micros = round((full_store.T0.timestamp() + 25 * 60) * 1_000_000)
@@ -132,7 +132,7 @@ def test_a_newer_database_is_refused_by_every_command(folder: Path) -> None:
     assert "newer outrider" in str(answer("db", "check", cwd=folder, code=1)["databases"][0]["problems"])
 
 
-def test_wrong_usage_is_2_and_what_is_away_is_3(tmp_path: Path) -> None:
+def test_wrong_usage_exits_with_2_and_an_unavailable_store_with_3(tmp_path: Path) -> None:
     assert "No store found" in refused("db", "check", cwd=tmp_path, code=3)["message"]
     assert "No store found" in refused("db", "backup", "b.tar", cwd=tmp_path, code=3)["message"]
     assert not (tmp_path / ".outrider").exists()
@@ -148,7 +148,7 @@ def test_wrong_usage_is_2_and_what_is_away_is_3(tmp_path: Path) -> None:
         assert "does not answer" in refused("db", *command, cwd=tmp_path, code=3)["message"]
 
 
-def test_an_engine_at_work_keeps_a_restore_away(tmp_path: Path) -> None:
+def test_a_running_engine_blocks_a_restore(tmp_path: Path) -> None:
     answer("db", "upgrade", cwd=tmp_path)
     answer("db", "backup", "b.tar", cwd=tmp_path)
     leader = FileLeader(tmp_path / ".outrider" / "outrider.engine.lock")
@@ -162,7 +162,7 @@ def test_an_engine_at_work_keeps_a_restore_away(tmp_path: Path) -> None:
     answer("db", "restore", "b.tar", cwd=tmp_path)
 
 
-def test_values_on_another_server_are_said_to_be_missing(tmp_path: Path) -> None:
+def test_values_on_a_metric_server_are_reported_as_not_included(tmp_path: Path) -> None:
     full_store.fill(f"sqlite:///{tmp_path}/.outrider/outrider.db", count=30)
     with contextlib.closing(sqlite3.connect(tmp_path / ".outrider" / "outrider-metrics.db")) as plain:
         plain.execute("DELETE FROM block WHERE end_us > (SELECT min(end_us) FROM block)")  # written there since
@@ -174,7 +174,7 @@ def test_values_on_another_server_are_said_to_be_missing(tmp_path: Path) -> None
     assert "back it up by its own means" in answer("db", "backup", "b.tar", cwd=tmp_path)["notes"][0]
 
 
-def test_people_read_tables_in_their_language(tmp_path: Path) -> None:
+def test_tables_follow_the_language(tmp_path: Path) -> None:
     full_store.fill(f"sqlite:///{tmp_path}/.outrider/outrider.db", count=10)
     assert "no corruption found" in run("db", "check", "-o", "table", cwd=tmp_path).stdout
     assert "未发现损坏" in run("db", "check", "-o", "table", "--lang", "zh", cwd=tmp_path).stdout
