@@ -245,7 +245,7 @@ def _actions(viewer: Viewer, incident: dict[str, Any]) -> None:
         message for message in incident["messages"] if message["reason"] in ("opened", "priority_raised", "resolved")
     ]
     if messages:
-        channels = ", ".join(dict.fromkeys(each["channel"] for each in messages))
+        channels = ", ".join(dict.fromkeys(message["channel"] for message in messages))
         st.html(html.label(viewer.localize("incident.notified", channels=channels, n=len(messages))))
 
 

@@ -74,8 +74,8 @@ def create_app(
     app.state.context = Context(state, metrics, settings, parts, watch)
     app.state.refusals = Limiter(parts.clock, REFUSALS_PER_MINUTE)
     app.state.ingest_endpoints = None
-    if settings.doors is not None and parts.spool is not None:
-        app.state.ingest_endpoints = IngestEndpoints(settings.doors, parts.spool, parts.clock, parts.registry)
+    if settings.ingest is not None and parts.spool is not None:
+        app.state.ingest_endpoints = IngestEndpoints(settings.ingest, parts.spool, parts.clock, parts.registry)
         parts.registry.register(SpoolCollector(parts.spool))
     app.state.log_lines = LogMatcher(otlp_lines.SOURCE)
     errors.install(app)

@@ -76,7 +76,7 @@ def sender(
     x_scope_orgid: Annotated[str, Header()] = "",
 ) -> str:
     """Sender: its address, with the tenant it names. Raises DeniedError, audited, without a valid token."""
-    ingest = ctx.settings.doors
+    ingest = ctx.settings.ingest
     push_token = ingest.token if ingest is not None else ""
     if not _holds(authorization, push_token) and not _holds(authorization, ctx.settings.token):
         _audit_refusal(request, ctx, authorization)

@@ -147,8 +147,8 @@ def sentence(entry: Mapping[str, Any], language: Language = "en") -> str:
         "reactive": f"{entry['without_forecast']['waited']:,}",
     }
     key = "plan.looking_back_calm" if first is None else "plan.looking_back"
-    said = translate(key, language, **arguments)
-    if "beyond_promise" not in found["with_plan"]:
-        return said
-    broken = {name: f"{found[name]['beyond_promise']:,}" for name in ("with_plan", "without_starts")}
-    return said + translate("plan.looking_back_slo", language, **broken)
+    text = translate(key, language, **arguments)
+    if "beyond_promise" not in entry["with_plan"]:
+        return text
+    above_slo = {name: f"{entry[name]['beyond_promise']:,}" for name in ("with_plan", "without_starts")}
+    return text + translate("plan.looking_back_slo", language, **above_slo)

@@ -79,7 +79,7 @@ class Day:
 
 
 def measure_now(
-    metrics: MetricStore, services: Sequence[EntityRef], now: datetime, slo_defaults: Promise
+    metrics: MetricStore, services: Sequence[EntityRef], now: datetime, slo_defaults: SloDefaults
 ) -> dict[EntityRef, Recent]:
     """Indicators of every service over the last 5 min, in one read."""
     keys = (REQUESTS, FAILED, RATE, READY, QUEUE, *catalog.signal(TTFT).bucket_keys)
@@ -90,7 +90,7 @@ def measure_now(
 
 
 def measure_day(
-    metrics: MetricStore, services: Sequence[EntityRef], now: datetime, slo_defaults: Promise
+    metrics: MetricStore, services: Sequence[EntityRef], now: datetime, slo_defaults: SloDefaults
 ) -> dict[EntityRef, Day]:
     """Indicators of every service over 24 h, in one read."""
     keys = (REQUESTS, FAILED, *catalog.signal(TTFT).bucket_keys)
@@ -107,14 +107,14 @@ def _read(
     return metrics.read_windows(EntityKind.SERVICE, keys, end - span, end, SLOT, services)
 
 
-def _recent(window: Window, row: int, slo_defaults: Promise) -> Recent:
+def _recent(window: Window, row: int, slo_defaults: SloDefaults) -> Recent:
     requests, failed = window.column(REQUESTS)[row], window.column(FAILED)[row]
     p99 = indicators.latency_quantiles(_buckets(window, row), catalog.signal(TTFT).bounds, (0.99,))[0.99]
     ratios = _ratios(requests, failed)
     return Recent(
         service=window.entities[row],
         success=_calls(requests, failed),
-        availability=indicators.availability_time(ratios, limit_ratio=slo_defaults.broken_below_ratio).ratio,
+        availability=indicators.availability_time(ratios, limit_ratio=slo_defaults.violated_below_ratio).ratio,
         ttft_p99=p99.seconds if p99 else None,
         ttft_p99_below=bool(p99 and p99.below),
         requests_per_second=_last(window.column(RATE)[row]),
@@ -123,16 +123,16 @@ def _recent(window: Window, row: int, slo_defaults: Promise) -> Recent:
     )
 
 
-def _day(window: Window, row: int, slo_defaults: Promise) -> Day:
+def _day(window: Window, row: int, slo_defaults: SloDefaults) -> Day:
     requests, failed = window.column(REQUESTS)[row], window.column(FAILED)[row]
     ratios = _ratios(requests, failed)
     sla = indicators.sla_attainment(_buckets(window, row), catalog.signal(TTFT).bounds, slo_defaults.ttft_seconds)
     return Day(
         success=_calls(requests, failed),
-        availability=indicators.availability_time(ratios, limit_ratio=slo_defaults.broken_below_ratio).ratio,
+        availability=indicators.availability_time(ratios, limit_ratio=slo_defaults.violated_below_ratio).ratio,
         sla_low=sla.lower if sla else None,
         sla_high=sla.upper if sla else None,
-        strip=_strip(window.times, minutes_good(requests, failed, slo_defaults.broken_below_ratio)),
+        strip=_strip(window.times, minutes_good(requests, failed, slo_defaults.violated_below_ratio)),
     )
 
 
@@ -152,14 +152,14 @@ def _calls(requests: Floats, failed: Floats) -> float | None:
 
 
 def standing(
-    now: Recent | None, day: Day | None, incidents: Sequence[Incident], slo_defaults: Promise
+    now: Recent | None, day: Day | None, incidents: Sequence[Incident], slo_defaults: SloDefaults
 ) -> tuple[Standing, StandingReason]:
     """Verdict on one service. ``incidents`` are the open ones that concern it."""
     if now is None or (now.success is None and now.ready is None):
         return Standing.UNKNOWN, StandingReason.NO_VALUES
     if now.ready is not None and now.ready < 1:
         return Standing.BROKEN, StandingReason.NO_READY_REPLICA
-    if now.success is not None and now.success < slo_defaults.broken_below_ratio:
+    if now.success is not None and now.success < slo_defaults.violated_below_ratio:
         return Standing.BROKEN, StandingReason.CALLS_FAIL
     if now.ttft_p99 is not None and not now.ttft_p99_below and now.ttft_p99 > slo_defaults.ttft_p99_seconds:
         return Standing.BROKEN, StandingReason.TTFT_OVER_LIMIT
@@ -175,7 +175,7 @@ def standing(
 
 
 def as_json(
-    service: EntityRef, now: Recent | None, day: Day | None, incidents: Sequence[Incident], slo_defaults: Promise
+    service: EntityRef, now: Recent | None, day: Day | None, incidents: Sequence[Incident], slo_defaults: SloDefaults
 ) -> dict[str, Any]:
     """One service of the overview, without its plan."""
     verdict, reason = standing(now, day, incidents, slo_defaults)

@@ -45,7 +45,7 @@ def disaggregated(
     Same as ``outrider capacity what-if disaggregated``; units are seconds, tokens per request, bytes per second.
     """
     spec = gpu(gpu_type)
-    question = disaggregation.Question(
+    question = disaggregation.SizingRequest(
         shape=model_specs.model(model),
         work=Work(prompt, tokens, cached_ratio=cached),
         qps=qps,
@@ -58,4 +58,4 @@ def disaggregated(
         link=link,
         setup=Setup(bits=bits, kv_bits=kv_bits),
     )
-    return disaggregation.told(question, lang)
+    return disaggregation.answer_dict(question, lang)

@@ -81,7 +81,7 @@ def _known(ctx: Context, drill_id: str) -> Drill:
 
 def _judged(ctx: Context, injected: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Scores of all drills: the assignment of incidents to one depends on the others."""
-    return running_platform.judged(ctx.state, _visible(ctx), injected)
+    return running_platform.judge(ctx.state, _visible(ctx), injected)
 
 
 def _visible(ctx: Context) -> list[Drill]:

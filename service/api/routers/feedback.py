@@ -67,7 +67,7 @@ def precision(ctx: Ctx, since: Since = None) -> list[dict[str, Any]]:
 @router.post("/alerts/{fingerprint:path}/feedback")
 def judge_alert(fingerprint: str, body: VerdictOnAlert, ctx: Ctx, by: Writer) -> dict[str, Any]:
     """Record a verdict on one firing period of an alert. It replaces an earlier one of the same person."""
-    spell = alert_feedback.spell_of(ctx.state, fingerprint, body.starts_at)
+    spell = alert_feedback.occurrence_of(ctx.state, fingerprint, body.starts_at)
     if spell is None and fingerprint.startswith(INCIDENT_ID):
         raise NotFoundError(f"no incident has the id {fingerprint!r}", hint="GET /api/v1/incidents lists them")
     if spell is None:
@@ -80,7 +80,7 @@ def judge_alert(fingerprint: str, body: VerdictOnAlert, ctx: Ctx, by: Writer) ->
 def judge_incident(incident_id: str, body: Verdict, ctx: Ctx, by: Writer) -> dict[str, Any]:
     """Record the same verdict on every fired alert of an incident."""
     incident = incidents.known(ctx, incident_id)
-    alerts = alert_feedback.spells_of(ctx.state, incident)
+    alerts = alert_feedback.occurrences_in(ctx.state, incident)
     if not alerts:
         raise ConflictError("No alert of this incident is stored anymore.")
     more = {"incident": incident_id, **_more(body, by)}
@@ -92,6 +92,6 @@ def _more(body: Verdict, by: str) -> dict[str, Any]:
 
 
 def _saved(ctx: Context, ratings: list[Feedback]) -> dict[str, Any]:
-    values = alert_feedback.values_of(ratings, ctx.settings.rules, ctx.state, ctx.metrics, ctx.settings.interval)
+    values = alert_feedback.evaluated_values(ratings, ctx.settings.rules, ctx.state, ctx.metrics, ctx.settings.interval)
     changed = ctx.state.save_feedback(ratings, values)
     return {"changed": changed, "feedback": [serialization.feedback(rating) for rating in ratings]}

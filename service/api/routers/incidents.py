@@ -79,7 +79,7 @@ def narrative(incident_id: str, ctx: Ctx, lang: Lang) -> dict[str, Any]:
     incident = known(ctx, incident_id)
     facts = explanation.explain(incident, ctx.extras.knowledge)
     key = ("narrative", incident.id, incident.updated_at, lang)
-    reply: Narrative = ctx.remembered.peek(key) or ctx.extras.explainer.retell(facts, lang)
+    reply: Narrative = ctx.remembered.peek(key) or ctx.extras.explainer.summarize(facts, lang)
     if reply.text is not None:
         ctx.remembered.get(key, lambda: reply)
     return {"text": reply.text, "reason": reply.reason or None, "model": reply.model or None}

@@ -69,7 +69,7 @@ def service(name: str, ctx: Ctx) -> dict[str, Any]:
 
 def services_json(ctx: Context, now: datetime, incidents: tuple[Incident, ...]) -> list[dict[str, Any]]:
     """Every service of the topology or the store. Indicators over 24 h are read at most once a minute."""
-    wanted, slo_defaults = _known_services(ctx), ctx.settings.promise
+    wanted, slo_defaults = _known_services(ctx), ctx.settings.slo_defaults
     minute = int(now.timestamp() // slo_status.SLOT.total_seconds())
     days = ctx.remembered.get(("day", minute), lambda: slo_status.measure_day(ctx.metrics, wanted, now, slo_defaults))
     recent = ctx.remembered.get(("now", now), lambda: slo_status.measure_now(ctx.metrics, wanted, now, slo_defaults))

@@ -44,7 +44,7 @@ def plan(ctx: Ctx, lang: Lang) -> dict[str, Any]:
 def _looking_back(ctx: Context, language: Language) -> dict[str, Any] | None:
     """The plan in hindsight for each service's last climb to a peak. None before the first evaluation."""
     ledger = ctx.extras.ledger
-    document = None if ledger is None else ledger.document(hindsight.PAPER)
+    document = None if ledger is None else ledger.document(hindsight.DOCUMENT)
     if document is None:
         return None
     services = [{**service, "sentence": hindsight.sentence(service, language)} for service in document[1]["services"]]
@@ -149,7 +149,7 @@ def forecasts_kept(
     entity = known.get((wanted, service))
     if entity is None:
         raise NotFoundError(f"no service is named {service} in {namespace}", hint="GET /api/v1/plan lists them")
-    rows = forecast_accuracy.kept(ctx.state, ctx.metrics, entity, ctx.as_of(), timedelta(hours=hours))
+    rows = forecast_accuracy.accuracy_by_horizon(ctx.state, ctx.metrics, entity, ctx.as_of(), timedelta(hours=hours))
     return {
         "as_of": serialization.instant(ctx.as_of()),
         "entity": serialization.entity(entity),

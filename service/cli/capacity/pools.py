@@ -85,7 +85,7 @@ def pools(
     from service.capacity import disaggregation  # noqa: PLC0415
 
     spec = gpu(gpu_type)
-    question = disaggregation.Question(
+    question = disaggregation.SizingRequest(
         shape=shape_of(model, config_json, parameters),
         work=Work(prompt, tokens, prompt_cv, output_cv, cached),
         qps=qps,
@@ -98,6 +98,6 @@ def pools(
         link=link,
         setup=Setup(bits=bits, kv_bits=kv_bits, utilisation=utilisation, sequences=max_sequences),
     )
-    result = disaggregation.told(question, context.language)
+    result = disaggregation.answer_dict(question, context.language)
     context.show(result, lambda shown: "\n".join(shown["derivation"]))
     return None if result["kept"] else NO

@@ -60,7 +60,7 @@ class PlanOptions:
     def asked(self) -> PlanOverrides:
         """Overrides for the plan. Raises UsageError that names the invalid option."""
         from planner.performance.service_facts import Objective  # noqa: PLC0415 - numpy, not needed by --help
-        from service.planning.slo_inputs import Asked  # noqa: PLC0415
+        from service.planning.slo_inputs import PlanOverrides  # noqa: PLC0415
 
         self._checked()
         quantile = _QUANTILE if self.quantile is None else self.quantile

@@ -94,9 +94,9 @@ def steer(
     fleet = _fleet(context, service, file, arriving)
     proposal = steering.propose(fleet, rules, now)
     documents: list[Any] = []
-    if proposal.found.proposed and route is not None:
-        documents = [routes.set_weights(route, proposal.found.weights, str(current))]
-    elif proposal.found.proposed:
+    if proposal.steering.proposed and route is not None:
+        documents = [routes.set_weights(route, proposal.steering.weights, str(current))]
+    elif proposal.steering.proposed:
         location = routes.RouteLocation(
             fleet.service.name,
             fleet.service.namespace or "default",
@@ -106,14 +106,14 @@ def steer(
             gateway,
             tuple(host or ()),
         )
-        weights = {replica.name: proposal.found.weights[name] for name, replica in proposal.replica_of.items()}
+        weights = {replica.name: proposal.steering.weights[name] for name, replica in proposal.replica_of.items()}
         documents = list(routes.documents("istio" if form == "istio" else "gateway", location, weights))
     if out is not None and documents:
         input_files.write(out, yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True))
     shown = {
         "service": fleet.service.name,
         "namespace": fleet.service.namespace,
-        **proposal.found.as_dict(),
+        **proposal.steering.as_dict(),
         "current_source": "even" if route is None else "route",
         "unrouted": list(proposal.unrouted),
         "stands_seconds": rules.stands_seconds,
@@ -123,7 +123,7 @@ def steer(
         "written": str(out) if out is not None and documents else None,
     }
     context.show(shown, lambda answer: _lines(context, answer))
-    return None if proposal.found.proposed else NO
+    return None if proposal.steering.proposed else NO
 
 
 def _fleet(context: Context, service: str | None, file: Path | None, arriving: float | None) -> Any:

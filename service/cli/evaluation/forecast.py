@@ -125,7 +125,10 @@ def forecast_kept(
                 f"no service is named {service!r}", hint=f"known services: {', '.join(names) or 'none yet'}"
             )
         wanted = [entity for entity in entities if service in (None, entity.name)] if newest else []
-        accuracies = [(entity, kept(state, metrics, entity, newest[0].at, timedelta(hours=hours))) for entity in wanted]
+        accuracies = [
+            (entity, accuracy_by_horizon(state, metrics, entity, newest[0].at, timedelta(hours=hours)))
+            for entity in wanted
+        ]
     rows = [
         {"namespace": entity.namespace, "service": entity.name, **row.as_dict()}
         for entity, accuracy in accuracies

@@ -31,7 +31,7 @@ def validate(context: Context, file: Annotated[Path, typer.Argument(help="Config
             raise
         problems = list(error.problems)
     slo_problems = [item for item in problems if loaded is None or item.key.startswith("slos")]
-    slos = [] if slo_problems or loaded is None else [_slo_json(item) for item in loaded.promises]
+    slos = [] if slo_problems or loaded is None else [_slo_json(item) for item in loaded.resolved_slos]
     result = {
         "valid": not slo_problems,
         "errors": [{"line": item.line, "key": item.key, "message": item.message} for item in slo_problems],
@@ -50,7 +50,7 @@ def validate(context: Context, file: Annotated[Path, typer.Argument(help="Config
 @leaf(app, "list", example="outrider slo list -o json")
 def list_(context: Context) -> None:
     """List configured SLOs with the burn rates that alert."""
-    slos = [_slo_json(slo) for slo in context.settings().promises]
+    slos = [_slo_json(slo) for slo in context.settings().resolved_slos]
     context.show(slos, lambda shown: _table(shown, translate("cli.slo_none", context.language)))
 
 

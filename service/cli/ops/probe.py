@@ -48,7 +48,7 @@ def add(root: typer.Typer) -> None:
         settings = context.settings()
         if url is None:
             chosen = one_off_probe.chosen(settings, name or [])
-            chosen = [one_off_probe.asking(probe_settings, overrides) for probe_settings in chosen]
+            chosen = [one_off_probe.with_request(probe_settings, overrides) for probe_settings in chosen]
         else:
             more: dict[str, Any] = {"timeout": timeout, "bearer_token_file": bearer_token_file}
             overrides |= {key: value for key, value in more.items() if value is not None}

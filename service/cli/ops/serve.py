@@ -32,7 +32,7 @@ def add(app: typer.Typer) -> None:
         addresses = {"api.port": (settings.api.host, settings.api.port)}
         if settings.dashboard.enabled:
             addresses["dashboard.port"] = (settings.dashboard.host, settings.dashboard.port)
-        port_check.need(addresses)
+        port_check.require_free(addresses)
         if not process.may_stand_by(settings):
             leader.check_alone(settings)
         wiring_stores.upgrade(settings)

@@ -246,7 +246,7 @@ def test_objectives_are_those_of_the_service_its_namespace_and_its_cluster():
         return SloSettings.model_validate({"name": "x", "sli": "ttft", "limit": "1s", "objective": 0.9, **changes})
 
     def about(service, *slos, **options):
-        return [one.sli for one in Promises(slos, "default", Asked(**options)).objectives(service)]
+        return [one.sli for one in SloInputs(slos, "default", PlanOverrides(**options)).objectives(service)]
 
     assert about(CHAT, slo()) == ["ttft"]
     assert about(CHAT, slo(service="chat"), slo(service="chat", namespace="serving")) == ["ttft", "ttft"]
