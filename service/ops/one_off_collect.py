@@ -142,9 +142,9 @@ def _page(parser: Parser, read: TargetScrape) -> Page:
         page = parser.parse(scrape.body, openmetrics=scrape.openmetrics)
     except CollectError as error:
         raise CollectError(f"{name}: {error.message}", reason=error.reason, hint=error.hint) from error
-    rejection = refusal(name, registry.adapter(read.target.adapter), page, had_one=False)
-    if rejection is not None:
-        raise rejection
+    rejected = refusal(name, registry.adapter(read.target.adapter), page, had_one=False)
+    if rejected is not None:
+        raise rejected
     return page
 
 
