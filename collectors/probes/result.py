@@ -39,7 +39,7 @@ class Outcome(StrEnum):
     CERT_EXPIRING = "cert_expiring"
     NOT_SERVING = "not_serving"  # gRPC health
     WRONG_RECORDS = "wrong_records"  # the name resolves to other values
-    NOT_SENT = "not_asked"  # local error: nothing is known of the service
+    NOT_SENT = "not_asked"  # local error: the state of the service is unknown
 
     @property
     def code(self) -> float:

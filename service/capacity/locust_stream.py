@@ -16,7 +16,7 @@ import gevent
 from locust import HttpUser, constant, events, task
 
 PLAN = json.loads(os.environ["OUTRIDER_LOADTEST"])
-WORDS = ("river", "stone", "lamp", "field", "north", "glass", "paper", "cloud", "seven", "green", "wheel", "table")
+WORDS = ("river", "stone", "lamp", "field", "north", "glass", "stream", "cloud", "seven", "green", "wheel", "table")
 DONE: list[dict[str, Any]] = []
 
 

@@ -42,10 +42,10 @@ def planning(
     )
 
 
-def plan_now(settings: Settings, at: datetime | None, asked: PlanOverrides | None = None) -> Plan:
+def plan_now(settings: Settings, at: datetime | None, overrides: PlanOverrides | None = None) -> Plan:
     """Returns a new plan from the store, as of the newest cycle or ``at``.
 
-    ``asked`` holds the SLOs of a command, which override those of the configuration.
+    ``overrides`` holds the SLOs of a command, which override those of the configuration.
     """
     with stores(settings) as (state, metrics):
         newest: tuple[CycleRecord, ...] = state.cycles(limit=1)
@@ -66,7 +66,7 @@ def plan_now(settings: Settings, at: datetime | None, asked: PlanOverrides | Non
             planner = Planning(
                 metrics, settings.planner, settings.services, count,
                 change_log=change_log, with_hindsight=False, tests=state.load_tests,
-                slo_inputs=SloInputs(settings.slos, settings.cluster, asked or PlanOverrides()),
+                slo_inputs=SloInputs(settings.slos, settings.cluster, overrides or PlanOverrides()),
             )  # fmt: skip
             return planner.plan_if_due(as_of, topology) or Plan()
         finally:

@@ -27,7 +27,7 @@ class Truth:
     """Ground truth of a fault, half-open in time.
 
     ``symptoms`` are signals in the expected order of change. ``touches`` are the entities affected at the start, the
-    faulted one first. ``negative`` marks a state that looks alarming but is not a fault.
+    faulted one first. ``negative`` marks a state that resembles a fault but is none.
     """
 
     fault: str

@@ -86,14 +86,14 @@ class PushWorld:
     """The API and the engine's collector with one ingest buffer in memory."""
 
     def __init__(
-        self, *, limits: ReceiveLimits | None = None, kpis: KpiValues | None = None, spool=None, **doors
+        self, *, limits: ReceiveLimits | None = None, kpis: KpiValues | None = None, spool=None, **settings_of_ingest
     ) -> None:
         self.clock = ManualClock(START)
         self.spool = spool or MemoryIngestBuffer()
         self.state, self.metrics = MemoryStateStore(), MemoryMetricStore()
-        ingest_settings = IngestSettings(**{"kpi_services": ("shop",), **doors})
+        ingest_settings = IngestSettings(**{"kpi_services": ("shop",), **settings_of_ingest})
         self.extras = ApiExtras(clock=self.clock, spool=self.spool)
-        settings = ApiSettings(token=TOKEN, cluster="c", doors=ingest_settings)
+        settings = ApiSettings(token=TOKEN, cluster="c", ingest=ingest_settings)
         self.app = create_app(self.state, self.metrics, settings, self.extras)
         self.received = PushReceiver(self.spool, "c", self.clock, rules=ingest_settings.rules, limits=limits, kpis=kpis)
         self.collector = ScrapeManager((), pushed=self.received)

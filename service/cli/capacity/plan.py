@@ -235,7 +235,7 @@ def _recommendations(context: Context, at: str | None, options: PlanOptions) -> 
     else:
         if instant is not None:
             as_of.check(settings, instant)
-        newest = wiring_planning.plan_now(settings, instant, options.asked())
+        newest = wiring_planning.plan_now(settings, instant, options.overrides())
     service, names = options.service, [item.service.name for item in newest.recommendations]
     if service is not None and service not in names:
         raise UsageError(f"no service is named {service!r}", hint=f"known services: {', '.join(names) or 'none yet'}")

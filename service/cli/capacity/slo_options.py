@@ -57,7 +57,7 @@ class PlanOptions:
     bits: WeightBitsOption = None
     max_sequences: LimitOption = None
 
-    def asked(self) -> PlanOverrides:
+    def overrides(self) -> PlanOverrides:
         """Overrides for the plan. Raises UsageError that names the invalid option."""
         from planner.performance.service_facts import Objective  # noqa: PLC0415 - numpy, not needed by --help
         from service.planning.slo_inputs import PlanOverrides  # noqa: PLC0415
