@@ -86,6 +86,7 @@ def cells(batches: Iterable[SampleBatch]) -> Cells:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.live
 def test_raw_samples_give_the_signals_of_scraping(url: str, kept: Kept) -> None:
     last = kept.instants[-1]
@@ -121,6 +122,7 @@ def test_pushed_down_queries_give_the_signals_of_scraping(url: str, kept: Kept) 
     assert compared > 800
 
 
+@pytest.mark.slow
 @pytest.mark.live
 @pytest.mark.parametrize("signal", ["engine_ttft_seconds", "engine_itl_seconds", "engine_e2e_seconds"])
 def test_pushed_down_queries_give_equal_quantiles(url: str, kept: Kept, signal: str) -> None:

@@ -203,6 +203,7 @@ def test_the_dashboard_responds(platform):
     until(lambda: platform.ok("/_stcore/health", url), "Streamlit is healthy")
 
 
+@pytest.mark.slow
 def test_a_change_needs_the_token(platform):
     for wrong in (None, "guessed"):
         refused = platform.post("/remediation/pause", wrong)

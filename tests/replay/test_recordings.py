@@ -24,6 +24,7 @@ def named(result):
     return [(i["suspected_cause"]["fault"], i["suspected_cause"]["entity"]["name"]) for i in result["incidents"]]
 
 
+@pytest.mark.slow
 def test_a_killed_engine_is_dead_within_two_scrapes_and_resolves_after_its_restart():
     result = run("g_sigkill")
     assert named(result) == [("engine-dead", "g_sigkill")]
@@ -80,6 +81,7 @@ def test_every_alert_belongs_to_an_existing_incident():
     assert {alert["incident"] for alert in result["alerts"]} <= known
 
 
+@pytest.mark.slow
 def test_what_is_not_emitted_is_empty():
     path = RECORDINGS / "a_idle.metrics.jsonl.gz"
     result = replay.replay([path], adapter="vllm", emit=["signals"], settings=Settings(), language="en")

@@ -23,6 +23,7 @@ def world() -> World:
     return World([Fleet(spec, 3, START), Fleet(standby, 3, START)])
 
 
+@pytest.mark.slow
 def test_a_standby_is_idle_until_the_entry_is_switched(world: World) -> None:
     home, standby = world.fleets
     world.step(timedelta(seconds=150))

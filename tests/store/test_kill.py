@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from tests.store.killing import kill
 
 
+@pytest.mark.slow
 def test_only_complete_cycles_survive_five_consecutive_kills(store_url: str) -> None:
     rng, cycles = random.Random(1), 0
     for _ in range(5):

@@ -108,6 +108,7 @@ def different(pages: Cells, sampled: Cells) -> list[str]:
     return sorted(wrong)
 
 
+@pytest.mark.slow
 def test_every_signal_of_a_quiet_fleet_is_the_same() -> None:
     both = Both(Fleet(small(), 3))
     for _ in range(3):

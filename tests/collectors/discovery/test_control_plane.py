@@ -160,6 +160,7 @@ def test_a_group_of_pods_is_one_replica(control_plane: Cluster, space: str) -> N
     asyncio.run(whole())
 
 
+@pytest.mark.slow
 def test_etcd_compaction_and_a_server_restart_lose_nothing(control_plane: Cluster, space: str) -> None:
     deployment(control_plane, space, 1)
     start(control_plane, space, 1)

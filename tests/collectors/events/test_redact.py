@@ -72,5 +72,6 @@ def test_redaction_never_raises_and_is_idempotent(text: str) -> None:
     assert redacted(once) == redacted(redacted(once))
 
 
+@pytest.mark.slow
 def test_a_huge_line_is_truncated_before_redaction() -> None:
     assert len(redacted("x" * 100_000)) == MOST_CHARACTERS

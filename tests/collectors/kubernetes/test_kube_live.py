@@ -435,6 +435,7 @@ def test_a_container_restart_is_a_separate_start(cluster: Cluster, space: str) -
 # --- what breaks ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_api_server_restart_loses_nothing(cluster: Cluster, space: str) -> None:
     path = deployment(cluster, space, replicas=1)
 
@@ -459,6 +460,7 @@ def test_an_api_server_restart_loses_nothing(cluster: Cluster, space: str) -> No
     play(cluster, scene, space)
 
 
+@pytest.mark.slow
 def test_an_expired_resource_version_is_relisted_without_loss(cluster: Cluster, space: str) -> None:
     path = deployment(cluster, space, replicas=1)
 

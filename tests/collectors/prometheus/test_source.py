@@ -428,6 +428,7 @@ def prometheus(folder, target_port):
         process.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.live
 @pytest.mark.skipif(BINARY is None, reason="missing: prometheus (Debian package of that name)")
 def test_a_real_prometheus_gives_the_results_of_scraping(tmp_path) -> None:

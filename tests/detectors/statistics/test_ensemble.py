@@ -43,6 +43,7 @@ def evaluate(values, times, *, budget=0.25, block=48, begin=None):
     return (*joined, (memory, pool))
 
 
+@pytest.mark.slow
 def test_a_fault_on_many_metrics_alarms_at_once_after_quiet_days():
     times, values = days(3, 18)
     values[2, 4900:4920] += 2.0

@@ -59,6 +59,7 @@ def test_at_midnight_mstl_equals_the_library(week, fitted):
     np.testing.assert_allclose(fit.at(week, np.array([6 * 144]), LEADS)[0], np.exp(text) - fit.shift, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("later", [0, 1, 50, 143])
 def test_through_the_day_its_state_moves_as_the_library_moves_it(week, fitted, later):
     fit, origin = fitted["autoets"], 6 * 144 + later

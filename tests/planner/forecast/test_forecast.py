@@ -35,6 +35,7 @@ def _shape_is_right(result, steps=144):
     assert (result.quantiles[0.05] >= 0).all()
 
 
+@pytest.mark.slow
 def test_a_daily_wave_is_forecast_with_prophet_among_the_judged(build):
     truth = build.wave(9.0, seed=11)
     known = truth[: 8 * 144]

@@ -62,6 +62,7 @@ def test_the_calibrated_point_is_on_the_curve(build):
     assert queueing.most(times, Bounds(32), work) == pytest.approx(capacity(build.calibration()), rel=0.1)
 
 
+@pytest.mark.slow
 def test_the_engine_model_meets_the_slo_at_the_bound_and_violates_it_at_the_calibrated_load(build):
     """Calibrated on the simulated engine at its limit; its steps take 1.4 times those of data sheets."""
     times = measured.scale(roofline.step_times(SHAPE, gpu("H100"), Setup(4)), 1.4)

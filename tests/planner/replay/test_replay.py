@@ -162,6 +162,7 @@ def test_bounds_cover_the_load_and_rise_with_the_margin():
     assert (text.bound(1.0) >= text.usual).all()
 
 
+@pytest.mark.slow
 def test_a_replay_bounds_the_load_like_the_plan_of_that_time():
     values = _wave(6.0)
     replayed = build_paths(values, 144, 600.0, 6)
@@ -249,6 +250,7 @@ def test_constant_load_never_reverses():
     assert result.ours.requests_waiting_over_2s_ratio <= score.WAITING_GOAL
 
 
+@pytest.mark.slow
 def test_exactly_constant_load_keeps_exactly_the_needed_replicas():
     result = score.replay([_trace(np.full(8 * 144, 30.0))], startup=FIVE, prophet=False).traces[0]
     assert result.ours.requests_waiting_over_2s_ratio == 0
@@ -329,6 +331,7 @@ def test_our_policy_meets_the_goal_for_less_than_static_peak(replayed):
     assert static_peak(build_workload(_trace(_wave(7.0)))).lanes == 1
 
 
+@pytest.mark.slow
 def test_the_result_has_the_documented_keys(replayed):
     shown = replayed.as_dict()
     row = shown["traces"][0]

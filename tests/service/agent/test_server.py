@@ -150,6 +150,7 @@ def test_the_kernel_log_is_served_record_by_record(agent) -> None:
     assert len(agent.get("/klog").text.splitlines()) == 3
 
 
+@pytest.mark.slow
 def test_the_agent_survives_a_lost_device_and_a_reloaded_driver(driver, agent) -> None:
     assert FIRST in agent.get("/metrics").text
     driver.set(**{"1.lost": 1})
@@ -213,6 +214,7 @@ def test_one_fault_at_three_endpoints_of_an_agent_is_one_event(driver, agent) ->
     asyncio.run(scene())
 
 
+@pytest.mark.slow
 def test_once_prints_the_page_or_an_error(driver) -> None:
     command = [sys.executable, "-m", "service.cli", "agent", "--once", "--node", "n", "--source", "nvml"]
     result = subprocess.run(command, env=driver.environment, capture_output=True, text=True, check=True)
@@ -223,6 +225,7 @@ def test_once_prints_the_page_or_an_error(driver) -> None:
     assert gone.stderr.startswith("outrider: no NVIDIA device can be read: the NVIDIA driver is not loaded\n  modprobe")
 
 
+@pytest.mark.slow
 def test_a_port_in_use_is_an_error(driver, agent) -> None:
     port = agent.url.rpartition(":")[2]
     command = [sys.executable, "-m", "service.cli", "agent", "--host", "127.0.0.1", "--port", port, "--source", "nvml"]

@@ -79,6 +79,7 @@ def test_a_test_during_which_the_database_stops_is_kept_and_imported(
         assert shown["measured_at"] < shown["valid_until"]
 
 
+@pytest.mark.slow
 def test_a_stored_test_leaves_no_file(engine: tuple[str, Any], tmp_path: Path) -> None:
     url, _ = engine
     found = answer("capacity", "calibrate", "--endpoint", url, *LOAD, cwd=tmp_path)

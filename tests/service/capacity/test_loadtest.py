@@ -83,6 +83,7 @@ def engine():
     server.server_close()
 
 
+@pytest.mark.slow
 def test_the_saturation_point_is_the_load_at_which_requests_begin_to_wait(engine):
     url, kind = engine
     plan = loadtest.LoadPlan(
@@ -108,6 +109,7 @@ def test_the_saturation_point_is_the_load_at_which_requests_begin_to_wait(engine
     assert len({body["prompt"] for body, _ in bodies}) == len(bodies)
 
 
+@pytest.mark.slow
 def test_a_server_that_refuses_everything_is_unavailable(engine):
     url, kind = engine
     kind.broken = True

@@ -57,6 +57,7 @@ def answer(*arguments, cwd, code=0):
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_version_in_a_process_of_its_own(tmp_path):
     command = [sys.executable, "-m", "service.cli", "version", "-o", "json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)

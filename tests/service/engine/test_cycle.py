@@ -101,6 +101,7 @@ def test_a_quiet_service_raises_no_alert():
     assert world.state.incidents() == ()
 
 
+@pytest.mark.slow
 def test_one_dead_engine_is_one_incident_that_resolves_when_it_is_back():
     world = World()
     world.step(10)

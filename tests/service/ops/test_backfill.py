@@ -38,6 +38,7 @@ def api_calls(url: str) -> float:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.live
 def test_a_repeated_import_writes_the_same_values(tmp_path, monkeypatch) -> None:
     reason = kept_pages.missing(SERVERS)

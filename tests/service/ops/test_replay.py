@@ -87,6 +87,7 @@ def test_an_event_after_the_last_scrape_is_replayed_or_noted(tmp_path: Path) -> 
     assert "xid 13 of gpu/GPU-1" in note
 
 
+@pytest.mark.slow
 def test_a_bad_line_is_an_error_without_a_traceback(tmp_path: Path) -> None:
     folder = fleet(tmp_path / "f")
     (folder / "events.jsonl").write_bytes(b"\xff\xfe{}\n")

@@ -122,6 +122,7 @@ def test_services_without_a_selected_model_are_forecast_in_one_batch(monkeypatch
         np.testing.assert_allclose(forecasted.quantiles[level], values, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_library_that_does_not_load_is_reported_and_margins_are_still_fitted(monkeypatch):
     nightly = _night(monkeypatch, Broken(), leads={CHAT: timedelta(minutes=5)})
     assert set(nightly.margins()) == {CHAT}

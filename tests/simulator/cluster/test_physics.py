@@ -33,6 +33,7 @@ def test_a_lower_power_limit_lowers_power_and_clock_and_is_counted(fleet: Fleet)
     assert (coupling.stretch(fleet)[1:] == 1.0).all()
 
 
+@pytest.mark.slow
 def test_lost_cooling_and_lost_fans_throttle_by_heat(fleet: Fleet) -> None:
     gpu = gpus_of(fleet, 0)[0]
     far = gpus_of(fleet, 3)[0]

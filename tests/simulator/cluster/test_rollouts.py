@@ -23,6 +23,7 @@ def revisions(fleet: Fleet) -> list[str]:
     return [pod.revision for pod in fleet.pods.pods if pod.exists]
 
 
+@pytest.mark.slow
 def test_pods_are_replaced_one_by_one(fleet: Fleet) -> None:
     fleet.rollout(SERVICE, "v2", text="image 2")
     least = 4

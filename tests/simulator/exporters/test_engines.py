@@ -23,6 +23,7 @@ def engines() -> dict[str, Engines]:
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_both_parsers_read_a_page_and_agree(kind: str, engines: dict[str, Engines]) -> None:
     page = engines[kind].page()

@@ -137,6 +137,7 @@ def test_a_retry_storm_feeds_itself_after_its_peak_and_a_surge_does_not(busy: Fl
     assert surging.traffic.edge.retries[0] == 0
 
 
+@pytest.mark.slow
 def test_a_saturated_service_keeps_its_slo(busy: Fleet) -> None:
     _, _, here = strike(busy, "engine-saturated", "chat-70b")
     busy.step(5 * MINUTE)

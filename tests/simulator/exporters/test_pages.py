@@ -36,6 +36,7 @@ def parsed(fleet: Fleet) -> dict[str, dict[str, Metric]]:
     return result
 
 
+@pytest.mark.slow
 def test_there_are_45_pages_and_all_parse(fleet: Fleet, parsed: dict[str, dict[str, Metric]]) -> None:
     assert len(parsed) == 45
     assert set(parsed) == {target.name for target in targets(fleet)}
@@ -148,6 +149,7 @@ def test_kube_state_reports_nodes_pods_and_deployments(parsed: dict[str, dict[st
     assert available == {"chat-70b": 10.0, "code-14b": 6.0}
 
 
+@pytest.mark.slow
 def test_counters_grow_from_page_to_page() -> None:
     fleet = Fleet(seed=2, start=START)
     reader = Pages(fleet)

@@ -253,6 +253,7 @@ def test_thermal_throttle_heats_slows_and_touches_one_group_only(busy: Fleet) ->
     assert value(device, 'DCGM_FI_DEV_SM_CLOCK{gpu="1"') == 1980
 
 
+@pytest.mark.slow
 def test_a_surge_fills_every_replica_of_its_service_and_drains(busy: Fleet) -> None:
     fleet = busy
     injection = broken(fleet, "traffic-surge", "code-14b", lasts=4 * MINUTE)

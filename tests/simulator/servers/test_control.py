@@ -70,6 +70,7 @@ def test_shifting_traffic_empties_a_replica_and_restoring_fills_it(fleet: Fleet,
     assert fleet.router.weights[13:17].tolist() == [0, 0, 0, 0]
 
 
+@pytest.mark.slow
 def test_scaling_out_and_in(fleet: Fleet, control: Control) -> None:
     assert control.act("a", "scale", "chat-70b", {"replicas": 12}).status is OutcomeStatus.DONE
     assert len([target for target in targets(fleet) if target.adapter == "vllm"]) == 16

@@ -130,6 +130,7 @@ def file_of(url: str, name: str) -> Path:
     return Path(urls_of(url)[name == "metrics"].removeprefix("sqlite:///"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["state", "metrics"])
 def test_a_corrupted_file_is_named_with_the_command_that_restores_it(sqlite_url: str, name: str) -> None:
     full_store.fill(sqlite_url, count=62)
@@ -196,6 +197,7 @@ def test_an_unreadable_page_of_a_server_is_reported_and_the_rest_is_checked(own_
         own_server.start()
 
 
+@pytest.mark.slow
 def test_amcheck_compares_indexes_with_their_tables(own_server: postgres.Server) -> None:
     with own_server.database() as url:
         full_store.fill(url, count=62)

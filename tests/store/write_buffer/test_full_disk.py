@@ -74,6 +74,7 @@ def test_cycles_are_buffered_while_the_disk_is_full(small_disk: Path, tmp_path: 
     waits_until_there_is_room(open_metrics(f"sqlite:///{small_disk}/x.db"), ballast, tmp_path / "spool")
 
 
+@pytest.mark.slow
 def test_cycles_are_buffered_while_the_disk_of_a_server_is_full(
     postgres_server: postgres.Server, tmp_path: Path
 ) -> None:

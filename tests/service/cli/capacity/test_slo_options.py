@@ -88,6 +88,7 @@ def folder(store: str, tmp_path: Path):
     return written
 
 
+@pytest.mark.slow
 def test_an_objective_of_the_configuration_bounds_the_plan_and_explain_shows_it(folder):
     where = folder()
     (found,) = answer(*PLAN, cwd=where)

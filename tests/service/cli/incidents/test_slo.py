@@ -126,6 +126,7 @@ class Service:
         return {alert.rule: alert for alert in firing}
 
 
+@pytest.mark.slow
 def test_a_burning_budget_fires_marks_the_service_and_ends():
     service = Service({"name": "answers", "objective": 0.999})
     assert service.minutes(2) == {}
