@@ -79,7 +79,9 @@ def _judge_class(
             if first < last:
                 values[row, first - start : last - start] = one.values[first - shift : last - shift]
         said.append(
-            ensemble.look(memory, pool, values, step_seconds * np.arange(start, stop, dtype=np.float64), step_seconds)
+            ensemble.evaluate(
+                memory, pool, values, step_seconds * np.arange(start, stop, dtype=np.float64), step_seconds
+            )
         )
         progress(stop / length)
     whole = _joined(said)
@@ -122,7 +124,7 @@ def judge_nab(read: Sequence[Recording], budget: float, progress: Progress) -> d
         ensemble = Ensemble(one.values.shape[1], budget * 86400.0 / (NAB_READINGS_A_DAY * step))
         memory, pool = ensemble.empty(1), ensemble.empty_pool()
         parts = [slice(start, start + BLOCK) for start in range(0, one.times.size, BLOCK)]
-        said = [ensemble.look(memory, pool, one.values[None, span], one.times[span], step) for span in parts]
+        said = [ensemble.evaluate(memory, pool, one.values[None, span], one.times[span], step) for span in parts]
         found[one.name] = _judged(one, _joined(said), 0, slice(None), step)
         progress("backtest", (place + 1) / len(read))
     return found

@@ -220,7 +220,7 @@ def test_a_missing_library_is_reported(driver, tmp_path) -> None:
     if "devices" in reading:
         pytest.skip("this machine has NVIDIA's own library")
     assert reading["error"] in {
-        "no NVIDIA device can be read: libnvidia-ml.so.1 is not on this machine",
+        "no NVIDIA device can be read: libnvidia-ml.so.1 is not installed on this node",
         "no NVIDIA device can be read: the NVIDIA driver is not loaded",
     }
 
