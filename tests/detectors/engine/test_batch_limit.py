@@ -127,7 +127,7 @@ def changed(entity, at, before, after):
     [
         (("a-0", "a-1"), ("a-0", "a-1"), ("b-0", "b-1")),  # all at once
         (("a-0", "a-1"), ("b-0", "a-1"), ("b-0", "b-1"), ("b-0", "c-1")),
-        (("a-0", "a-1"), ("b-0", "b-1")),  # they exist before the change is received
+        (("a-0", "a-1"), ("b-0", "b-1")),  # they are there before the change is read
     ],
 )
 def test_a_rollout_does_not_end_the_finding(rolled, generations):
@@ -141,7 +141,7 @@ EMPTY = ()
 @pytest.mark.parametrize(
     "generations",
     [
-        (("a-0", "a-1"), ("a-0", "a-1"), EMPTY, ("b-0", "b-1")),  # the change is received before they leave
+        (("a-0", "a-1"), ("a-0", "a-1"), EMPTY, ("b-0", "b-1")),  # the change is read before they leave
         (("a-0", "a-1"), EMPTY, EMPTY, ("b-0", "b-1")),  # while none is there
         (("a-0", "a-1"), ("a-0", "a-1"), EMPTY, ("b-0", "b-1"), EMPTY, ("c-0",)),  # twice
     ],
