@@ -77,8 +77,8 @@ def _judge_class(
             shift = train - recording.train
             first, last = max(start, shift), min(stop, shift + recording.times.size)
             if first < last:
-                values[row, first - start : last - start] = one.values[first - shift : last - shift]
-        said.append(
+                values[row, first - start : last - start] = recording.values[first - shift : last - shift]
+        parts.append(
             ensemble.evaluate(
                 memory, pool, values, step_seconds * np.arange(start, stop, dtype=np.float64), step_seconds
             )
@@ -126,11 +126,13 @@ def judge_nab(read: Sequence[Recording], budget: float, progress: Progress) -> d
         step = float(np.median(np.diff(series.times))) if series.times.size > 1 else 1.0
         ensemble = Ensemble(series.values.shape[1], budget * 86400.0 / (NAB_READINGS_A_DAY * step))
         memory, pool = ensemble.empty(1), ensemble.empty_pool()
-        parts = [slice(start, start + BLOCK) for start in range(0, one.times.size, BLOCK)]
-        said = [ensemble.evaluate(memory, pool, one.values[None, span], one.times[span], step) for span in parts]
-        found[one.name] = _judged(one, _joined(said), 0, slice(None), step)
-        progress("backtest", (place + 1) / len(read))
-    return found
+        blocks = [slice(start, start + BLOCK) for start in range(0, series.times.size, BLOCK)]
+        parts = [
+            ensemble.evaluate(memory, pool, series.values[None, span], series.times[span], step) for span in blocks
+        ]
+        judged[series.name] = _judged(series, _joined(parts), 0, slice(None), step)
+        progress("backtest", (index + 1) / len(read))
+    return judged
 
 
 def figures(judged: dict[str, Judged]) -> dict[str, Any]:
