@@ -154,7 +154,7 @@ def test_a_tuned_rule_is_applied_and_reverted(platform):
     assert rules.read_text() == RULES
     assert [record.event for record in audited(platform)] == [AuditEvent.RULE_REVERTED, AuditEvent.RULE_TUNED]
     refused = run("feedback", "revert", RULE, "--config", str(platform / "outrider.yaml"), "-o", "json", cwd=platform)
-    assert (refused.returncode, "no change of rule" in refused.stdout) == (2, True)
+    assert (refused.returncode, "has no change to revert" in refused.stdout) == (2, True)
 
 
 def test_values_stored_with_verdicts_outlive_raw_retention(platform):
@@ -176,7 +176,7 @@ def test_a_changed_rules_file_is_not_overwritten(platform):
     refused = run(
         "feedback", "revert", RULE, "--yes", "--config", str(platform / "outrider.yaml"), "-o", "json", cwd=platform
     )
-    assert (refused.returncode, "was changed since" in refused.stdout) == (2, True)
+    assert (refused.returncode, "changed in the meantime" in refused.stdout) == (2, True)
     assert rules.read_text().endswith("# mine\n")
 
 
@@ -185,13 +185,13 @@ def test_a_changed_rules_file_is_not_overwritten(platform):
     [
         (["propose", "kv-cache-ful"], 2, 'did you mean "kv-cache-full"'),
         (["propose", RULE, "--threshold", "0.97", "--wait", "20m"], 2, "cannot be measured together"),
-        (["propose", "gpu-memory-high", "--threshold", "0.97"], 2, "no single number"),
+        (["propose", "gpu-memory-high", "--threshold", "0.97"], 2, "does not compare with a single number"),
         (["propose", RULE, "--wait", "soon"], 2, "--wait"),
         (["propose", "engine-dead"], 1, "not evaluated on metric values"),
         (["propose", "ttft-p99-high"], 1, "0 occurrences have a verdict; a proposal needs 10"),
         (["propose", RULE, "--since", rfc3339(start_of(8))], 1, "6 occurrences have a verdict"),
         (["apply", RULE, "--threshold", "0.995"], 1, "drops enough"),
-        (["revert", "ttft-p99-high"], 2, "no change of rule"),
+        (["revert", "ttft-p99-high"], 2, "has no change to revert"),
     ],
 )
 def test_a_refused_proposal_has_a_reason(platform, arguments, code, message):

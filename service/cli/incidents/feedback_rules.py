@@ -133,7 +133,7 @@ def _tried(rule: Rule, threshold: float | None, wait: str | None) -> Setting | N
     present = tuning.threshold_of(rule)
     if threshold is not None and present is None:
         raise UsageError(
-            f"rule {rule.name} compares with no single number that could be another", hint="measure a --wait instead"
+            f"rule {rule.name} does not compare with a single number", hint="measure a --wait instead"
         )
     longer = rule.wait if wait is None else duration_of("--wait", wait)
     return Setting(present if threshold is None else threshold, longer)
