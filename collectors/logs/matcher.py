@@ -11,6 +11,7 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Protocol, runtime_checkable
 
 from collectors.events.redact import redacted
 from collectors.events.unresolved_event import FIRST_LOOK, MOST_TEXT, UnresolvedEvent
@@ -43,6 +44,16 @@ class _Burst:
 
 
 @dataclass(slots=True)
+@runtime_checkable
+class LogReader(Protocol):
+    """An event source that reads log lines."""
+
+    @property
+    def lines(self) -> LogMatcher:
+        """The matcher of its lines."""
+        ...
+
+
 class LogMatcher:
     """Matches the lines of one source. ``counts`` are all matching lines by code, reported or not."""
 

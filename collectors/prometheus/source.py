@@ -32,7 +32,6 @@ from outrider.clock import Clock, SystemClock, from_unix
 from outrider.errors import CollectError, CollectReason
 from outrider.model import EntityKind, EntityRef, SampleBatch, TrustVerdict
 from outrider.ports import Collected
-from outrider.topology import Topology
 from outrider.wire.http_auth import Access
 
 LOOK_BACK = timedelta(minutes=5)
@@ -119,10 +118,6 @@ class PrometheusSource:
     def watched(self) -> tuple[Target, ...]:
         """The same, and pushed targets."""
         return self._collector.watched
-
-    def topology(self, at: datetime) -> Topology:
-        """As of a scrape manager."""
-        return self._collector.topology(at)
 
     async def collect(self, at: datetime) -> Collected:
         """All scrapes since the last round. Never raises: an unreachable Prometheus is a failed scrape."""

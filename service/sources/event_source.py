@@ -14,7 +14,7 @@ from collectors.logs.engine_log import EngineLogs
 from collectors.logs.kernel_file import KernelFile
 from collectors.logs.kernel_log import KernelLogFile, KernelLogs
 from collectors.logs.loki import LokiLogs
-from collectors.logs.matcher import LogMatcher
+from collectors.logs.matcher import LogMatcher, LogReader
 from collectors.net.http import HttpClient
 from collectors.scrape.target_health import TargetHealth
 from outrider.model import EntityKind, EntityRef
@@ -43,8 +43,7 @@ class EventContributor(SilentContributor):
     @property
     def logs(self) -> tuple[LogMatcher, ...]:
         """The matchers of the event sources that read logs."""
-        matchers = (getattr(source, "lines", None) for source in self._events.sources)
-        return tuple(matcher for matcher in matchers if isinstance(matcher, LogMatcher))
+        return tuple(source.lines for source in self._events.sources if isinstance(source, LogReader))
 
     async def read(self, at: datetime) -> None:
         """Reads the event sources."""

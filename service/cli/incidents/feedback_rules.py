@@ -132,9 +132,7 @@ def _tried(rule: Rule, threshold: float | None, wait: str | None) -> Setting | N
         raise UsageError("--threshold and --wait cannot be measured together", hint="omit one of them")
     present = tuning.threshold_of(rule)
     if threshold is not None and present is None:
-        raise UsageError(
-            f"rule {rule.name} does not compare with a single number", hint="measure a --wait instead"
-        )
+        raise UsageError(f"rule {rule.name} does not compare with a single number", hint="measure a --wait instead")
     longer = rule.wait if wait is None else duration_of("--wait", wait)
     return Setting(present if threshold is None else threshold, longer)
 

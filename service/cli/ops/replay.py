@@ -26,7 +26,7 @@ def add(app: typer.Typer) -> None:
             str, typer.Option("--emit", help="Output: alerts, incidents, signals; separated by commas.")
         ] = "alerts,incidents",
     ) -> None:
-        """Replay recorded metrics pages through the same cycle."""
+        """Replay recorded metrics pages through the same cycle at their own timestamps."""
         wanted = emit.split(",")
         unknown = [name for name in wanted if name not in recorded.EMITS]
         if unknown:

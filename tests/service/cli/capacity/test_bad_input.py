@@ -187,7 +187,7 @@ REFUSED = [
         ("--config value.yaml", r"value\.yaml:3: services\[0\]\.quota_gpus: expected a whole number, not 'many'"),
         ("--config below.yaml", r"below\.yaml:3: services\[0\]\.quota_gpus: expected at least 0, not -1"),
         ("--config unit.yaml", r"unit\.yaml:3: .*gpu.*token/\(second\*sequence\)"),
-        ("--config currency.yaml", "a price in CNY is missing"),
+        ("--config currency.yaml", "price_per_gpu_hour is missing for CNY"),
         ("--gpu A100 --config currencies.yaml", "prices in CNY and USD cannot be compared"),
         ("--config-json missing.json", r"missing\.json cannot be read: No such file"),
         ("--config-json cut.json", r"cut\.json:2: not valid JSON"),
@@ -216,7 +216,7 @@ REFUSED = [
     (f"{DEAD} --token-file missing", "the token file missing cannot be read"),
     ("calibrate --import missing.json", "cannot be read: No such file"),
     ("calibrate --import object.json", "is not a result of vllm bench serve, LLMPerf or K6"),
-    ("calibrate --import nothing.json", "holds no result"),
+    ("calibrate --import nothing.json", "nothing.json has no result"),
     ("calibrate --import binary.csv", "is not valid UTF-8"),
     ("calibrate --import week.csv", r"week\.csv:1: not JSON"),
     # buy
