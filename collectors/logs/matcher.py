@@ -43,7 +43,6 @@ class _Burst:
     unreported: int = 0
 
 
-@dataclass(slots=True)
 @runtime_checkable
 class LogReader(Protocol):
     """An event source that reads log lines."""
@@ -54,6 +53,7 @@ class LogReader(Protocol):
         ...
 
 
+@dataclass(slots=True)
 class LogMatcher:
     """Matches the lines of one source. ``counts`` are all matching lines by code, reported or not."""
 

@@ -224,7 +224,7 @@ def test_shared_watches_read_each_list_once_and_both_sources_receive_changes() -
             assert {path: lists[path] for path in (PODS, NODES, SLICES)} == {PODS: 1, NODES: 1, SLICES: 1}
             server.tell(PODS, "ADDED", pod("late-0", labels={"app": "late"}))
             await events.read(AT, [])
-            assert "late-0" in {target.labels["pod"] for target in (await targets.read()).found}
+            assert "late-0" in {target.labels["pod"] for target in (await targets.read()).targets}
             deleted = {**SCENES["deployment"][0]}
             server.tell(PODS, "DELETED", deleted)
             snapshot = await targets.read()
