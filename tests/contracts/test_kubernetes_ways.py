@@ -229,7 +229,7 @@ def test_shared_watches_read_each_list_once_and_both_sources_receive_changes() -
             server.tell(PODS, "DELETED", deleted)
             snapshot = await targets.read()
             await events.read(AT, [])
-            assert deleted["metadata"]["name"] not in {target.labels["pod"] for target in snapshot.found}
+            assert deleted["metadata"]["name"] not in {target.labels["pod"] for target in snapshot.targets}
             assert set(events.graph.edges) == set(snapshot.edges)
             server.gone.add(PODS)
             server.objects[PODS] = server.objects[PODS][1:]
