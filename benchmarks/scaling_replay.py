@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.common import Result, data_folder, main, quick, result, tell
 from planner.replay import score
 from planner.replay.backtest import Trace, parse_trace
-from planner.replay.prophet import BUFFERS
+from planner.replay.prophet_policy import BUFFERS
 from planner.replay.score import ScalingReplay
 
 TARGETS = {5: 0.58, 10: 0.68, 15: 0.75}

@@ -14,7 +14,7 @@ from typing import Any
 from collectors.probes.base import ProbeError, ProbeRequest, failed_result
 from collectors.probes.result import Outcome, ProbeResult
 from outrider.errors import CollectError, CollectReason, UsageError
-from outrider.text import extras
+from outrider.text import install_hints
 from outrider.vocabulary.units import format_duration
 
 _MAX_DETAIL = 200
@@ -114,7 +114,7 @@ def _libraries() -> tuple[Any, Any, Any]:
         grpc = import_module("grpc")
         messages, stubs = import_module("grpc_health.v1.health_pb2"), import_module("grpc_health.v1.health_pb2_grpc")
     except ImportError as error:
-        raise UsageError("gRPC probes need extra libraries", hint=extras.how("grpc")) from error
+        raise UsageError("gRPC probes need extra libraries", hint=install_hints.how("grpc")) from error
     return grpc, messages, stubs.HealthStub
 
 

@@ -33,7 +33,6 @@ from outrider.model.findings import (
     Priority,
     TimeRange,
 )
-from outrider.model.foreseen import ForecastView
 from outrider.model.incidents import Hypothesis, Incident, Rejected, TimelineEntry
 from outrider.model.messages import Message, NotifyReason
 from outrider.model.plans import (
@@ -53,6 +52,7 @@ from outrider.model.plans import (
     Recommendation,
     Why,
 )
+from outrider.model.rollout_stages import AlarmRate, DetectorStanding, ShadowFinding, Stage, StageReason
 from outrider.model.samples import Floats, SampleBatch, Statuses, TrustVerdict, Window
 from outrider.model.signals import (
     HOLDING_STATUSES,
@@ -64,7 +64,7 @@ from outrider.model.signals import (
     Statistic,
     signal_keys,
 )
-from outrider.model.standings import AlarmRate, DetectorStanding, ShadowFinding, Stage, StageReason
+from outrider.model.stored_forecasts import ForecastView
 
 __all__ = [
     "HOLDING_STATUSES",

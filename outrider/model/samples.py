@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from outrider.model.entities import EntityKind, EntityRef
 from outrider.model.events import Event
-from outrider.model.foreseen import ForecastView
 from outrider.model.signals import CellStatus, SignalKey
+from outrider.model.stored_forecasts import ForecastView
 
 Floats = NDArray[np.float64]
 Statuses = NDArray[np.uint8]

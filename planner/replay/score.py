@@ -26,7 +26,7 @@ from planner.replay.policies import (
     static_peak,
 )
 from planner.replay.predictive import PredictivePolicy, build_policy, forecast_paths
-from planner.replay.prophet import Curves, fit_curves, formula_policy
+from planner.replay.prophet_policy import Curves, fit_curves, formula_policy
 from planner.replay.quantile import choose_margins
 from planner.replay.reversals import reversals
 from planner.replay.workload import Workload, build_workload

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from outrider.ports import Actuator
-from remediation.actuators import recording, simulated
+from remediation.actuators import dry_run, simulated
 
 ACTUATORS: dict[str, Callable[[Mapping[str, Any]], Actuator]] = {
-    "dry_run": recording.from_settings,
+    "dry_run": dry_run.from_settings,
     "simulated": simulated.from_settings,
 }

@@ -11,7 +11,7 @@ import httpx
 from outrider.clock import Clock, SystemClock
 from outrider.errors import ActuationError, ConfigError
 from outrider.model import Action, Outcome, OutcomeStatus
-from remediation.actuators.recording import dry_run_text
+from remediation.actuators.dry_run import dry_run_text
 
 _PATH = "/control/actions"
 _TIMEOUT = timedelta(seconds=10)

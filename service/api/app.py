@@ -14,7 +14,7 @@ from collectors.receive import otlp_logs as otlp_lines
 from outrider.ports import MetricStore, StateStore
 from service.api import errors
 from service.api.context import LATE_AFTER_CYCLES, Context, CycleWatch
-from service.api.extras import ApiExtras
+from service.api.dependencies import ApiExtras
 from service.api.ingest import otlp_logs, push
 from service.api.ingest.endpoints import IngestEndpoints, SpoolCollector
 from service.api.routers import (

@@ -16,7 +16,7 @@ from outrider.ports import MetricStore, StateStore
 from outrider.records.drill import DrillWindow
 from outrider.text.i18n import LANGUAGES, Language
 from outrider.topology import Topology
-from service.api.extras import ApiExtras
+from service.api.dependencies import ApiExtras
 from service.config.api_settings import ApiSettings
 from service.engine import drill_marking
 from service.incidents import topology_at

@@ -9,7 +9,7 @@ import uvicorn
 
 from outrider import gc_tuning
 from service.api.app import create_app
-from service.api.extras import ApiExtras
+from service.api.dependencies import ApiExtras
 from service.api.routers import plan
 from service.config.api_settings import ApiSettings
 from service.scaling.keda_scaler import KedaScaler

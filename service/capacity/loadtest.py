@@ -25,7 +25,7 @@ import numpy as np
 
 from outrider.errors import UnavailableError, UsageError
 from outrider.model import Interval
-from outrider.text import extras
+from outrider.text import install_hints
 from planner.performance.queueing import Slo
 from planner.performance.saturation_point import Knee, LoadPoint, NoKnee, bootstrap_mean, is_saturated, knee
 
@@ -98,7 +98,7 @@ def run(plan: LoadPlan, on_point: Callable[[LoadPoint], None] | None = None) -> 
     Raises UnavailableError without Locust, or if no request succeeds.
     """
     if importlib.util.find_spec("locust") is None:
-        raise UnavailableError("a load test needs Locust, which is not installed", hint=extras.how("loadtest"))
+        raise UnavailableError("a load test needs Locust, which is not installed", hint=install_hints.how("loadtest"))
     model = plan.model or _model(plan)
     points: list[LoadPoint] = []
     for users in plan.steps:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from outrider import log
 from outrider.errors import UsageError
-from outrider.text import extras
+from outrider.text import install_hints
 
 _log = log.get("fanout")
 Item = TypeVar("Item")
@@ -78,7 +78,7 @@ def _over_ray(function: Callable[[Item], Result], inputs: Sequence[Item], addres
         import ray  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise UsageError(
-            "Ray is requested but not installed", hint=f"{extras.how('ray')}; or remove ray_address"
+            "Ray is requested but not installed", hint=f"{install_hints.how('ray')}; or remove ray_address"
         ) from error
     started = not ray.is_initialized()
     if started:

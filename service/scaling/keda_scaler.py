@@ -15,7 +15,7 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from outrider.errors import UnavailableError
-from outrider.text import extras
+from outrider.text import install_hints
 
 SERVICE = "externalscaler.ExternalScaler"
 METRIC = "outrider-plan-replicas"
@@ -90,7 +90,7 @@ class KedaScaler:
         try:
             grpc = import_module("grpc")  # an extra
         except ImportError as error:
-            hint = f"{extras.how('grpc')}; or remove planner.scaling.external_scaler_port"
+            hint = f"{install_hints.how('grpc')}; or remove planner.scaling.external_scaler_port"
             raise UnavailableError("the external scaler needs grpcio", hint=hint) from error
         self._grpc, self._desired, self._poll_seconds = grpc, desired, poll_seconds
         self._stopped = threading.Event()

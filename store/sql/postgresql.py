@@ -11,7 +11,7 @@ import hashlib
 import sqlalchemy as sa
 
 from outrider.errors import StoreDamagedError, StoreError, StoreUnavailableError
-from outrider.text import extras
+from outrider.text import install_hints
 from store.sql.backend import BUSY_TIMEOUT, DatabaseHandle
 
 _CONNECT_SECONDS = 5
@@ -70,7 +70,7 @@ def open_server(url: sa.URL, area: str) -> DatabaseHandle:
     except ModuleNotFoundError as error:
         raise StoreError(
             "PostgreSQL needs the driver psycopg, which is not installed.",
-            hint=extras.how("postgresql"),
+            hint=install_hints.how("postgresql"),
         ) from error
     readers = pool.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
     return DatabaseHandle(

@@ -26,7 +26,7 @@ from outrider.model import (
     Verdict,
 )
 from outrider.text.i18n import LANGUAGES
-from remediation.actuators.recording import DryRunActuator, dry_run_text
+from remediation.actuators.dry_run import DryRunActuator, dry_run_text
 from remediation.actuators.registry import ACTUATORS
 from remediation.actuators.simulated import SimulatedActuator, request
 

@@ -33,7 +33,7 @@ from outrider.testing.names import NOW
 from outrider.testing.story import Story
 from outrider.testing.trouble import INCIDENT
 from service.api.app import create_app
-from service.api.extras import ApiExtras
+from service.api.dependencies import ApiExtras
 from service.config.api_settings import ApiSettings
 from store.memory import MemoryChangeLog, MemoryMetricStore, MemoryStateStore
 

@@ -25,7 +25,7 @@ from outrider.model import (
 )
 from outrider.ports import CycleCommit
 from service.api.app import create_app
-from service.api.extras import ApiExtras
+from service.api.dependencies import ApiExtras
 from service.config import settings as settings_file
 from service.config.api_settings import ApiSettings
 from service.wiring import detectors as wiring_detectors

@@ -17,7 +17,7 @@ from outrider.clock import SystemClock
 from outrider.model import EntityKind, EntityRef, EventKind
 from outrider.records.change_log import lead_time_quantile
 from service.api.app import create_app
-from service.api.extras import ApiExtras
+from service.api.dependencies import ApiExtras
 from service.cli import main as cli
 from service.config import settings as settings_file
 from service.wiring import api as wiring_api

@@ -19,7 +19,7 @@ from opentelemetry.sdk.resources import Resource
 from outrider.clock import SystemClock
 from outrider.model import EntityKind
 from service.api.app import create_app
-from service.api.extras import ApiExtras
+from service.api.dependencies import ApiExtras
 from service.config.api_settings import ApiSettings
 from store.memory import MemoryChangeLog, MemoryMetricStore, MemoryStateStore
 

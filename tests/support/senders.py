@@ -15,7 +15,7 @@ from collectors.receive.kpi import KpiValues
 from outrider.clock import ManualClock
 from outrider.wire.remote_write import Request, WriteRequest
 from service.api.app import create_app
-from service.api.extras import ApiExtras
+from service.api.dependencies import ApiExtras
 from service.config.api_settings import ApiSettings, IngestSettings
 from store.memory import MemoryIngestBuffer, MemoryMetricStore, MemoryStateStore
 

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from outrider.errors import UsageError
-from outrider.text import extras
+from outrider.text import install_hints
 from outrider.text.i18n import translate
 from outrider.vocabulary.units import format_duration
 from planner.forecast.forecaster import DEFAULT_MODELS, FAST_MODELS, PROPHET
@@ -160,7 +160,7 @@ def _forecasters(text: str) -> list[str]:
         if known is None:
             raise UsageError(f"no forecaster is named {name!r}", hint=f"known: {', '.join(FORECASTERS)}")
         if known.is_absent():
-            raise UsageError(f"{known.title} is not installed", hint=extras.how(known.extra))
+            raise UsageError(f"{known.title} is not installed", hint=install_hints.how(known.extra))
     return names
 
 

@@ -9,7 +9,7 @@ import typer
 from dashboards import run as dashboard
 from outrider import log
 from service.api import serve as api_server
-from service.api.extras import ApiExtras
+from service.api.dependencies import ApiExtras
 from service.cli.core.common import Context, leaf
 from service.config import knowledge_overlay
 from service.config import settings as settings_file

@@ -18,7 +18,7 @@ from outrider.testing.names import GPU, LOST_GPU, NOW
 from outrider.testing.story import Story
 from outrider.testing.trouble import INCIDENT
 from service.api.app import create_app
-from service.api.extras import ApiExtras
+from service.api.dependencies import ApiExtras
 from service.api.routers import incidents
 from service.config.api_settings import ApiSettings
 from store.memory import MemoryMetricStore, MemoryStateStore

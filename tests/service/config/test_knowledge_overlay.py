@@ -10,7 +10,7 @@ from outrider.errors import ConfigError
 from outrider.testing.story import Story
 from outrider.testing.trouble import INCIDENT
 from service.api.app import create_app
-from service.api.extras import ApiExtras
+from service.api.dependencies import ApiExtras
 from service.config import knowledge_overlay
 from service.config import settings as settings_file
 from service.config.api_settings import ApiSettings

@@ -13,7 +13,7 @@ from outrider.errors import ConfigError
 from outrider.testing import names
 from outrider.testing.trouble import lost_gpu
 from service.api.app import create_app
-from service.api.extras import ApiExtras
+from service.api.dependencies import ApiExtras
 from service.config import settings as settings_file
 from service.config.api_settings import ApiSettings
 from service.config.explainer_settings import ExplainerSettings

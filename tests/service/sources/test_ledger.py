@@ -28,7 +28,7 @@ from outrider.testing.trouble import INCIDENT
 from outrider.topology import Topology
 from reports.inputs.history import read_history
 from service.api.app import create_app
-from service.api.extras import ApiExtras
+from service.api.dependencies import ApiExtras
 from service.config.api_settings import ApiSettings, Webhooks
 from service.config.settings import Settings, load
 from service.sources.change_log_source import ChangeLogContributor

@@ -21,7 +21,7 @@ from outrider.ports import Collected
 from outrider.testing.names import NOW, SERVICE
 from outrider.testing.story import Story
 from service.api.app import create_app
-from service.api.extras import ApiExtras
+from service.api.dependencies import ApiExtras
 from service.cli import main
 from service.config import settings
 from service.config.api_settings import ApiSettings

@@ -7,9 +7,9 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
-from planner.replay import prophet, score
+from planner.replay import score
 from planner.replay.backtest import Trace
-from planner.replay.prophet import BUFFERS, Curves, fit_curves, formula_policy
+from planner.replay.prophet_policy import BUFFERS, Curves, fit_curves, formula_policy
 from planner.replay.workload import build_workload
 
 FIVE, TEN = timedelta(minutes=5), timedelta(minutes=10)
@@ -32,7 +32,7 @@ def quick_fits(monkeypatch):
         observed.append(series.values.copy())
         return series.values[-1] + 10.0 * np.arange(1.0, steps + 1)
 
-    monkeypatch.setattr(prophet, "default_forecast", default)
+    monkeypatch.setattr(prophet_policy, "default_forecast", default)
     return observed
 
 
@@ -71,7 +71,7 @@ def test_a_fit_without_an_optimum_carries_the_newest_value(monkeypatch):
     def fail(_series, _steps):
         raise RuntimeError("Optimization terminated abnormally")
 
-    monkeypatch.setattr(prophet, "default_forecast", fail)
+    monkeypatch.setattr(prophet_policy, "default_forecast", fail)
     traffic = build_workload(_trace())
     curves = fit_curves(traffic, 4 * 1440, FIVE)
     np.testing.assert_allclose(curves.predicted[0], traffic.slots[curves.begins[0] - 1])
