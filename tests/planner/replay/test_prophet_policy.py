@@ -7,7 +7,7 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
-from planner.replay import score
+from planner.replay import prophet_policy, score
 from planner.replay.backtest import Trace
 from planner.replay.prophet_policy import BUFFERS, Curves, fit_curves, formula_policy
 from planner.replay.workload import build_workload
