@@ -170,7 +170,9 @@ def _undominated(
         if candidate.capacity < option.capacity:
             return False
         if candidate.pool == option.pool:
-            return candidate.gpus <= option.gpus
+            # More capacity on spot may exceed the share of spot that the demand allows.
+            fits_share = not pools[option.pool].spot or demand.spot_ratio >= 1 or candidate.capacity == option.capacity
+            return candidate.gpus <= option.gpus and fits_share
         if demand.losses and pools[candidate.pool].lost > 1:  # more of them are lost at once
             return False
         free = pools[candidate.pool].quota is None and not pools[candidate.pool].spot

@@ -6,7 +6,7 @@ from itertools import product
 from math import inf
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from outrider.errors import UsageError
@@ -56,6 +56,10 @@ _demands = st.builds(Demand, st.integers(1, 9).map(float), st.integers(0, 1), st
 
 @settings(max_examples=60, deadline=None)
 @given(_options, _demands)
+@example(
+    [Option("o", "a", 1, 1.0, 1.0), Option("o", "c", 1, 1.0, 1.0), Option("o", "c", 1, 2.0, 1.0)],
+    Demand(1.0, 1, 0.5),  # the larger spot replica exceeds the allowed share of spot
+)
 def test_no_other_mix_is_cheaper(options, demand):
     # so many replicas of one option always suffice or are refused by its quota
     everything = brute(options, POOLS, demand, most=11 if len(options) < 3 else 10)
