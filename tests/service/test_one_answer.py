@@ -168,7 +168,7 @@ def test_a_time_without_data_is_refused_with_the_known_range(folder):
     where = folder()
     for command in ("plan", "explain"):
         future = answer("capacity", command, "--at", "2126-01-01T00:00:00Z", cwd=where, code=2)["error"]
-        assert "lies in the future" in future["message"]
+        assert "is in the future" in future["message"]
         assert "2026-05-20T09:00:00Z" in future["message"]
         before = answer("capacity", command, "--at", "2026-05-10T00:00:00Z", cwd=where, code=2)["error"]
         assert "since 2026-05-20T09:00:00Z" in before["message"]
@@ -185,7 +185,7 @@ def test_the_known_range_of_services_is_reported(tmp_path):
             known = Topology.build([(REPLICAS[0], CHAT)]) if hours <= 10 else None
             state.commit(CycleCommit(record, topology=known))
     found = answer("capacity", "plan", "--at", "2026-05-19T20:00:00Z", cwd=tmp_path, code=2)["error"]
-    assert "since 2026-05-19T23:00:00Z" in found["message"]
+    assert "begins at 2026-05-19T23:00:00Z" in found["message"]
 
 
 def test_without_configuration_and_store_nothing_is_created_and_a_hint_explains(tmp_path):

@@ -171,7 +171,7 @@ def test_values_on_a_metric_server_are_reported_as_not_included(tmp_path: Path) 
     (tmp_path / "outrider.yaml").write_text(REMOTE)
     found = answer("db", "check", cwd=tmp_path)
     assert "stored on the server of store.metrics" in found["databases"][1]["notes"][0]
-    assert "back it up by its own means" in answer("db", "backup", "b.tar", cwd=tmp_path)["notes"][0]
+    assert "back it up separately" in answer("db", "backup", "b.tar", cwd=tmp_path)["notes"][0]
 
 
 def test_tables_follow_the_language(tmp_path: Path) -> None:
