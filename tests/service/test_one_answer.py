@@ -171,7 +171,7 @@ def test_a_time_without_data_is_refused_with_the_known_range(folder):
         assert "is in the future" in future["message"]
         assert "2026-05-20T09:00:00Z" in future["message"]
         before = answer("capacity", command, "--at", "2026-05-10T00:00:00Z", cwd=where, code=2)["error"]
-        assert "since 2026-05-20T09:00:00Z" in before["message"]
+        assert "begins at 2026-05-20T09:00:00Z" in before["message"]
         assert "history" in before["hint"]
 
 
