@@ -203,7 +203,7 @@ def test_history_is_copied_and_reads_the_same(victoria_server: MetricServer, tmp
 
 
 def test_a_copy_needs_a_server_and_a_span(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no server to copy to"):
+    with pytest.raises(UsageError, match="no server is configured to copy to"):
         history_copy.run(settings_with(tmp_path, None), START, START + STEP, lambda *_: None)
     nowhere = {"url_write": "http://127.0.0.1:9/w", "url_read": "http://127.0.0.1:9"}
     with pytest.raises(UsageError, match="empty"):
