@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,9 @@ from store.factory import SqlMetricStore, SqlStateStore, open_metrics, open_stat
 from store.memory import MemoryMetricStore
 from tests.store import full_store
 from tests.store.aged_store import fill
+from tests.support import postgres
+
+FILLED_CYCLES = 62  # more than an hour, so that one is compacted and rolled up
 
 
 @pytest.fixture
@@ -35,6 +39,42 @@ def state(store_url: str) -> Iterator[SqlStateStore]:
     yield store
     assert store.connections_in_use == 0
     store.close()
+
+
+@pytest.fixture(scope="session")
+def filled_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """SQLite files of 62 cycles, to be copied."""
+    folder = tmp_path_factory.mktemp("filled") / "deep"
+    full_store.fill(f"sqlite:///{folder}/outrider.db", count=FILLED_CYCLES)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def filled_database(postgres_server: postgres.Server) -> Iterator[str]:
+    """Name of a PostgreSQL database of 62 cycles, to be copied."""
+    with postgres_server.database() as url:
+        full_store.fill(url, count=FILLED_CYCLES)
+        yield url.rpartition("/")[2]
+
+
+@pytest.fixture
+def filled_sqlite(filled_folder: Path, sqlite_url: str) -> str:
+    """URL of a copy of the filled SQLite files."""
+    shutil.copytree(filled_folder, Path(sqlite_url.removeprefix("sqlite:///")).parent)
+    return sqlite_url
+
+
+@pytest.fixture
+def filled_postgres(postgres_server: postgres.Server, filled_database: str) -> Iterator[str]:
+    """URL of a copy of the filled PostgreSQL database."""
+    with postgres_server.database(template=filled_database) as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def filled(request: pytest.FixtureRequest) -> str:
+    """URL of a filled store of each engine."""
+    return str(request.getfixturevalue("filled_sqlite" if request.param == "sqlite" else "filled_postgres"))
 
 
 @pytest.fixture(scope="session")

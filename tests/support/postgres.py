@@ -97,10 +97,10 @@ class Server:
             self.sql(f"DROP TABLESPACE {name}")
 
     @contextmanager
-    def database(self) -> Iterator[str]:
-        """Creates a database and drops it afterwards; yields its URL."""
+    def database(self, template: str = "template1") -> Iterator[str]:
+        """Yields the URL of a new database, a copy of ``template``; drops it afterwards."""
         name = f"test_{next(self._numbers)}"
-        self.sql(f"CREATE DATABASE {name}")
+        self.sql(f"CREATE DATABASE {name} TEMPLATE {template}")
         try:
             yield self.url(name)
         finally:

@@ -60,12 +60,6 @@ def messages(report: checks.Report) -> str:
     return "\n".join(problem.message for problem in report.problems)
 
 
-@pytest.fixture
-def filled(store_url: str) -> str:
-    full_store.fill(store_url, count=62)
-    return store_url
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("deep", [False, True])
 def test_an_intact_store_has_no_problem_and_every_row_is_counted(filled: str, deep: bool) -> None:
@@ -132,14 +126,13 @@ def file_of(url: str, name: str) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["state", "metrics"])
-def test_a_corrupted_file_is_named_with_the_command_that_restores_it(sqlite_url: str, name: str) -> None:
-    full_store.fill(sqlite_url, count=62)
-    path = file_of(sqlite_url, name)
+def test_a_corrupted_file_is_named_with_the_command_that_restores_it(filled_sqlite: str, name: str) -> None:
+    path = file_of(filled_sqlite, name)
     with path.open("r+b") as file:
         for page in range(3, 9):
             file.seek(16_384 * page)
             file.write(b"\xa5" * 4_000)
-    reports = check(sqlite_url)
+    reports = check(filled_sqlite)
     assert str(path) in messages(reports[name])
     assert "damaged" in messages(reports[name])
     assert any("outrider db restore FILE --force" in problem.hint for problem in reports[name].problems)
@@ -276,11 +269,10 @@ def test_a_corrupt_list_and_a_list_with_missing_ids_are_reported(filled: str) ->
     assert "which is not a valid node key" in messages(check(filled)["metrics"])
 
 
-def test_a_missing_list_is_reported(sqlite_url: str) -> None:
-    full_store.fill(sqlite_url, count=62)
-    with contextlib.closing(sqlite3.connect(file_of(sqlite_url, "metrics"), isolation_level=None)) as plain:
+def test_a_missing_list_is_reported(filled_sqlite: str) -> None:
+    with contextlib.closing(sqlite3.connect(file_of(filled_sqlite, "metrics"), isolation_level=None)) as plain:
         plain.execute("DELETE FROM cohort WHERE id = 2")
-    text = messages(check(sqlite_url)["metrics"])
+    text = messages(check(filled_sqlite)["metrics"])
     assert "rows of block refer to" in text
     assert "refers to a missing or damaged list of entities" in text
 
