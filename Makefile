@@ -41,7 +41,7 @@ test: .venv/.synced  ## the quick half of the tests, 6 minutes on 2 cores
 
 test-all: .venv/.synced  ## every test, as in CI; installs Debian's servers if allowed
 	@sh scripts/system_packages.sh
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+	@OUTRIDER_CPU_LIMIT=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 check: format lint types imports reference docs wheel  ## everything but the tests
 

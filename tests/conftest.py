@@ -3,7 +3,7 @@
 A test that needs a program or a folder that a machine may lack calls ``pytest.skip("missing: prometheus is not
 installed")``. With ``OUTRIDER_CI=1`` such a skip is a failure, because CI installs everything; other skips stay skips.
 With ``OUTRIDER_CPU_LIMIT=1`` a test without the marker ``slow``, ``server`` or ``fleet`` must not use more than
-``UNMARKED_CPU_SECONDS`` of processor time: ``make test`` runs the unmarked tests.
+``UNMARKED_CPU_SECONDS`` of processor time: ``make test-all`` sets it, and ``make test`` leaves the slow ones out.
 """
 
 from __future__ import annotations

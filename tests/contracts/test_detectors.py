@@ -452,6 +452,7 @@ def findings_of(detector, entities, live, state, step, wide):
     return findings
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LEARNING)
 def test_values_in_another_unit_give_the_same_findings(name):
     """A power of two changes no rounding: the findings must be identical for each reading."""

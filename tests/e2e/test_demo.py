@@ -15,6 +15,8 @@ from simulator.faults import inject
 from simulator.fleet import Fleet
 from simulator.spec.fleets import default_spec
 
+pytestmark = pytest.mark.slow
+
 SEED = 7
 START = datetime(2026, 11, 18, 12, tzinfo=UTC)
 SERVICES = {"chat-70b", "code-14b"}
@@ -48,7 +50,6 @@ def performed(result):
     return {(act["kind"], act["target"]["name"]): act for act in result["actions"]}
 
 
-@pytest.mark.slow
 def test_the_result_has_the_documented_keys(result):
     assert set(result) >= {
         "cycles", "targets", "signals_written", "alerts", "incidents", "forecasts", "recommendations", "actions",
@@ -169,7 +170,6 @@ def instant(text):
     return datetime.fromisoformat(text)
 
 
-@pytest.mark.slow
 def test_a_hung_engine_is_restarted_and_receives_traffic_again(tmp_path):
     truth, result, _ = run_in(tmp_path, "engine-hung", "code-14b-2", 8)
     (incident,) = result["incidents"]
@@ -185,7 +185,6 @@ def test_a_hung_engine_is_restarted_and_receives_traffic_again(tmp_path):
     assert not {kind for kind, _ in acts} & {"cordon", "drain", "scale"}, "GPU and load are normal"
 
 
-@pytest.mark.slow
 def test_a_traffic_surge_is_scaled_out_without_restarts(tmp_path):
     truth, result, fleet = run_in(tmp_path, "traffic-surge", "chat-70b", 7)
     (incident,) = result["incidents"]

@@ -115,8 +115,10 @@ def incidents_of(run: Run) -> list[Any]:
     return [(i.opened_at, i.resolved_at, i.priority, i.hypotheses, i.paged_at) for i in run.incidents]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.fleet
+@pytest.mark.parametrize(
+    "name", [name if name == "gpu-lost" else pytest.param(name, marks=pytest.mark.slow) for name in SCENARIOS]
+)
 def test_pages_over_http_give_the_same_incidents(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     job = runner.Job(SCENARIOS[name], 5)
     in_process = runner.run(job)

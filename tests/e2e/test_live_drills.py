@@ -31,6 +31,8 @@ from service.runtime import game_days
 from simulator.fleet import Fleet
 from simulator.spec.fleets import default_spec
 
+pytestmark = pytest.mark.slow
+
 START = datetime(2026, 11, 18, 12, tzinfo=UTC)
 TOKEN = {"Authorization": "Bearer secret"}
 
@@ -93,7 +95,6 @@ def running(request, tmp_path) -> Iterator[Running]:
             loop.close()
 
 
-@pytest.mark.slow
 def test_a_drill_shows_ground_truth_and_findings(running: Running) -> None:
     running.step(2)
     assert running.drills()["possible"]
@@ -118,7 +119,6 @@ def test_a_drill_shows_ground_truth_and_findings(running: Running) -> None:
     assert [incident["drill"] for incident in running.client.get("/api/v1/overview").json()["incidents"]] == ["drill"]
 
 
-@pytest.mark.slow
 def test_a_stopped_drill_restores_the_fleet(running: Running) -> None:
     started = running.post("/drills", {"fault": "gpu-thermal-throttle", "seconds": 600}).json()
     running.step(2)
@@ -138,7 +138,6 @@ def test_a_stopped_drill_restores_the_fleet(running: Running) -> None:
     assert window.ends_at < START + timedelta(minutes=2), "the drill's window ends with it"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("order", "status", "message"),
     [
@@ -177,7 +176,6 @@ def silent(_stage: str, _share: float) -> None:
     """Ignores progress."""
 
 
-@pytest.mark.slow
 def test_the_command_line_follows_a_drill_over_the_api(running: Running) -> None:
     url = str(running.client.base_url)
     result = remote_drill.drill(
@@ -192,7 +190,6 @@ def test_the_command_line_follows_a_drill_over_the_api(running: Running) -> None
     assert result["truth"]["entity"]["kind"] == "node"
 
 
-@pytest.mark.slow
 def test_an_interrupted_drill_over_the_api_is_ended(running: Running) -> None:
     def interrupted(_: float) -> None:
         raise KeyboardInterrupt
@@ -213,7 +210,6 @@ def test_an_interrupted_drill_over_the_api_is_ended(running: Running) -> None:
         remote_drill.Api("http://127.0.0.1:9", "secret").get("/overview")
 
 
-@pytest.mark.slow
 def test_a_terminated_drill_over_the_api_is_ended(running: Running) -> None:
     running.step()
     with pytest.raises(KeyboardInterrupt):
@@ -229,7 +225,6 @@ def test_a_terminated_drill_over_the_api_is_ended(running: Running) -> None:
     assert not fault["running"]
 
 
-@pytest.mark.slow
 def test_a_negative_state_without_an_incident_passes(running: Running) -> None:
     running.step(2)
     result = remote_drill.drill(
@@ -247,7 +242,6 @@ def test_a_negative_state_without_an_incident_passes(running: Running) -> None:
     assert (drill["negative"], drill["detected"], drill["passed"]) == (True, False, True)
 
 
-@pytest.mark.slow
 def test_the_path_is_stored_when_the_drill_starts(running: Running) -> None:
     running.step(2)
     started = running.post("/drills", {"fault": "gpu-lost", "seconds": 300}).json()
@@ -270,7 +264,6 @@ def test_the_control_endpoint_refuses_invalid_numbers(running: Running) -> None:
 SOON = GameDaySettings(name="now", faults=["engine-hung"], day="wed", hour=12, window="6m", lasts="2m", seed=1)  # type: ignore[arg-type]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("running", [SOON], indirect=True)
 def test_a_game_day_of_the_demo_is_hidden_until_it_starts(running: Running) -> None:
     opens = game_days.last_opening(SOON, START)

@@ -22,6 +22,8 @@ from opentelemetry.sdk.metrics.export import AggregationTemporality, PeriodicExp
 from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation, View
 from opentelemetry.sdk.resources import Resource
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 BINARY = shutil.which("prometheus")
 TIMEOUT = 60.0
@@ -132,7 +134,6 @@ def engine_page():
         server.server_close()
 
 
-@pytest.mark.slow
 @pytest.mark.live
 @pytest.mark.skipif(BINARY is None, reason="missing: prometheus (Debian package of that name)")
 def test_values_of_prometheus_remote_write_are_stored(platform, tmp_path):
@@ -182,7 +183,6 @@ def test_values_of_prometheus_remote_write_are_stored(platform, tmp_path):
             sender.wait()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("temporality", ["cumulative", "delta"])
 def test_values_of_the_opentelemetry_sdk_are_stored(platform, temporality):
     from opentelemetry.sdk.metrics import Counter, Histogram
@@ -226,7 +226,6 @@ def test_a_posted_kpi_is_stored_and_an_invalid_one_is_reported(platform):
     assert platform.newest("svc_kpi_value", "shop") == 42
 
 
-@pytest.mark.slow
 def test_own_metrics_count_received_requests(platform):
     page = httpx.get(f"{platform.url}/metrics", timeout=10).text
     assert 'outrider_received_requests_total{door="kpi",outcome="taken"}' in page

@@ -30,6 +30,8 @@ from simulator.fleet import Fleet
 from simulator.servers import http
 from simulator.spec.fleets import PoolSpec, default_spec
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 TIMEOUT = 60.0
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
@@ -176,7 +178,6 @@ def platform(tmp_path_factory):
             live.close()
 
 
-@pytest.mark.slow
 def test_serve_becomes_ready(platform):
     until(lambda: platform.ok("/-/ready"), "/-/ready returns 200")
     assert platform.ok("/-/healthy")
@@ -203,7 +204,6 @@ def test_the_dashboard_responds(platform):
     until(lambda: platform.ok("/_stcore/health", url), "Streamlit is healthy")
 
 
-@pytest.mark.slow
 def test_a_change_needs_the_token(platform):
     for wrong in (None, "guessed"):
         refused = platform.post("/remediation/pause", wrong)
@@ -216,7 +216,6 @@ def test_a_change_needs_the_token(platform):
     assert platform.token not in (platform.config.parent / "serve.log").read_text()
 
 
-@pytest.mark.slow
 def test_a_second_engine_on_the_store_is_refused(platform):
     done = platform.run("run-engine")
     assert done.returncode == 3
@@ -227,7 +226,6 @@ def test_a_second_engine_on_the_store_is_refused(platform):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.slow
 def test_a_dead_engine_alerts_and_is_acknowledged(platform):
     inject(platform.live.fleet, "engine-dead", "chat-70b-1", duration=timedelta(minutes=30))
     until(lambda: [alert for alert in platform.firing() if alert.fault == "engine-dead"], "engine-dead fires")
@@ -244,7 +242,6 @@ def test_a_dead_engine_alerts_and_is_acknowledged(platform):
     assert silence.rule == "engine-dead"
 
 
-@pytest.mark.slow
 def test_a_killed_engine_is_restarted_without_loss(platform):
     (alert,) = [alert for alert in platform.firing() if alert.fault == "engine-dead"]
     incidents = [incident.id for incident in platform.read(lambda store: store.incidents())]
@@ -262,7 +259,6 @@ def test_a_killed_engine_is_restarted_without_loss(platform):
     until(lambda: platform.ok("/-/ready"), "the API is ready again")
 
 
-@pytest.mark.slow
 def test_sigterm_ends_everything(platform):
     children = children_of(platform.process.pid)
     assert len(children) == 3

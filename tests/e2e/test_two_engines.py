@@ -24,6 +24,8 @@ from service.config.settings import Settings
 from service.wiring import stores as wiring_stores
 from tests.support import postgres
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 TIMEOUT = 60.0
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
@@ -94,7 +96,6 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         pytest.skip(f"missing: {error}")
 
 
-@pytest.mark.slow
 def test_the_second_engine_stands_by_and_logs_the_leader(scene: Scene) -> None:
     first = scene.start("first")
     until(lambda: first.has_logged("engine_started"), "the first engine works")
@@ -105,7 +106,6 @@ def test_the_second_engine_stands_by_and_logs_the_leader(scene: Scene) -> None:
     assert not second.has_logged("engine_started")
 
 
-@pytest.mark.slow
 def test_an_outage_of_the_server_loses_no_values(scene: Scene) -> None:
     start = datetime.now(UTC)
     scene.server.stop("immediate")
@@ -124,7 +124,6 @@ def test_an_outage_of_the_server_loses_no_values(scene: Scene) -> None:
     assert not list((scene.folder / ".outrider" / "spool").glob("*.cycle"))
 
 
-@pytest.mark.slow
 def test_the_stand_by_replaces_a_killed_engine(scene: Scene) -> None:
     first, second = scene.engines
     first.process.send_signal(signal.SIGKILL)
@@ -135,7 +134,6 @@ def test_the_stand_by_replaces_a_killed_engine(scene: Scene) -> None:
     assert second.process.poll() is None
 
 
-@pytest.mark.slow
 def test_without_stand_by_a_second_engine_refuses_to_start(scene: Scene) -> None:
     written = yaml.safe_load((scene.folder / "outrider.yaml").read_text())
     written["store"]["stand_by"] = False

@@ -87,6 +87,7 @@ def test_an_intact_checkpoint_is_restored_without_a_log_line(settings, lived):
     np.testing.assert_array_equal(held[NAME].arrays["level"], lived.arrays["level"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage",
     [
@@ -106,6 +107,7 @@ def test_a_damaged_checkpoint_is_logged_and_relearned(settings, lived, damage):
     np.testing.assert_array_equal(held[NAME].arrays["level"], lived.arrays["level"])
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_version_is_logged_and_relearned(settings, lived):
     platform = open_platform(settings)
     older = DetectorState(lived.version - 1, lived.entities, lived.arrays)
@@ -118,6 +120,7 @@ def test_a_checkpoint_of_another_version_is_logged_and_relearned(settings, lived
     np.testing.assert_array_equal(held[NAME].arrays["level"], lived.arrays["level"])
 
 
+@pytest.mark.slow
 def test_state_of_other_signals_is_never_used(settings, lived):
     names = lived.arrays["signals"][::-1].copy()
     platform = open_platform(settings)

@@ -164,6 +164,7 @@ def test_the_cron_scaler_is_accepted_and_read_by_keda(
             assert fields["url"] == f"{FARAWAY}/api/v1/scaling/{SPACE}/chat"
 
 
+@pytest.mark.slow
 def test_a_day_of_constant_need_is_the_floor_of_its_scaler() -> None:
     spec = scaling_manifests.render(
         wanted(), scaling_manifests.ScalingTarget("cron", "chat", SPACE), forecast((90.0,))

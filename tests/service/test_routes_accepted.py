@@ -26,6 +26,7 @@ def cluster(control_plane: Cluster) -> Iterator[Cluster]:
             found.delete(where("v1/Service", one["metadata"]["name"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gateway", "istio"])
 @pytest.mark.parametrize(
     ("gateway", "hosts"),
@@ -41,6 +42,7 @@ def test_new_routes_are_accepted(cluster: Cluster, kind: Kind, gateway: str | No
         taken(cluster, body)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gateway", "istio"])
 def test_a_route_of_the_server_gets_new_weights(cluster: Cluster, kind: Kind) -> None:
     route = routes.documents(kind, PLACE, WEIGHTS)[-1]
@@ -57,6 +59,7 @@ def test_a_route_of_the_server_gets_new_weights(cluster: Cluster, kind: Kind) ->
     assert routes.set_weights(after, {name: int(weight) for name, weight in now.items()}, "")["spec"] == before["spec"]
 
 
+@pytest.mark.slow
 def test_a_route_of_another_program_is_not_changed(cluster: Cluster) -> None:
     route = routes.documents("gateway", PLACE, WEIGHTS)[-1]
     assert applied(cluster, route, "argocd-controller").status_code == 201

@@ -67,6 +67,7 @@ def pods(bad: str) -> tuple[EntityRef, ...]:
     return tuple(EntityRef("prod", EntityKind.POD, "llm", name) for name in (bad, "good"))
 
 
+@pytest.mark.slow
 def test_values_of_bad_and_good_names_are_stored(metrics: SqlMetricStore, bad: str) -> None:
     key, both = SignalKey("kube_pod_restarts_total"), pods(bad)
     values = np.array([[1.0], [2.0]])

@@ -117,6 +117,7 @@ def test_an_anomaly_of_most_peers_is_not_reported_until_it_ends(detector):
     assert {one.entity.name for one in findings_in(results[-1])} == {"gpu-04"}
 
 
+@pytest.mark.slow
 def test_the_detector_and_the_ensemble_give_equal_scores(detector):
     """The live detector, at one reading a minute, and the ensemble alone give the same results."""
     days = 2

@@ -54,6 +54,7 @@ _options = st.lists(
 _demands = st.builds(Demand, st.integers(1, 9).map(float), st.integers(0, 1), st.sampled_from([1.0, 0.5]))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(_options, _demands)
 @example(

@@ -19,6 +19,7 @@ from simulator.world import World
 TEN_MINUTES = timedelta(minutes=10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "starts_after"),
     [

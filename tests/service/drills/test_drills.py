@@ -76,6 +76,7 @@ def test_a_negative_scenario_passes_without_a_page() -> None:
     assert result["truth"]["fault"] is None
 
 
+@pytest.mark.slow
 def test_an_interrupted_drill_restores_the_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
     worlds: list[World] = []
 

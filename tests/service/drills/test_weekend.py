@@ -57,6 +57,7 @@ def saturday_deviation(times, values, *, week):
     return np.array(deviations).T
 
 
+@pytest.mark.slow
 def test_the_weekly_profile_removes_weekend_deviations(tokens):
     week, without = (saturday_deviation(*tokens, week=week) for week in (True, False))
     night = int(timedelta(hours=4) / STEP)

@@ -34,6 +34,7 @@ def test_a_second_engine_on_a_store_is_refused_and_named(tmp_path):
     second.release()
 
 
+@pytest.mark.slow
 def test_the_lock_is_released_with_its_process(tmp_path):
     script = (
         "import sys, time; from pathlib import Path; from service.runtime.leader import FileLeader\n"

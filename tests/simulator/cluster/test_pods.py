@@ -123,6 +123,7 @@ def test_a_dead_host_becomes_not_ready_and_then_its_pods_move(fleet: Fleet) -> N
     assert codes == ["NodeNotReady", "Rebooted", "NodeReady"]
 
 
+@pytest.mark.slow
 def test_a_host_that_reboots_quickly_restarts_its_own_pods() -> None:
     fleet = coarse_fleet()
     node = int(fleet.pods.node_of_slot[0])

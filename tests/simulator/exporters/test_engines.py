@@ -152,6 +152,7 @@ def test_triton_shows_its_own_devices_and_recent_quantiles(engines: dict[str, En
     assert 1e5 < quantiles[0] < 1e8
 
 
+@pytest.mark.slow
 def test_aborted_requests_are_missing_on_vllm_and_reported_by_others() -> None:
     pages = {}
     for kind in KINDS:
@@ -191,6 +192,7 @@ def test_a_late_child_is_created_when_it_appears() -> None:
     assert total(page, "http_requests_created", status="2xx") < engines.fleet.at - 3600
 
 
+@pytest.mark.slow
 def test_a_hung_core_freezes_its_values_while_requests_queue() -> None:
     for kind in KINDS:
         engines = Engines(kind)

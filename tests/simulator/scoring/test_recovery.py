@@ -62,6 +62,7 @@ def test_impact_that_returns_withdraws_the_recovery(fleet: Fleet) -> None:
     assert recovery.at is None
 
 
+@pytest.mark.slow
 def test_a_leak_without_impact_is_over_once_a_new_process_serves(fleet: Fleet) -> None:
     recovery = watched(fleet, "gpu-memory-leak", minutes=13)
     follow(recovery, 120)

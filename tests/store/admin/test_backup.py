@@ -130,6 +130,7 @@ def test_on_postgresql_force_empties_the_tables_and_a_failure_leaves_them(
     assert len(full_store.read_all(postgres_url)["cycles"]) == CYCLES
 
 
+@pytest.mark.slow
 def test_columns_that_left_the_catalog_are_kept(store_url: str, tmp_path: Path, second_url: str) -> None:
     full_store.fill(store_url, count=5)
     database = Database(urls_of(store_url)[1], "metrics")

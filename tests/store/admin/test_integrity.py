@@ -169,6 +169,7 @@ def corrupt(server: postgres.Server, database: str, relation: str, at: int) -> N
     server.start()
 
 
+@pytest.mark.slow
 def test_an_unreadable_page_of_a_server_is_reported_and_the_rest_is_checked(own_server: postgres.Server) -> None:
     with own_server.database() as url:
         full_store.fill(url, count=62)
@@ -230,6 +231,7 @@ def test_a_truncated_or_corrupt_payload_is_reported(filled: str) -> None:
         assert "outrider db restore FILE" in problem.hint
 
 
+@pytest.mark.slow
 def test_corrupt_values_are_reported_by_a_deep_check(filled: str) -> None:
     row = block_of(filled)
     payload = row.payload[:-20] + b"\0" * 20
@@ -291,6 +293,7 @@ def test_two_blocks_with_the_same_cells_are_reported(filled: str) -> None:
     assert "hold the same entity's column" in problem.message
 
 
+@pytest.mark.slow
 def test_blocks_of_other_entities_or_signals_may_overlap_in_time(store_url: str) -> None:
     store = open_metrics(urls_of(store_url)[1])
     times = full_store.T0.timestamp() + 60.0 * np.arange(30)
@@ -314,6 +317,7 @@ def test_every_record_stored_as_json_is_checked() -> None:
     assert set(check_rows.RECORDS) == tables_with_records
 
 
+@pytest.mark.slow
 def test_rows_in_progress_of_maintenance_do_not_overlap(filled: str) -> None:
     row = block_of(filled)
     names = "tier, kind, start_us, end_us, instants, cohort_id, keyset_id, payload"
@@ -440,6 +444,7 @@ def test_at_most_twenty_problems_are_reported(sqlite_url: str) -> None:
     assert len(check(sqlite_url)["metrics"].problems) == 20
 
 
+@pytest.mark.slow
 def test_a_new_empty_store_has_no_problem(store_url: str) -> None:
     migrate.upgrade(store_url)
     database = Database(urls_of(store_url)[1], "metrics")

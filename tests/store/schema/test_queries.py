@@ -175,6 +175,7 @@ def fill_decisions(store_url: str) -> None:
     state.close()
 
 
+@pytest.mark.slow
 def test_hottest_gpus_now(query: QueryRunner) -> None:
     at = "2026-11-18T08:01:00Z"
     assert query("hottest_gpus") == [("gpu-b", at, 88.5, 300.0), ("gpu-a", at, 61.0, 300.0)]

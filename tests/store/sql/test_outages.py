@@ -27,6 +27,7 @@ def batch(number: int) -> SampleBatch:
     return SampleBatch("dcgm", T0, EntityKind.GPU, (POWER,), GPUS, values, np.zeros(values.shape, np.uint8))
 
 
+@pytest.mark.slow
 def test_acknowledged_writes_survive_crashes_of_the_server(postgres_url: str, postgres_server: postgres.Server) -> None:
     store = open_metrics(postgres_url)
     acknowledged: list[int] = []

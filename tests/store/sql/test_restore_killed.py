@@ -117,6 +117,7 @@ def test_opening_the_store_finishes_an_interrupted_restore(sqlite_url: str, full
             path.unlink()
 
 
+@pytest.mark.slow
 def test_a_file_open_in_another_process_is_not_replaced(sqlite_url: str, full_backup: Path) -> None:
     full_store.fill(sqlite_url, count=5)
     before = full_store.all_rows(sqlite_url)
@@ -137,6 +138,7 @@ def test_a_file_open_in_another_process_is_not_replaced(sqlite_url: str, full_ba
     restore_into(sqlite_url, full_backup, force=True)
 
 
+@pytest.mark.slow
 def test_a_damaged_store_is_moved_aside_unchanged(sqlite_url: str, full: str, full_backup: Path) -> None:
     full_store.fill(sqlite_url, count=5)
     path = Path(sqlite_url.removeprefix("sqlite:///"))

@@ -21,6 +21,7 @@ from tests.store.aged_store import EVERY, GPUS, HOUR, MINUTE, NEXT_DAYS, POWER, 
 from tests.store.maintenance_cases import KEEPS, batch, rows, tiers
 
 
+@pytest.mark.slow
 def test_a_cycle_written_during_compaction_is_not_lost(
     metrics: SqlMetricStore, truth: MemoryMetricStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -46,6 +47,7 @@ def test_a_cycle_written_during_compaction_is_not_lost(
     assert_same_reads(metrics, truth, (10 * MINUTE, HOUR))
 
 
+@pytest.mark.slow
 def test_two_maintenance_runs_do_not_delete_each_others_rows(
     metrics: SqlMetricStore, store_url: str, truth: MemoryMetricStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,6 +71,7 @@ def test_two_maintenance_runs_do_not_delete_each_others_rows(
     assert tiers(store_url) == {"raw": 36, "10m": 14, "1h": 14}
 
 
+@pytest.mark.slow
 def test_rows_that_another_run_shows_meanwhile_are_not_deleted(
     metrics: SqlMetricStore, store_url: str, truth: MemoryMetricStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

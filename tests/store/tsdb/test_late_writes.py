@@ -47,6 +47,7 @@ def test_values_without_a_roll_up_are_deleted_last_and_counted(metrics: SqlMetri
     assert metrics.latest(EntityKind.GPU, [POWER]).values.size == 2, "the current hour stays"
 
 
+@pytest.mark.slow
 def test_retention_by_age_keeps_values_without_a_roll_up(metrics: SqlMetricStore, store_url: str) -> None:
     fill(metrics, end=START + 2 * HOUR)
     report = metrics.maintain(START + 2 * HOUR + MINUTE, Retention(raw=MINUTE))

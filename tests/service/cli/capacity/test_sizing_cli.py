@@ -360,6 +360,7 @@ def test_a_store_with_a_calibrated_service_plans_and_weighs(tmp_path):
     assert "nobody" in answer("capacity", "balance", "--service", "nobody", cwd=tmp_path, code=2)["error"]["message"]
 
 
+@pytest.mark.slow
 def test_cost_counts_with_the_load_tests_of_the_store(tmp_path):
     steps = [{**VLLM, "max_concurrency": n, "output_throughput": t, "p99_ttft_ms": w, "failed": 0} for n, t, w in
              ((4, 300.0, 80.0), (16, 800.0, 120.0), (64, 820.0, 900.0))]  # fmt: skip

@@ -102,6 +102,7 @@ def test_damage_exits_with_1_and_names_the_file(tmp_path: Path) -> None:
     assert "is damaged" in refused("db", "backup", "b.tar", cwd=tmp_path, code=3)["message"]
 
 
+@pytest.mark.slow
 def test_buffered_cycles_are_not_damage(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/.outrider/outrider.db"
     full_store.fill(url, count=30)
@@ -174,6 +175,7 @@ def test_values_on_a_metric_server_are_reported_as_not_included(tmp_path: Path) 
     assert "back it up separately" in answer("db", "backup", "b.tar", cwd=tmp_path)["notes"][0]
 
 
+@pytest.mark.slow
 def test_tables_follow_the_language(tmp_path: Path) -> None:
     full_store.fill(f"sqlite:///{tmp_path}/.outrider/outrider.db", count=10)
     assert "no corruption found" in run("db", "check", "-o", "table", cwd=tmp_path).stdout
