@@ -190,7 +190,7 @@ def run() -> list[Result]:
             "recall", ours.recall, theirs.recall, faults=len(ours.recalled), by_fault=_by_fault(ours.recalled), **ran
         ),
         _line(
-            "precision", ours.precision, theirs.precision, said=ours.right + len(ours.false),
+            "precision", ours.precision, theirs.precision, reported=ours.right + len(ours.false),
             false=_counted(ours.false), peer_false=_counted(theirs.false), happenings=dict(sorted(done.items())), **ran,
         ),
     ]  # fmt: skip

@@ -158,7 +158,7 @@ class IngestEndpoints:
             at_limit = len(self._logged) >= _MOST_LOGGED
         if fresh and not at_limit:
             shown = ", ".join(sorted(fresh)[:10])
-            _log.warning("pushed_metrics_unread", door=decoded.protocol.value, metrics=len(fresh), such_as=shown)
+            _log.warning("pushed_metrics_unread", protocol=decoded.protocol.value, metrics=len(fresh), such_as=shown)
 
 
 def unused(decoded: Decoded) -> tuple[int, str]:
