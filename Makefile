@@ -1,4 +1,4 @@
-# Sets up everything it needs on a machine with Python 3.11+, git and make; each target says what it does.
+# Sets up everything it needs on a machine with Python 3.11+, git and make; each target has a comment for `make help`.
 
 PYTHON ?= python3
 JOBS   ?= 2
@@ -14,7 +14,7 @@ export UV_SYSTEM_CERTS ?= 1
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all check bench soak lock-check format lint types imports docs reference wheel clean
 
-help:  ## what there is
+help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 $(UV): scripts/fetch_uv.py
@@ -22,13 +22,13 @@ $(UV): scripts/fetch_uv.py
 
 # the environment of the product alone: enough for the demo
 .venv/.product: $(UV) pyproject.toml uv.lock
-	@echo "env: installing what the product needs into .venv"
+	@echo "env: installing the product's dependencies into .venv"
 	@$(UV) sync --frozen --quiet --no-default-groups --inexact
 	@touch $@
 
-# the same with the tools of development
+# the same with the development tools
 .venv/.synced: .venv/.product
-	@echo "env: installing the tools of development into .venv"
+	@echo "env: installing the development tools into .venv"
 	@$(UV) sync --frozen --quiet
 	@touch $@
 
@@ -45,19 +45,19 @@ test-all: .venv/.synced  ## every test, as in CI; installs Debian's servers if a
 
 check: format lint types imports reference docs wheel  ## everything but the tests
 
-format: .venv/.synced  ## is the code formatted?
+format: .venv/.synced  ## check the formatting
 	@echo "check: format" && $(BIN)/ruff format --check --quiet .
 
-lint: .venv/.synced  ## ruff
+lint: .venv/.synced  ## check the code by ruff
 	@echo "check: lint" && $(BIN)/ruff check --quiet .
 
-types: .venv/.synced  ## mypy, strict
+types: .venv/.synced  ## check the types by mypy, strict
 	@echo "check: types" && $(BIN)/mypy --no-error-summary && cd sdk && ../$(BIN)/mypy --no-error-summary
 
-imports: .venv/.synced  ## who imports whom
+imports: .venv/.synced  ## check the import contracts
 	@echo "check: imports" && found=$$($(BIN)/lint-imports --no-logo 2>&1) || { echo "$$found"; exit 1; }
 
-reference: .venv/.synced  ## are the generated pages of docs/reference up to date?
+reference: .venv/.synced  ## check that the generated pages of docs/reference are up to date
 	@echo "check: reference" && $(BIN)/python scripts/file_reference.py --check && $(BIN)/python scripts/measures_reference.py --check && $(BIN)/python scripts/config_reference.py --check && $(BIN)/python scripts/drill_reference.py --check && $(BIN)/python scripts/drill_figures.py --check && $(BIN)/python scripts/adapter_reference.py --check && $(BIN)/python scripts/tables_reference.py --check && $(BIN)/python scripts/detector_reference.py --check
 
 docs: .venv/.synced  ## build docs/_build/html; a warning or a dead link inside is an error
@@ -66,7 +66,7 @@ docs: .venv/.synced  ## build docs/_build/html; a warning or a dead link inside 
 wheel: .venv/.synced  ## build the wheel, install it alone, test it there
 	@echo "check: wheel" && $(BIN)/python scripts/wheel_test.py && $(BIN)/python scripts/sdk_wheel_test.py
 
-# the peers of the benchmarks; one that cannot be fetched is left out, and its line says so
+# the peers of the benchmarks; one that cannot be fetched is left out, and its line gives the reason
 .venv/.bench: .venv/.synced
 	@echo "env: installing the peers of the benchmarks into .venv"
 	@$(UV) sync --frozen --quiet --inexact --group bench || echo "env: they cannot be fetched here; going on without"
@@ -80,8 +80,8 @@ soak: .venv/.synced  ## the long runs: 200 kills of a writer on each engine (mak
 	@sh scripts/system_packages.sh
 	@$(BIN)/python benchmarks/soak.py $(ARGS)
 
-lock-check: $(UV)  ## does uv.lock follow from pyproject.toml?
+lock-check: $(UV)  ## check that uv.lock matches pyproject.toml
 	@$(UV) lock --check
 
-clean:  ## remove what was built, keep .venv and .tools
+clean:  ## remove build outputs, keep .venv and .tools
 	@rm -rf dist build docs/_build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

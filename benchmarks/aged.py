@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
-from benchmarks.common import cached, quick, tell
+from benchmarks.common import cached, print_progress, quick
 from benchmarks.engines import Engine
 from benchmarks.fleet_values import FleetDay, fleet_day
 from outrider.clock import rfc3339
@@ -67,11 +67,11 @@ def aged(until: datetime) -> Path:
 def build_aged(folder: Path, day: FleetDay, until: datetime) -> None:
     """Fills a SQLite store."""
     url = f"sqlite:///{folder}/store.db"
-    tell("building a store with a year of data; cached for later runs")
+    print_progress("building a store with a year of data; cached for later runs")
     store = open_metrics(urls_of(url)[1])
     try:
         _raw(store, day, until)
-        tell("rolling up")
+        print_progress("rolling up")
         store.prune(until)
     finally:
         store.close()
@@ -93,7 +93,7 @@ def _raw(store: SqlMetricStore, day: FleetDay, until: datetime) -> None:
             times = hour.times - hour.times[0] + start.timestamp()
             store.write_block(kind, times, hour.keys, hour.entities, values, status)
         if number % 6 == 5:
-            tell(f"{number + 1} of {RAW_HOURS} h of raw values")
+            print_progress(f"{number + 1} of {RAW_HOURS} h of raw values")
 
 
 def backdate(database: Database, day: datetime) -> None:
@@ -108,11 +108,11 @@ def backdate(database: Database, day: datetime) -> None:
             )
             rows = [dict(row._mapping) for row in connection.execute(query)]  # noqa: SLF001 public API of a row
         assert rows, f"nothing was rolled up to {tier}"
-        tell(f"{days} days of {tier}")
+        print_progress(f"{days} days of {tier}")
         for back in range(1, min(days, QUICK_DAYS) if quick() else days):
             with database.writing() as connection:
                 connection.execute(sa.insert(metadata.block), list(_moved(rows, back)))
-    tell(f"{HOURLY_DAYS} days of hourly tables")
+    print_progress(f"{HOURLY_DAYS} days of hourly tables")
     for kind in EntityKind:
         _backdate_hours(database, hourly.table(kind), day)
 
@@ -145,7 +145,7 @@ def _backdate_hours(database: Database, table: sa.Table, day: datetime) -> None:
 
 def _state(url: str, day: FleetDay, until: datetime) -> None:
     """Writes the cycles that a state store keeps, and a year of resolved alerts."""
-    tell("state")
+    print_progress("state")
     random.seed(7)
     state, replicas = open_state(urls_of(url)[0]), day.entities(EntityKind.REPLICA)
     try:
@@ -192,7 +192,7 @@ def copy_into(folder: Path, engine: Engine) -> None:
         for source, target in zip(urls_of(f"sqlite:///{folder}/store.db"), urls_of(engine.url), strict=True):
             shutil.copyfile(str(sa.make_url(source).database), str(sa.make_url(target).database))
         return
-    tell("copying the year of data into PostgreSQL")
+    print_progress("copying the year of data into PostgreSQL")
     migrate.upgrade(engine.url)
     open_metrics(engine.url).close()  # creates the tables of the signal catalog
     for source in urls_of(f"sqlite:///{folder}/store.db"):

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.common import Result, main, result, tell
+from benchmarks.common import Result, main, print_progress, result
 from benchmarks.fleet_values import Hour, fleet_day
 from outrider.model import EntityKind
 from store.tsdb.chunk_codec import Block, Section, decode, encode
@@ -208,7 +208,7 @@ def run() -> list[Result]:
     hours = {kind: day.hour(kind, BUSY_HOUR) for kind in READ}
     results = {}
     for name, fmt in FORMATS.items():
-        tell(name)
+        print_progress(name)
         results[name] = _measured(fmt, hours)
     best = min((name for name in results if name.startswith(LIBRARY)), key=lambda name: results[name]["bytes"])
     lines = []

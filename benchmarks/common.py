@@ -82,7 +82,7 @@ def quick() -> bool:
     return os.environ.get("OUTRIDER_QUICK", "") not in ("", "0")
 
 
-def tell(text: str) -> None:
+def print_progress(text: str) -> None:
     """Logs the progress of a slow step on standard error."""
     print(f"  {text}", file=sys.stderr, flush=True)
 

@@ -21,7 +21,7 @@ import sqlalchemy as sa
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.aged import aged, copy_into
-from benchmarks.common import Result, main, result, tell
+from benchmarks.common import Result, main, print_progress, result
 from benchmarks.cycle import START, Measured, measure
 from benchmarks.engines import Engine, engines
 from outrider import log
@@ -63,7 +63,7 @@ def _on(engine: Engine, year: Path | None) -> tuple[Measured, _StoreSize]:
         if year is not None:
             copy_into(year, engine)
             store_size = _StoreSize(size(engine.url), _tiers(engine))
-            tell(f"{engine.name}: {store_size.all / 1e9:.2f} GB of metrics, payloads {store_size.tiers}")
+            print_progress(f"{engine.name}: {store_size.all / 1e9:.2f} GB of metrics, payloads {store_size.tiers}")
         return measure(folder, engine.url), store_size
 
 

@@ -15,7 +15,7 @@ from tests.support import postgres
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """``url`` is the ``store.url`` of an empty store, None if it cannot run here; ``reason`` says why."""
+    """``url`` is the ``store.url`` of an empty store, None if it cannot run here; ``reason`` gives the cause."""
 
     name: str
     url: str | None

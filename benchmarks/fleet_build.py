@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common import tell
+from benchmarks.common import print_progress
 from benchmarks.fleet.batches import SCRAPE_SECONDS, Sampler
 from outrider.model import EntityKind, EntityRef, SignalKey
 from simulator.fleet import Fleet
@@ -63,7 +63,7 @@ def spec() -> FleetSpec:
 
 def build(folder: Path, hours: int, seed: int) -> None:
     """Writes ``layout.json`` and one block per kind and hour (the store's own format, one section per signal)."""
-    tell(f"simulating {hours} h of {REPLICAS} GPUs and {REPLICAS} replicas; cached for later runs")
+    print_progress(f"simulating {hours} h of {REPLICAS} GPUs and {REPLICAS} replicas; cached for later runs")
     fleet = Fleet(spec(), seed=seed, start=START - 2 * STEP)
     entities, keys = Numbers[EntityRef](_Counter()), Numbers[SignalKey](_Counter())
     sampler, merger, scrape_timing = Sampler(fleet), Merger(entities, keys), _ScrapeTiming(seed)
@@ -79,7 +79,7 @@ def build(folder: Path, hours: int, seed: int) -> None:
         for kind, whole in cycles.items():
             path = folder / f"{kind.value}-{hour:02}.block"
             path.write_bytes(_block(hour, layouts[kind], whole, scrape_timing))
-        tell(f"{hour + 1} h of {hours}")
+        print_progress(f"{hour + 1} h of {hours}")
     layout = {
         kind.value: {
             "entities": [entities.named[number].key for number in result.entities.tolist()],

@@ -17,7 +17,7 @@ os.environ.setdefault("NIXTLA_ID_AS_COL", "1")
 
 import numpy as np
 
-from benchmarks.common import Result, data_folder, main, result, tell
+from benchmarks.common import Result, data_folder, main, print_progress, result
 from outrider.model import Floats
 from outrider.vocabulary.indicators import wape
 from planner.replay import backtest
@@ -57,7 +57,7 @@ def peers(traces: Sequence[Trace]) -> dict[str, dict[tuple[str, float], float | 
     try:
         from statsforecast.models import MSTL, AutoETS  # noqa: PLC0415 - an extra
     except ImportError:
-        tell("statsforecast is not installed: AutoETS and MSTL are skipped")
+        print_progress("statsforecast is not installed: AutoETS and MSTL are skipped")
         return {}
     ets = AutoETS(season_length=1, model="ZZN")
     both = MSTL(season_length=[SEASON], trend_forecaster=AutoETS(season_length=1, model="ZZN"))

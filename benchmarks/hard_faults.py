@@ -26,7 +26,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.common import Result, main, quick, result, tell
+from benchmarks.common import Result, main, print_progress, quick, result
 from benchmarks.hard_fault_fleet import INTERVAL, Class, Source, Story, Truth, fleet_of
 from detectors.hardware.gpu_faults import GpuFaultDetector
 from detectors.platform.node_faults import NodeFaultDetector, PortFaultDetector
@@ -182,7 +182,7 @@ def run() -> list[Result]:
         done.update(story.done)
         for name, total in scores.items():
             score(findings[name], story.truths, total)
-        tell(f"hard_faults: seed {seed} done")
+        print_progress(f"hard_faults: seed {seed} done")
     ours, theirs = scores["outrider"], scores["static rules"]
     ran = {"seeds": list(seeds), "nodes": nodes, "rounds": cycles, "within_scrapes": WITHIN_CYCLES}
     return [

@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.common import Result, data_folder, main, quick, result, tell
+from benchmarks.common import Result, data_folder, main, print_progress, quick, result
 from planner.replay import score
 from planner.replay.backtest import Trace, parse_trace
 from planner.replay.prophet_policy import BUFFERS
@@ -44,9 +44,9 @@ def run() -> list[Result]:
         tenth = int(share * 10)
         if stage == "prophet" and tenth not in reported:
             reported.add(tenth)
-            tell(f"fitting the rival's Prophets: {share:.0%}")
+            print_progress(f"fitting the rival's Prophets: {share:.0%}")
 
-    tell(f"{len(traces)} traces at {', '.join(map(str, TARGETS))} min of start-up")
+    print_progress(f"{len(traces)} traces at {', '.join(map(str, TARGETS))} min of start-up")
     replayed = score.replays(traces, [timedelta(minutes=minutes) for minutes in TARGETS], progress=progress)
     for minutes, replay in zip(TARGETS, replayed, strict=True):
         results += _lines(minutes, replay, traces)

@@ -22,7 +22,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.common import tell
+from benchmarks.common import print_progress
 from outrider.clock import SystemClock
 from tests.store import killing
 from tests.store.cycle_writer import AN_HOUR
@@ -53,7 +53,7 @@ def soak(engine: str, url: str, kills: int, seed: int, crash: Callable[[], None]
             done, cycles, in_upkeep = number, left.cycles, in_upkeep + left.in_maintenance
             if number % max(1, kills // 4) == 0:
                 sizes.append(killing.size(url))
-                tell(f"{engine}: {number} kills, {cycles} cycles, {sizes[-1] / 1e6:.1f} MB")
+                print_progress(f"{engine}: {number} kills, {cycles} cycles, {sizes[-1] / 1e6:.1f} MB")
     except AssertionError as error:
         broken = f"after kill {done + 1}: {str(error).splitlines()[0]}"
     return {

@@ -24,7 +24,7 @@ import sqlalchemy as sa
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import peer_duckdb, peer_victoria
-from benchmarks.common import Result, main, result, tell
+from benchmarks.common import Result, main, print_progress, result
 from benchmarks.engines import Engine, engines
 from benchmarks.fleet_values import CYCLES, START, FleetDay, fleet_day
 from benchmarks.peer_rows import WideRows
@@ -138,7 +138,7 @@ def run() -> list[Result]:
     day, lines = fleet_day(), []
     with tempfile.TemporaryDirectory() as name, engines(Path(name)) as results:
         values = _values(day)
-        tell(f"{values / 1e6:.0f} M values")
+        print_progress(f"{values / 1e6:.0f} M values")
         ours = {engine: _ours(engine, day) for engine in results if engine.url}
         peers = list(_peers(Path(name), day))
     short, peer, rival = peers[0]

@@ -1,6 +1,4 @@
-"""How many GPUs, and when: forecasts, calibration, the capacity formula and the plan.
+"""Capacity planning: forecasts, calibration, formula, plan.
 
-Everything here is pure: history, calibrations, the fleet and the instant come in, a ``Plan`` goes
-out. No clock, database, network or file is read. Called by ``service`` at the planner's cadence and
-by the command line for back-tests and for the formula alone.
+Pure: no clock, database or network. Only ``packaged_data`` reads files. Must not import another stage.
 """

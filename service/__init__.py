@@ -1,5 +1,6 @@
 """The integrator: the only package that joins the stages.
 
-Here live the settings, the cycle, the dispatchers, the jobs, the API and the command line. Decisions
-are not taken here: they are pure functions of the stages, called in the order of ``cycle.py``.
+Contains settings, cycle, dispatchers, jobs, API and command line. Must not decide: the stages' pure functions do.
 """
+
+# ``engine/cycle.py`` calls them in their order.

@@ -1,6 +1,4 @@
-"""The metric store and the state store, with their codecs and migrations.
+"""The metric store and the state store, each on SQLite, on PostgreSQL and in memory.
 
-Both implement ``outrider.ports``: metrics in columnar blocks; state as decisions, intents, outbox and audit.
-Each exists on SQLite, on PostgreSQL and in memory. Must not detect or decide anything. ``service`` opens the
-stores and hands them to the stages.
+Both implement ``outrider.ports``. Must not detect or decide, or import another stage.
 """

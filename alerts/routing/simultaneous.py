@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from alerts.routing.wording import say
+from alerts.routing.wording import localize
 from outrider.documents.summaries import entity_name, fault_name
 from outrider.model import EntityKind, Incident, Message, NotifyReason, Priority
 from outrider.text.i18n import LANGUAGES, Language
@@ -54,13 +54,14 @@ def _merged(group: Sequence[Message], incidents: Mapping[str, Incident]) -> Mess
     }
     parts = [f"{message.title}\n{message.body}" for message in group[:MOST_IN_FULL]]
     parts += [
-        f"{message.title}\n{say('line.link', language, link=message.link or '')}" for message in group[MOST_IN_FULL:]
+        f"{message.title}\n{localize('line.link', language, link=message.link or '')}"
+        for message in group[MOST_IN_FULL:]
     ]
     services = {name: None for message in group for name in message.labels.get("services", "").split(", ") if name}
     return replace(
         first,
-        title=say("title.together", language, priority=first.priority, **arguments),
-        body="\n\n".join([say("line.together", language, **arguments), *parts]),
+        title=localize("title.together", language, priority=first.priority, **arguments),
+        body="\n\n".join([localize("line.together", language, **arguments), *parts]),
         labels={**first.labels, "services": ", ".join(services)},
         also=tuple(message.incident for message in group[1:] if message.incident is not None),
     )

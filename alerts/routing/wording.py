@@ -19,14 +19,14 @@ _MOST_LINES = 5
 _MERGED = ".absorbed_into"  # timeline entry of an incident that was merged into another one
 
 
-def say(key: str, language: Language, **arguments: object) -> str:
+def localize(key: str, language: Language, **arguments: object) -> str:
     """A text of the area ``notify``."""
     return translate(f"notify.{key}", language, **arguments)
 
 
 def action_line(action: Action, language: Language) -> str:
     """One action with its status and the reason of the guard rails."""
-    return say(
+    return localize(
         "action_dry_run" if action.dry_run else "action",
         language,
         kind=word("action_kind", action.kind, language),
@@ -39,12 +39,12 @@ def action_line(action: Action, language: Language) -> str:
 def approval_title(action: Action, priority: Priority, language: Language) -> str:
     """The title of an approval request."""
     name = f"{word('action_kind', action.kind, language)} {entity_name(action.target, language)}"
-    return say("title.approval_wanted", language, priority=priority, action=name)
+    return localize("title.approval_wanted", language, priority=priority, action=name)
 
 
 def approve_line(action: Action, language: Language) -> str:
     """Instructions to approve."""
-    return say("line.approve", language, action=action.id)
+    return localize("line.approve", language, action=action.id)
 
 
 def evidence_line(evidence: Evidence, language: Language) -> str:
@@ -55,7 +55,7 @@ def evidence_line(evidence: Evidence, language: Language) -> str:
             return text
     known = catalog.signals().get(evidence.signal)
     observed = evidence.observed if evidence.observed is not None and isfinite(evidence.observed) else None
-    return say(
+    return localize(
         "evidence_plain",
         language,
         signal=evidence.signal,
@@ -97,14 +97,14 @@ class Wording:
             return approval_title(action, self.incident.priority, self.language)
         summary = incident_summary(self.incident, self.language)
         if reason is NotifyReason.RESOLVED and self._merged_into:
-            return self._say("title.merged", into=self._merged_into, summary=summary)
-        return self._say(f"title.{reason}", priority=self.incident.priority, before=before or "", summary=summary)
+            return self._localize("title.merged", into=self._merged_into, summary=summary)
+        return self._localize(f"title.{reason}", priority=self.incident.priority, before=before or "", summary=summary)
 
     def body(self, reason: NotifyReason, action: Action | None) -> str:
         """Plain text, one fact per line."""
         lines = [self._cause(), self._when(), self._affected()]
         if self._merged_into:
-            lines.append(self._say("line.merged", into=self._merged_into))
+            lines.append(self._localize("line.merged", into=self._merged_into))
         if reason is not NotifyReason.RESOLVED:
             lines += self._urgency() + self._evidence() + list(self.explained)
         lines += self._actions()
@@ -112,7 +112,7 @@ class Wording:
             lines += self._next()
         if action is not None:
             lines.append(approve_line(action, self.language))
-        lines.append(self._say("line.link", link=self.link))
+        lines.append(self._localize("line.link", link=self.link))
         return "\n".join(lines)
 
     @property
@@ -122,14 +122,14 @@ class Wording:
         entry = next(merges, None) if self.incident.resolved_at is not None else None
         return entry.arguments.get("incident", "") if entry else ""
 
-    def _say(self, key: str, **arguments: object) -> str:
-        return say(key, self.language, **arguments)
+    def _localize(self, key: str, **arguments: object) -> str:
+        return localize(key, self.language, **arguments)
 
     def _cause(self) -> str:
         cause = self.incident.suspected_cause
         if cause is None:
-            return self._say("line.cause_unknown")
-        return self._say(
+            return self._localize("line.cause_unknown")
+        return self._localize(
             "line.cause",
             fault=fault_name(cause.fault, self.language),
             entity=entity_name(cause.entity, self.language),
@@ -139,23 +139,23 @@ class Wording:
     def _when(self) -> str:
         since, until = self.incident.opened_at, self.incident.resolved_at
         if until is None:
-            return self._say("line.since", since=moment(since))
-        return self._say(
+            return self._localize("line.since", since=moment(since))
+        return self._localize(
             "line.lasted", since=moment(since), until=moment(until), duration=format_duration(until - since)
         )
 
     def _affected(self) -> str:
         if not self.incident.services:
-            return self._say("line.no_services")
-        return self._say("line.services", services=", ".join(self.incident.services))
+            return self._localize("line.no_services")
+        return self._localize("line.services", services=", ".join(self.incident.services))
 
     def _urgency(self) -> list[str]:
         lines = []
         limit = ANSWER_WITHIN.get(self.incident.priority)
         if limit is not None and self.incident.acknowledged_at is None:
-            lines.append(self._say("line.answer", duration=format_duration(limit)))
+            lines.append(self._localize("line.answer", duration=format_duration(limit)))
         if len(self.incident.alerts) > 1:
-            lines.append(self._say("line.alerts", count=len(self.incident.alerts)))
+            lines.append(self._localize("line.alerts", count=len(self.incident.alerts)))
         return lines
 
     def _evidence(self) -> list[str]:
@@ -166,7 +166,7 @@ class Wording:
 
     def _actions(self) -> list[str]:
         if not self.actions:
-            return [self._say("line.no_actions")]
+            return [self._localize("line.no_actions")]
         return self._list("line.actions", [action_line(action, self.language) for action in self.actions])
 
     def _next(self) -> list[str]:
@@ -174,10 +174,10 @@ class Wording:
         lines = []
         if annotations.get("default_action_text"):
             text = translate(annotations["default_action_text"], self.language)
-            lines.append(self._say("line.default_action", text=text))
+            lines.append(self._localize("line.default_action", text=text))
         if annotations.get("runbook"):
-            lines.append(self._say("line.runbook", runbook=annotations["runbook"]))
+            lines.append(self._localize("line.runbook", runbook=annotations["runbook"]))
         return lines
 
     def _list(self, heading: str, texts: list[str]) -> list[str]:
-        return [self._say(heading), *(self._say("item", text=text) for text in texts)] if texts else []
+        return [self._localize(heading), *(self._localize("item", text=text) for text in texts)] if texts else []

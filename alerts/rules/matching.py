@@ -121,7 +121,7 @@ def _evidence(measure: str, value: float, threshold: float) -> Evidence:
 
 @dataclass(frozen=True, slots=True)
 class SuppressedFinding:
-    """Detectors without a verdict, and the entities concerned."""
+    """Findings suppressed in one cycle: those of detectors without a verdict, on single entities or on all."""
 
     entities: frozenset[tuple[str, EntityRef]]
     everyone: frozenset[str]
@@ -136,5 +136,5 @@ class SuppressedFinding:
         )
 
     def about(self, detectors: Iterable[str], entity: EntityRef) -> bool:
-        """True if a detector that raised an alert has no verdict any more."""
+        """True if a detector that raised an alert no longer has a verdict."""
         return any(detector in self.everyone or (detector, entity) in self.entities for detector in detectors)

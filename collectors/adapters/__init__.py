@@ -1,1 +1,1 @@
-"""Adapters as data: one YAML file per engine or exporter. No code."""
+"""Adapters as data: one YAML file per engine or exporter. Must not contain code."""

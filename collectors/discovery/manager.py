@@ -245,7 +245,7 @@ def _with_few_tenants(targets: Iterable[Target]) -> tuple[Target, ...]:
 
 
 def _is_due(state: _State, at: datetime) -> bool:
-    """If the clock was set back, everything is due."""
+    """True if the interval has passed, or if the clock was set back."""
     return state.begun is None or not state.begun <= at < state.begun + state.source.every
 
 

@@ -102,7 +102,7 @@ class EventSources:
         return self._deduplicator.new_readings(unresolved, at)
 
     def _is_due(self, name: str, at: datetime) -> bool:
-        """If the clock was set back, everything is due."""
+        """True if the interval has passed, or if the clock was set back."""
         started, every = self._started.get(name), self._every.get(name)
         return started is None or every is None or not timedelta(0) <= at - started < every
 

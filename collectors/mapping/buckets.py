@@ -42,7 +42,7 @@ def resample(bounds: Sequence[float], ladder: Sequence[float]) -> list[dict[int,
 
 
 def invalidity(counts: Counts) -> str:
-    """Why the counts are not a histogram, "" if they may be: (bound, cumulative count) pairs, bounds rising."""
+    """Reason for which the counts are not a histogram, "" if they may be: (bound, cumulative count), bounds rising."""
     if not counts or math.isfinite(counts[-1][0]):
         return 'has no bucket le="+Inf" and no _count'
     low, below = -math.inf, 0.0

@@ -1,6 +1,6 @@
 """Blackbox probes of services, as a client sees them.
 
-Each probe sends one request to one endpoint and returns a ``ProbeResult``; ``scheduler`` runs them concurrently and
-turns results into signals. Detectors judge failures. The engine probe beside each scrape is
-``collectors.scrape.engine_health``.
+Each probe sends one request and returns a ``ProbeResult``. Must not judge failures: detectors do.
 """
+
+# The engine probe beside each scrape is ``collectors.scrape.engine_health``.

@@ -79,7 +79,7 @@ class ProbeScheduler:
         return self.batches(at)
 
     def _is_due(self, probe: Probe, at: datetime) -> bool:
-        """If the clock was set back, everything is due."""
+        """True if the interval has passed, or if the clock was set back."""
         started = self._started.get(probe.name)
         return started is None or not timedelta(0) <= at - started < probe.every
 

@@ -46,7 +46,7 @@ async def detect_adapters(
 
 
 def first_marked(answer: Iterable[Mapping[str, str]]) -> dict[tuple[str, str], str]:
-    """If a page has several signature metrics, the first one in ``SIGNATURES`` determines the adapter."""
+    """Adapter of each page by job and path: the first in the order of ``SIGNATURES`` whose metric it has."""
     marks_by_job: dict[tuple[str, str], set[str]] = {}
     for labels in answer:
         job_path = labels.get("job", ""), labels.get("metrics_path", "")

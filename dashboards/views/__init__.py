@@ -1,1 +1,1 @@
-"""The dashboard pages. Each draws data of the API; none computes a measure."""
+"""The dashboard pages. Each draws data of the API and must not compute a measure."""

@@ -1,14 +1,14 @@
-"""Slow drift of a signal in its bad direction over hours or days, with its slope and the time to its limit.
+"""Slow drift of a signal in its bad direction over hours or days: slope and time to its limit.
 
-Ten-minute means are kept for six hours, half-hour medians for three days. Three spans are judged: two hours and six
-(Theil-Sen over all pairs of twelve points) and three days (pairs whole days apart, which cancels daily patterns). A
-drift rises in nine of ten pairs, by twice the signal's minimum scale (adjusted by ``alarm_budget``), clearly above its
-own scatter. It continues to the end, and no single step makes up most of it, which excludes restarts, rollouts and
-outages. A drift within a day must exceed all earlier values, which excludes mornings. Drifts that a peak load explains
-or that many peers share are dropped.
+Ten-minute means are kept for six hours, half-hour medians for three days. Two hours and six are judged by Theil-Sen
+over all pairs of twelve points. Three days are judged by pairs whole days apart, which cancels daily patterns. A drift
+rises in nine of ten pairs. The rise is twice the signal's minimum scale (adjusted by ``alarm_budget``) and clearly
+above its own scatter. It continues to the end, and no single step makes up most of it, which excludes restarts,
+rollouts and outages. A drift within a day must exceed all earlier values, which excludes mornings. Drifts that a peak
+load explains or that many peers share are dropped.
 
-Findings are P3 and name no fault. GPU memory is reported on the replica and container memory on the pod, as evidence
-of a leak. Misleading for storage that fills up by design and is emptied by hand, and on a Monday after a quiet
+Findings are P3 and name no fault. GPU memory is reported on the replica and container memory on the pod, as evidence of
+a leak. Misleading for storage that fills up by design and is emptied by hand. Misleading also on a Monday after a quiet
 weekend.
 """
 

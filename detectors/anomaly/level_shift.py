@@ -1,8 +1,8 @@
 """Level shifts: a signal that moved to another level and stayed, with time, size and the change behind it.
 
-The median of the last ten minutes is compared with that of the half hour before, both relative to the baseline. A
-shift is six times the usual difference for this entity and signal (adjusted by ``alarm_budget``), with four of five
-readings on either side of the middle. Spikes, ramps and flapping values do not qualify. Returns to the baseline,
+The median of the last ten minutes is compared with that of the half hour before. Both are relative to the baseline. A
+shift is six times the usual difference for this entity and signal (adjusted by ``alarm_budget``). Four of five readings
+must lie on either side of the middle. Spikes, ramps and flapping values do not qualify. Returns to the baseline,
 effects of load and shifts that many peers share are dropped. The change point is the split with the least variance.
 During a shift its baseline is frozen for two hours; then the new level is normal.
 

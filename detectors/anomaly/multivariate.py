@@ -1,12 +1,12 @@
 """Multivariate anomalies: combinations of deviations that no single signal shows.
 
 Runs the ensemble that ``outrider detect backtest`` scores on recordings (residuals, members with an isolation forest,
-decaying hold, alarm threshold). On live entities it also uses minimum scales from the signal catalog, operator
-feedback (``feedback_suppression``), and the signals behind a score. An entity with fewer than fifty readings is not
-judged. A deviation that a quarter of the fleet or most peers share is not reported.
+decaying hold, alarm threshold). On live entities it also uses operator feedback (``feedback_suppression``), minimum
+scales from the signal catalog, and signals behind a score. An entity with fewer than fifty readings is not judged. A
+deviation that a quarter of the fleet or most peers share is not reported.
 
-A reading is the five-minute mean of a gauge, rate of a counter or mean of a histogram, the spacing used to tune the
-constants. Slots start at whole multiples of five minutes. A slot is judged once, by the first cycle after it, and its
+A reading is the five-minute mean of a gauge, rate of a counter or mean of a histogram. The constants were tuned at this
+spacing. Slots start at whole multiples of five minutes. A slot is judged once, by the first cycle after it, and its
 verdict holds until the next. Findings are P3 and name no fault.
 """
 

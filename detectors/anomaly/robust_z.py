@@ -1,10 +1,10 @@
 """Deviation of a single metric from its baseline, by robust z-score.
 
-A reading is a five-minute mean. Its distance from the expected level at this time of day and week is measured in
-scales of five days (``statistics.deviation``). The threshold is not a fixed number of scales: the false-alarm budget
-sets it from past peaks of the metric, or of its class while its own are few (``alarm_threshold``), at least five
-scales. One reading above it starts a deviation; half of it ends one. Deviations that load explains or that many peers
-share are dropped. Findings are P3 and name no fault.
+A reading is a five-minute mean. Its distance from the expected level at this time of the week is in scales of five days
+(``statistics.deviation``). The threshold is not a fixed number of scales. The false-alarm budget sets it from past
+peaks of the metric, at least five scales (``alarm_threshold``). While the metric's own peaks are few, those of its
+class count. One reading above it starts a deviation; half of it ends one. Deviations that load explains or that many
+peers share are dropped. Findings are P3 and name no fault.
 
 Watched are classes whose combinations are not scored elsewhere, and signals without a baseline in another detector.
 Next to the ensemble, a single metric adds little and alarms as often. Nothing is reported for half a day after the

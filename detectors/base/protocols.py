@@ -13,7 +13,7 @@ from outrider.model import AlarmRate, DetectorState, EntityRef, Floats, Statisti
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """How long entities were absent: ``seconds`` (entities,) since their state left the window.
+    """Length of the absence of entities: ``seconds`` (entities,) since their state left the window.
 
     ``left`` (entities,) is the detector's own clock at that time, ``reached`` its clock now.
     """

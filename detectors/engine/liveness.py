@@ -1,7 +1,7 @@
 """Engine liveness: separates dead, hung, core-dead and asleep from idle, starting and saturated.
 
-A responding page proves little. With a stopped engine core, /metrics and /health still return 200 with frozen gauges;
-one that stopped while idle shows running 0 and waiting 0. A hang is therefore read from progress: counters that do not
+A responding page proves little. With a stopped engine core, /metrics and /health still return 200 with frozen gauges.
+One that stopped while idle shows running 0 and waiting 0. A hang is therefore read from progress: counters that do not
 move while work is queued. An engine that generates tokens is never hung, however long its queue.
 """
 

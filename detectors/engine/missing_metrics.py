@@ -1,8 +1,8 @@
 """metric-renamed: a new engine process works but no longer exports metrics of the previous one.
 
 The engine is healthy, but the rules on these metrics would never fire again. A series may appear only after its first
-event, so a process is judged after it has served for a while. Only metrics that the adapter read from every page of
-the previous process count.
+event. A process is therefore judged after it has served for a while. Only metrics that the adapter read from every page
+of the previous process count.
 """
 
 from __future__ import annotations

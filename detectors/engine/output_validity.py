@@ -2,7 +2,7 @@
 
 Latency does not show this fault. The count is per service; ``invalid_output_source`` finds the replica from how the
 share varies with its load, and that replica is named beside the service. If all replicas cause them alike, no single
-engine is broken: the service finding gets half the score, and a falling KPI is reported separately.
+engine is broken. The service finding then gets half the score, and a falling KPI is reported separately.
 """
 
 from __future__ import annotations

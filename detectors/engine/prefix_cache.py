@@ -1,8 +1,8 @@
 """prefix-cache-collapse: prompts no longer share prefixes, on every replica of a service.
 
 Judged by the prompt tokens per request found in the cache (hit ratio x prompt length). Longer prompts with the same
-shared prefix lower the ratio but not those tokens, so another request mix does not count. A young process has a cold
-cache and is skipped.
+shared prefix lower the ratio but not those tokens. Another request mix therefore does not count. A young process has a
+cold cache and is skipped.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Engines that became slower at the same work: one replica, or a whole service since a change.
 
-Compares the step time with the expected one at its batch (``step_time``), which cancels load, long prompts and an
+Compares the step time with the expected one at its batch (``step_time``). This cancels load, long prompts and an
 emptier fleet. A replica slower than its peers has a slow GPU in its group (gpu-slow-peer). If it was slow from its
 first minute, its placement is bad (tp-topology-bad). Most replicas of a service, after a change, are a
 kernel-regression. If every engine of a node is slow, the GPU is not the cause and nothing is reported here.

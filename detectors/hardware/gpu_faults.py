@@ -1,8 +1,8 @@
 """Faults that accelerators report themselves, with one clear sign each and no statistics.
 
 Levels (a temperature, a link) are judged on the newest scrapes. Steps (an ECC error, an XID) keep their finding for
-``EVENT_HOLD``, so that they are neither missed between cycles nor reported for ever. The gauge of the last XID is
-never read, only events.
+``EVENT_HOLD``. They are neither missed between cycles nor reported for ever. The gauge of the last XID is never read,
+only events.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """GPU memory beyond the engine's explanation: a leak, or a process other than the engine.
 
 Memory follows the engine's reservation and, if the cache is allocated on demand, the cache in use. An engine that
-reserves at the start, such as vLLM, stays constant. GPUs of one class (type, model, role and services above) learn
-that line together (``online_regression``), and each GPU its usual distance from it. Reported is a larger distance for
-ten minutes, beyond that of its peers: at least 3 % of the expectation and four times the scatter. A young process
+reserves at the start, such as vLLM, stays constant. GPUs of one class (type, model, role and services above) learn that
+line together (``online_regression``). Each GPU learns its usual distance from it. Reported is a larger distance for ten
+minutes, beyond that of its peers. It is at least 3 % of the expectation and four times the scatter. A young process
 loads weights and captures graphs, and is skipped.
 
 Findings are P3 and name no fault; ``device-memory`` names *gpu-memory-leak* from the climb. The detector starts in

@@ -1,9 +1,9 @@
 """gpu-memory-leak: GPU memory that climbs although the engine's share is already reserved.
 
-An engine that reserves its share at the start stays constant once warm, as its KV cache fills inside the reservation.
-A continued climb is therefore not load. Without a known reservation, memory may follow the KV cache, so only a climb
-at constant cache usage counts. Without cache metrics, only a climb at constant utilization counts. A young process
-fills caches and captures graphs, and is skipped.
+An engine that reserves its share at the start stays constant once warm: the KV cache fills inside its share. A
+continued climb is therefore not load. Without a known reservation, memory may follow the KV cache, so only a climb at
+constant cache usage counts. Without cache metrics, only a climb at constant utilization counts. A young process fills
+caches and captures graphs, and is skipped.
 """
 
 from __future__ import annotations

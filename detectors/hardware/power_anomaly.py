@@ -1,14 +1,14 @@
 """GPU power far from what its work explains: too little for a busy GPU, too much for an idle one.
 
 Power follows utilization, tensor-core activity and memory traffic. GPUs of one class (type, model, role and services
-above) learn that line together (``online_regression``); it is not extrapolated beyond observed power and work. A GPU
-that is busy at least half the time and draws a quarter less than expected is throttled, or spins in a loop that counts
-as work: a power brake, a capped clock, a spinning collective. A nearly idle GPU that draws far more does work that its
+above) learn that line together (``online_regression``). It is not extrapolated beyond observed power and work. A GPU
+may be busy at least half the time and draw a quarter less than expected. It is then throttled (power brake, capped
+clock), or spins in a loop that counts as work (a collective). A nearly idle GPU that draws far more does work that its
 counters do not show. A deviation that more than half of the class shares is dropped.
 
-Findings are P3 and name no fault; they support low-power faults, on the GPU and on the replica if all of its GPUs (two
-or more) draw too little. The detector starts in shadow; its threshold follows the alarm budget. Misleading if the
-exporter has only utilization and one GPU does prefill while its peers decode.
+Findings are P3 and name no fault. They support low-power faults on the GPU. If all GPUs of a replica (two or more) draw
+too little, they support those on the replica too. The detector starts in shadow; its threshold follows the alarm
+budget. Misleading if the exporter has only utilization and one GPU does prefill while its peers decode.
 """
 
 from __future__ import annotations

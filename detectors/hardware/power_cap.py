@@ -1,7 +1,7 @@
 """gpu-power-throttle: a GPU whose power limit, and not only the load, holds its clock down.
 
-A board at full load runs into its limit by design, as do its peers. It is a fault if the limit was lowered, or if one
-GPU is far below the clock of its peers at the same work.
+A board at full load runs into its limit by design, as do its peers. It is a fault if the limit was lowered. Another
+case is one GPU far below the clock of its peers at the same work.
 """
 
 from __future__ import annotations

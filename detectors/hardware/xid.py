@@ -225,20 +225,20 @@ def _component(summary: _CodeSummary, device: EntityRef, topology: Topology) -> 
 def _evidence(summary: _CodeSummary) -> list[Evidence]:
     number = float(summary.code) if summary.code.isdigit() else None
 
-    def tell(text: str, **arguments: object) -> Evidence:
+    def observed(text: str, **arguments: object) -> Evidence:
         return evidence(_SIGNAL, number, text, None, code=named(summary.code), **arguments)
 
     meaning = summary.known.text if summary.known is not None else ""
     text = "xid" if summary.known is not None else "xid_unknown"
-    result = [tell(text, count=len(summary.events), meaning=meaning, step=summary.step)]
+    result = [observed(text, count=len(summary.events), meaning=meaning, step=summary.step)]
     if len(summary.before) > 1:
         unit = next((item.unit for item in reversed(summary.before) if item.unit), "")
         pods = len({item.pod for item in summary.before if item.pod})
         text = "xid_pods" if pods > 1 else "xid_unit" if unit and summary.known and summary.known.unit else "xid_repeat"
-        result.append(tell(text, times=len(summary.before), pods=pods, unit=unit))
+        result.append(observed(text, times=len(summary.before), pods=pods, unit=unit))
     reporters = (source for event in summary.events for source in event.attributes.get("sources", "").split(", "))
     sources = ", ".join(dict.fromkeys(source for source in reporters if source))
-    return [*result, tell("xid_sources", sources=sources)] if sources else result
+    return [*result, observed("xid_sources", sources=sources)] if sources else result
 
 
 def _finding(detector: str, entity: EntityRef, fault: str, group: Sequence[_CodeSummary], now: datetime) -> Finding:

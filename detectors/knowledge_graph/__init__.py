@@ -1,1 +1,4 @@
-"""The fault catalog joined with the live topology: build, query, draw. Nothing imports it but ``service``."""
+"""The fault catalog joined with the live topology: build, query, draw.
+
+Only ``service`` imports it. Must not import ``detectors.registry``.
+"""

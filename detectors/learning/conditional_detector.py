@@ -158,7 +158,7 @@ class ConditionalDetector(StatefulDetector):
         return float(np.minimum(seconds, LONGEST_STEP_SECONDS).sum())
 
     def _reported(self, memory: Arrays) -> Flags:
-        """Which of ``maybe`` each GPU exported within a day, (entities, maybe)."""
+        """Flags of the ``maybe`` signals that each GPU exported within a day, (entities, maybe)."""
         last_seen = np.stack([memory[_SEEN + name] for name in self.maybe], axis=1)
         return np.asarray(np.isfinite(last_seen) & (last_seen >= memory["last"][0] - EXPORTED_SECONDS), dtype=np.bool_)
 

@@ -1,8 +1,8 @@
 """Blackbox probes at service entries: a failing certificate or name, or a whole cluster that is gone.
 
-A probe that fails at the name or the handshake gives no information about engines. For one service it is the entry;
-for every service of a cluster at once, with the internal view of the services gone as well, it is the cluster. A
-gateway that returns an error has completed the handshake and is not judged here.
+A probe that fails at the name or the handshake gives no information about engines. For one service it is the entry. It
+is the cluster if all its services are affected and their internal view is gone as well. A gateway that returns an error
+has completed the handshake and is not judged here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Deviation of traffic from its forecast, or from the seasonal baseline if no forecast is usable.
 
-The ten-minute mean, as long as a forecast slot, is compared with the lowest and highest quantile of the forecast;
-replicas are planned for the highest. A deviation is outside both and far from the median for five minutes. It ends
+The ten-minute mean, as long as a forecast slot, is compared with the lowest and highest quantile of the forecast.
+Replicas are planned for the highest. A deviation is outside both and far from the median for five minutes. It ends
 after five minutes inside. It names no fault, and is suppressed while *gateway-fault* or *traffic-drop* explains it, or
 if the calendar names the day. Without ten minutes of data or any expectation there is no verdict.
 """

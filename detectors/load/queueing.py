@@ -3,7 +3,7 @@
 *traffic-surge* needs arrivals above their earlier level. *retry-storm* needs the same, and clients that disconnect
 while others retry. *long-prompt-burst* needs far longer prompts at the same arrivals. *batch-misconfigured* needs a
 batch at a ceiling, free memory, normal step times and changed flags. A queue with none of these is a symptom, reported
-under the name ``queue`` without a fault and explained by other faults on its path.
+under the name ``queue`` without a fault. Other faults on its path explain it.
 """
 
 from __future__ import annotations

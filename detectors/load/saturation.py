@@ -89,7 +89,7 @@ def read_queue(window: Window, waiting: Floats, running: Floats, tokens: str, tt
 
 
 def _first_tokens(window: Window, ttft: str) -> tuple[Flags, Flags, Floats]:
-    """Whether TTFT of the last minute is above the SLO, within it (neither: unknown), and its value."""
+    """TTFT of the last minute: flags above and within the SLO (neither: unknown), and the value."""
     counted = windows.buckets(window, ttft, SUSTAINED)
     value, _ = catalog.bucket_quantile(counted, catalog.signal(ttft).bounds, TTFT_QUANTILE)
     enough = counted.sum(axis=1) >= TTFT_EVENTS

@@ -1,7 +1,7 @@
 """Container faults from cgroup metrics: throttling at the CPU limit, and unbounded memory growth.
 
-Memory growth during warm-up or with the load is not a leak. A leak climbs from a level that was steady, scrape by
-scrape, while the container does no more work than before.
+Memory growth during warm-up or with the load is not a leak. A leak climbs from a steady level, scrape by scrape, while
+the container does no more work than before.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Host faults reported by exporter, kernel and kubelet: disks, clock, network card, power and fans.
 
-Inputs are levels with an absolute meaning (a full disk, a clock offset) and log lines that a healthy kernel never
-writes. A level must last; a line counts for ``EVENT_HOLD``. A busy disk is not a slow one: a loading model keeps it
-busy for minutes. Slow needs a kernel line, or far longer than a load.
+Inputs are levels with an absolute meaning (full disk, clock offset) and log lines that a healthy kernel never writes. A
+level must last; a line counts for ``EVENT_HOLD``. A busy disk is not a slow one: a loading model keeps it busy for
+minutes. Slow needs a kernel line, or far longer than a load.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Hard faults of nodes and their ports: missing GPUs, a link or a switch down, a node that is not ready.
+"""Hard faults of nodes and their ports: missing GPUs, links or switches down, nodes that are not ready.
 
 A node whose pages all fail belongs to ``targets``; here the pages respond.
 """

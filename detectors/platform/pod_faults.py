@@ -2,7 +2,7 @@
 
 Both show as restarts. The kernel's line, the last termination reason and the kubelet's events separate them.
 ``pod_last_terminated_oom`` stays set for ever, so it only counts with a restart in the window. A container in
-CrashLoopBackOff is not yet a loop, since an engine may die once and not return; a loop must be seen to start and end
+CrashLoopBackOff is not yet a loop, since an engine may die once and not return. A loop must be seen to start and end
 again. A recreated pod counts as a first start.
 """
 

@@ -1,1 +1,4 @@
-"""Output formats: JSON serialization, summary sentences, graph drawings."""
+"""Output formats: JSON serialization, summary sentences, graph drawings.
+
+Must not import ``outrider.ports`` or ``outrider.testing``.
+"""

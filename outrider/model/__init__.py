@@ -1,10 +1,11 @@
-"""Types shared across packages; import them from here.
+"""Types shared across packages, frozen and slotted; import them from here.
 
-Frozen and slotted. Datetimes are aware and in UTC. Names end with their unit: ``_seconds``, ``_ratio`` (0-1),
-``_per_second``. Arrays hold timestamps as float64 unix seconds, because numpy has no aware datetimes. "No answer" is a
-type of its own (``NoVerdict``, ``NoRecommendation``). Every decision has an enum reason, which is used unchanged in
-logs, metric labels, the store and the dashboard.
+Datetimes are aware and in UTC. Must not import ``outrider.text`` or ``outrider.vocabulary``.
 """
+
+# Names end with their unit: ``_seconds``, ``_ratio`` (0-1), ``_per_second``. Arrays hold timestamps as float64 unix
+# seconds, because numpy has no aware datetimes. "No answer" is a type of its own (``NoVerdict``, ``NoRecommendation``).
+# Every decision has an enum reason, which is used unchanged in logs, metric labels, the store and the dashboard.
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from outrider.wire.sanitize import MOST_NAME_BYTES, fitted, is_storable
 
 
 class EntityKind(StrEnum):
-    """Kinds of entities. ``device`` of ``signals.yaml`` is GPU, ``engine_instance`` REPLICA."""
+    """Kinds of entities. ``device`` of ``catalog.yaml`` is GPU, ``engine_instance`` REPLICA."""
 
     CLUSTER = "cluster"
     POOL = "pool"

@@ -1,1 +1,4 @@
-"""Stored records other than decisions: change log, feedback, drills, ingest buffer."""
+"""Stored records other than decisions: change log, feedback, drills, ingest buffer.
+
+Must not import ``outrider.ports``, ``outrider.topology`` or ``outrider.windows``.
+"""

@@ -1,1 +1,4 @@
-"""Sample fleets as public API, for our tests and those of extensions."""
+"""Sample fleets as public API, for our tests and those of extensions.
+
+No product code may import it.
+"""

@@ -35,7 +35,7 @@ MOST_LOAD = 1e9
 
 @dataclass(frozen=True, slots=True)
 class CostRequest:
-    """What to serve: a model, its requests, peak and mean load, an SLO, and constraints.
+    """Workload to serve: a model, its requests, peak and mean load, an SLO, and constraints.
 
     ``buffer`` is added to the peak. A replica is TP x PP GPUs, of ``groups`` and ``pipelines``. ``tests`` are load
     tests of this model: their step times take precedence over data sheets. ``regions`` are the allowed regions, empty:

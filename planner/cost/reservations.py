@@ -77,8 +77,8 @@ class BuyPlan:
 def growth(hourly: Floats) -> Growth:
     """Weekly growth of hourly demand, the newest hour last, NaN if unknown.
 
-    The slope of the logarithms of weekly means; the interval is from resampled residuals. With less than three weeks it
-    is no growth with the prior's spread.
+    The slope of the logarithms of weekly means; the interval is from resampled residuals. With less than three weeks
+    growth is zero with the prior's spread.
     """
     weeks = hourly.size // _WEEK_HOURS
     sums = np.array([])

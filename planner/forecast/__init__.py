@@ -1,8 +1,10 @@
 """Forecasts of one signal or of many, as a pure function of their history.
 
-``ensemble`` mixes cheap members for all series at once. Forecasters fitted nightly (``registry``) join the mix of a
-series if they reduce its past errors (``model_selection``). Must not import ``capacity``, ``cost`` or ``replay``.
+Must not import ``capacity``, ``cost``, ``traffic`` or ``replay``.
 """
+
+# ``ensemble`` mixes cheap members for all series at once. Forecasters fitted nightly (``registry``) join the mix of a
+# series if they reduce its past errors (``model_selection``).
 
 from planner.forecast.calendar import Calendar, Event
 from planner.forecast.ensemble import QUANTILES, forecast_many

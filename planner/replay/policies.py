@@ -70,7 +70,7 @@ class UtilizationPolicy:
         # a queue keeps every replica busy, regardless of arrivals
         ratio = np.where(state.queue > 0, 1.0 / self.targets, ratio)
         wanted = round_up(state.ready * ratio)
-        # starting replicas are no evidence that fewer are needed
+        # starting replicas are not evidence that fewer are needed
         wanted = np.where((ratio > 1.0) & (wanted < state.total), state.total, wanted)
         keep = (np.abs(ratio - 1.0) <= TOLERANCE) | (state.ready <= 0)
         return np.maximum(np.where(keep, state.total, wanted), 1.0)

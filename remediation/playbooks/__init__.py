@@ -1,1 +1,4 @@
-"""Playbooks: the repair steps of each fault, as data. Only ``files`` reads files."""
+"""Playbooks: the repair steps of each fault, as data.
+
+Only ``files`` reads files. Must not import ``decide`` or ``actuators``.
+"""

@@ -1,7 +1,6 @@
-"""Request metrics of a model service on one exposition page.
+"""Request metrics of a model service on one exposition page: ``ModelService``.
 
-The entry point is ``ModelService``: ``with service.request(...) as r`` or ``@service.watch(...)``. It never raises into
-the instrumented code, and depends only on prometheus-client.
+Must not raise into the instrumented code or depend on a package other than prometheus-client.
 """
 
 from outrider_sdk.request import Request, current

@@ -1,1 +1,4 @@
-"""Inputs of the sizing commands: load tests, calibrations, prices, traces."""
+"""Inputs of the sizing commands: load tests, calibrations, prices, traces.
+
+Must not import ``service.cli``, ``service.api``, ``drills``, ``evaluation`` or ``agent``.
+"""

@@ -1,4 +1,7 @@
-"""The command line. Command names, options, exit codes and JSON keys are a stable interface for scripts."""
+"""The command line. Command names, options, exit codes and JSON keys are a stable interface for scripts.
+
+No other package of ``service`` may import it.
+"""
 
 from __future__ import annotations
 

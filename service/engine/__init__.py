@@ -1,1 +1,4 @@
-"""The cycle: collect, store, detect, plan, alert, correlate, decide, commit, dispatch."""
+"""The cycle: collect, store, detect, plan, alert, correlate, decide, commit, dispatch.
+
+Must not import ``sources``, ``scaling``, ``incidents`` or ``recorder``.
+"""

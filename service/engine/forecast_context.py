@@ -62,7 +62,7 @@ class ForecastContext:
         """Returns the forecasts for the slot around ``now``, None before the first plan with a scored forecast."""
         at = now.timestamp()
         if not self._view_ends - 60.0 <= at < self._view_ends:
-            self._view_ends = np.floor(at / 60.0) * 60.0 + 60.0  # slots are no shorter than minutes
+            self._view_ends = np.floor(at / 60.0) * 60.0 + 60.0  # a slot lasts at least a minute
             self._expire(now)
             self._view = _view([(entity, known[0]) for entity, known in self._forecasts.items()], at)
         return self._view

@@ -26,8 +26,8 @@ MAX_PROMPT_CHARACTERS = 12_000
 _MAX_TOKENS = 700
 _INSTRUCTIONS = {
     "en": "You explain an incident of a cluster that serves language models to the engineer on call. Use only the "
-    "findings below. Name the cause with its confidence, what speaks for and against it, and what to check first. "
-    "Do not guess beyond them. Answer in English, in at most 150 words, as plain text.",
+    "findings below. Name the cause with its confidence, supporting and contradicting evidence, and what to check "
+    "first. Do not guess beyond them. Answer in English, in at most 150 words, as plain text.",
     "zh": "请向值班工程师解释一起大模型推理集群的事件。只能依据下面的发现：说明原因及其置信度、支持与反对的依据、"
     "应当先检查什么，不要做其他猜测。用中文回答，不超过 250 字，纯文本。",
 }

@@ -1,1 +1,4 @@
-"""Operator tasks: backup, backfill, one-off collection, probes, replay, the demo."""
+"""Operator tasks: backup, backfill, one-off collection, probes, replay, the demo.
+
+Must not import ``service.cli``.
+"""

@@ -94,4 +94,4 @@ def _over_ray(function: Callable[[Item], Result], inputs: Sequence[Item], addres
     finally:
         if started:
             ray.shutdown()
-            _log.info("ray_left", address=address, inputs=len(inputs))
+            _log.info("ray_disconnected", address=address, inputs=len(inputs))

@@ -172,7 +172,7 @@ class Planning:
             try:
                 hindsight.update(change_log, history, plan, now, self._settings.buffer, self._settings.scaling.limits)
             except OutriderError as error:
-                _log.warning("not_looked_back", error=error.message)
+                _log.warning("hindsight_skipped", error=error.message)
 
         if self._hindsight_pool is None:
             run()

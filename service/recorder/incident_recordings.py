@@ -79,7 +79,7 @@ class IncidentRecorder:
         skipped = due[: -self._settings.incidents]
         self._done.update(incident.id for incident, _ in skipped)
         if skipped:
-            _log.warning("flight_passed_over", incidents=len(skipped), kept=self._settings.incidents)
+            _log.warning("recordings_skipped", incidents=len(skipped), kept=self._settings.incidents)
         return sorted(due[-self._settings.incidents :], key=lambda pair: pair[1])
 
     def _about(self, incident: Incident, topology: Topology) -> set[EntityRef]:

@@ -58,7 +58,7 @@ def leading(settings: Settings, *, stand_by: bool = False) -> Iterator[Leader]:
             raise
         _log.info("standing_by", because=error.message)
         leader.wait()
-        _log.info("took_over")
+        _log.info("leader_elected")
     try:
         yield leader
     finally:

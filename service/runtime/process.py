@@ -82,7 +82,7 @@ def still_leading(leader: Leader, platform: wiring_platform.Platform) -> bool:
         return True
     except UnavailableError as error:
         _log.warning("leadership_lost", because=error.message)
-    _log.error("taken_over", set_aside=platform.spool.set_aside())
+    _log.error("leadership_lost_to_standby", set_aside=platform.spool.set_aside())
     return False
 
 

@@ -11,7 +11,7 @@ from store.tsdb.metric_store import SqlMetricStore
 from store.tsdb.retention import DeletionReason, Retention, summary
 from store.tsdb.status import LateSamples
 
-_log = log.get("upkeep")
+_log = log.get("maintenance")
 
 
 class StoreMaintenance:
@@ -28,21 +28,21 @@ class StoreMaintenance:
             self._logged = self._refused()
         report = self._metrics.maintain(now, self._retention, stop=self._stop)
         if report.done:
-            _log.info("kept", **{f"{work}_spans": count for work, count in sorted(report.done.items())})
+            _log.info("maintenance_done", **{f"{work}_spans": count for work, count in sorted(report.done.items())})
         deleted = report.deletions
         if deleted.rows:
-            _log.info("forgotten", bytes=deleted.bytes, **summary(deleted.rows))
+            _log.info("retention_deleted", bytes=deleted.bytes, **summary(deleted.rows))
         if any(reason is DeletionReason.SIZE_NOTHING_ELSE_LEFT for _, reason in deleted.rows):
             _log.warning(
-                "values_lost_for_room",
+                "data_deleted_for_size_limit",
                 hint="raise store.retention.size_limit_bytes: raw values were deleted before a roll-up held them",
             )
         if deleted.kept:
-            _log.warning("kept_beyond_its_age", **{str(reason): count for reason, count in deleted.kept.items()})
+            _log.warning("retention_postponed", **{str(reason): count for reason, count in deleted.kept.items()})
         if report.released_bytes:
-            _log.info("room_given_back", bytes=report.released_bytes)
+            _log.info("disk_space_released", bytes=report.released_bytes)
         if report.postponed:
-            _log.info("put_off", spans=report.postponed, because="written in the meantime")
+            _log.info("maintenance_postponed", spans=report.postponed, because="written in the meantime")
         refused = self._refused()
         if fresh := refused - self._logged:
             _log.warning(

@@ -61,7 +61,7 @@ class Platform:
         try:
             self.cycle.parts.detection.warm(self.metrics, now, HISTORY, self.settings.store.retention.raw)
         except StoreUnavailableError as error:  # the metric server is unavailable: monitoring starts without warm-up
-            _log.error("not_warmed", error=error.message, hint=error.hint)
+            _log.error("detector_warm_up_failed", error=error.message, hint=error.hint)
         loaded = AuditRecord(now, AuditEvent.CONFIG_LOADED, self.settings.cluster, "started")
         self.state.append_audit([loaded])
 

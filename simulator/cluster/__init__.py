@@ -1,1 +1,4 @@
-"""Pods of model servers: placement, start-up, crashes, rollouts, autoscaling, load balancing."""
+"""Pods of model servers: placement, start-up, crashes, rollouts, autoscaling, load balancing.
+
+Must not import ``hardware`` or, at run time, ``fleet``.
+"""

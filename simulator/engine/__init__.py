@@ -1,1 +1,4 @@
-"""The engine model: continuous batching, scheduling, prefix cache, KV blocks, step times."""
+"""The engine model: continuous batching, scheduling, prefix cache, KV blocks, step times.
+
+Must not import another package of ``simulator`` except ``spec``.
+"""

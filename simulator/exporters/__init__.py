@@ -1,6 +1,6 @@
-"""Exposition pages of real exporters, written from the fleet's state. One file per exporter.
+"""Exposition pages of real exporters, one file each, written from the fleet's state; ``ENGINE_PAGES`` by engine kind.
 
-``ENGINE_PAGES`` maps each engine kind to its page writer.
+Must not import ``faults``.
 """
 
 from __future__ import annotations

@@ -1,1 +1,4 @@
-"""Kubernetes API view of the fleet: objects, lists, watches."""
+"""Kubernetes API view of the fleet: objects, lists, watches.
+
+Must not import ``servers``, ``scenarios`` or ``backfill``.
+"""

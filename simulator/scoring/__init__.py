@@ -1,1 +1,4 @@
-"""Drill scores: ground truth against observation, grouping, calibration, recovery. Pure."""
+"""Drill scores: ground truth against observation, grouping, calibration, recovery. Pure.
+
+Must not import ``world`` or ``scenarios``.
+"""

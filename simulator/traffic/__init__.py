@@ -1,1 +1,4 @@
-"""Load: arrival rates, traffic shapes, recorded traces, gateways."""
+"""Load: arrival rates, traffic shapes, recorded traces, gateways.
+
+Must not import ``cluster``, ``hardware`` or ``fleet``.
+"""

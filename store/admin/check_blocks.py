@@ -24,7 +24,7 @@ from store.tsdb.chunk_codec import Block, decode
 from store.tsdb.cycle_matrix import Ids
 from store.tsdb.series_dictionary import sections_of
 
-Tell = Callable[[str], None]
+AddProblem = Callable[[str], None]
 _UNREADABLE = (StoreError, ValueError, IndexError, struct.error, zstandard.ZstdError)
 
 
@@ -59,20 +59,22 @@ class _Seen:
     instants: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
 
-def check(connection: sa.Connection, *, deep: bool, tell: Tell, progress: Callable[[float], None]) -> Values:
+def check(
+    connection: sa.Connection, *, deep: bool, add_problem: AddProblem, progress: Callable[[float], None]
+) -> Values:
     """Reports damaged blocks and member lists; returns the input of the check of cycles.
 
     Rows that maintenance still writes or has yet to delete may overlap visible rows.
     ``deep`` unpacks every value. Memory: 48 bytes per block, 8 per timestamp.
     """
-    known = _Known(*_lists(connection, tell))
+    known = _Known(*_lists(connection, add_problem))
     total = introspection.count(connection, metadata.block) or 1
     hidden = _hidden(connection)
     seen, done = _Seen(), 0
     for part in introspection.rows(connection, metadata.block):
         new = []
         for row in part:
-            block = _read_block(row, known, tell, deep=deep)
+            block = _read_block(row, known, add_problem, deep=deep)
             if row.id in hidden:
                 continue
             if block is not None and row.tier == RAW:
@@ -84,7 +86,7 @@ def check(connection: sa.Connection, *, deep: bool, tell: Tell, progress: Callab
         seen.instants = np.unique(np.concatenate([seen.instants, *new]))
         done += len(part)
         progress(done / total)
-    _overlaps(seen, known, tell)
+    _overlaps(seen, known, add_problem)
     return Values(frozenset(seen.instants.tolist()), _since(connection, seen.instants))
 
 
@@ -98,12 +100,14 @@ def _since(connection: sa.Connection, instants: NDArray[np.int64]) -> int | None
 # --- lists ----------------------------------------------------------------------------------------
 
 
-def _lists(connection: sa.Connection, tell: Tell) -> tuple[Any, Any, Any]:
-    entities, signals = _entities(connection, tell), _signals(connection, tell)
+def _lists(connection: sa.Connection, add_problem: AddProblem) -> tuple[Any, Any, Any]:
+    entities, signals = _entities(connection, add_problem), _signals(connection, add_problem)
     numbers = np.array(sorted(entities), dtype=np.int64)
-    cohorts = {number: _members(row, numbers, "cohort", tell) for number, row in _rows(connection, metadata.cohort)}
+    cohorts = {
+        number: _members(row, numbers, "cohort", add_problem) for number, row in _rows(connection, metadata.cohort)
+    }
     keys = np.array(sorted(signals), dtype=np.int64)
-    columns = {number: _members(row, keys, "keyset", tell) for number, row in _rows(connection, metadata.keyset)}
+    columns = {number: _members(row, keys, "keyset", add_problem) for number, row in _rows(connection, metadata.keyset)}
     keysets = {
         number: None if members is None else tuple(signals[item] for item in members.tolist())
         for number, members in columns.items()
@@ -119,7 +123,7 @@ def _rows(connection: sa.Connection, table: sa.Table) -> list[tuple[int, Any]]:
     return [(row.id, row) for part in introspection.rows(connection, table) for row in part]
 
 
-def _entities(connection: sa.Connection, tell: Tell) -> set[int]:
+def _entities(connection: sa.Connection, add_problem: AddProblem) -> set[int]:
     result = set()
     for number, row in _rows(connection, metadata.entity):
         result.add(number)
@@ -128,28 +132,28 @@ def _entities(connection: sa.Connection, tell: Tell) -> set[int]:
         except (ValueError, KeyError):
             problem = True
         if problem:
-            tell(f"Entity {number} of the metrics has the key {row.key!r}, which is not a valid {row.kind} key.")
+            add_problem(f"Entity {number} of the metrics has the key {row.key!r}, which is not a valid {row.kind} key.")
     return result
 
 
-def _signals(connection: sa.Connection, tell: Tell) -> dict[int, SignalKey]:
+def _signals(connection: sa.Connection, add_problem: AddProblem) -> dict[int, SignalKey]:
     result = {}
     for number, row in _rows(connection, metadata.signal):
         try:
             result[number] = SignalKey.parse(row.key)
         except (ValueError, KeyError):
-            tell(f"Column {number} of the metrics has the key {row.key!r}, which is not a known signal.")
+            add_problem(f"Column {number} of the metrics has the key {row.key!r}, which is not a known signal.")
     return result
 
 
-def _members(row: Any, known: NDArray[np.int64], subject: str, tell: Tell) -> Ids | None:
+def _members(row: Any, known: NDArray[np.int64], subject: str, add_problem: AddProblem) -> Ids | None:
     if len(row.members) % 4 or hashlib.sha256(row.members).digest()[:16] != row.digest:
-        tell(f"List {subject} {row.id} of the metrics is damaged: its digest does not match.")
+        add_problem(f"List {subject} {row.id} of the metrics is damaged: its digest does not match.")
         return None
     members = np.frombuffer(row.members, dtype="<i4")
     lost = members[~np.isin(members, known)]
     if lost.size:
-        tell(f"List {subject} {row.id} of the metrics refers to {lost.size} missing ids, for example {lost[0]}.")
+        add_problem(f"List {subject} {row.id} of the metrics refers to {lost.size} missing ids, for example {lost[0]}.")
         return None
     return members
 
@@ -157,12 +161,12 @@ def _members(row: Any, known: NDArray[np.int64], subject: str, tell: Tell) -> Id
 # --- one block ------------------------------------------------------------------------------------
 
 
-def _read_block(row: Any, known: _Known, tell: Tell, *, deep: bool) -> Block | None:
+def _read_block(row: Any, known: _Known, add_problem: AddProblem, *, deep: bool) -> Block | None:
     """The block if its header can be trusted, else None."""
     subject = f"Block {row.id} ({row.kind}, {row.tier}, from {instant(row.start_us).isoformat()})"
     cohort, keyset = known.cohorts.get(row.cohort_id), known.keysets.get(row.keyset_id)
     if cohort is None or keyset is None:
-        tell(f"{subject} refers to a missing or damaged list of {'entities' if cohort is None else 'columns'}.")
+        add_problem(f"{subject} refers to a missing or damaged list of {'entities' if cohort is None else 'columns'}.")
         return None
     try:
         block = Block(row.payload)
@@ -172,17 +176,17 @@ def _read_block(row: Any, known: _Known, tell: Tell, *, deep: bool) -> Block | N
     except _UNREADABLE as error:
         problem = f"cannot be unpacked: {error}"
     if problem is not None:
-        tell(f"{subject} {problem}.")
+        add_problem(f"{subject} {problem}.")
         return None
     return block
 
 
 def _mismatch(row: Any, block: Block, cohort: Ids, keyset: tuple[SignalKey, ...]) -> str | None:
     if block.length != len(row.payload):
-        return f"has {len(row.payload)} bytes; its index says {block.length}"
+        return f"has {len(row.payload)} bytes; its index has {block.length}"
     times = block.times
     if block.instants != row.instants or not block.instants:
-        return f"has {block.instants} timestamps; its row says {row.instants}"
+        return f"has {block.instants} timestamps; its row has {row.instants}"
     if (np.diff(times) <= 0).any() or times[0] != row.start_us or times[-1] != row.end_us:
         return "has other timestamps than its row"
     if block.entities != cohort.size:
@@ -211,7 +215,7 @@ def _contents(block: Block, *, raw: bool) -> str | None:
 # --- overlaps -------------------------------------------------------------------------------------
 
 
-def _overlaps(seen: _Seen, known: _Known, tell: Tell) -> None:
+def _overlaps(seen: _Seen, known: _Known, add_problem: AddProblem) -> None:
     """Reports rows of one kind and tier that hold the same column of an entity at the same time."""
     rows = {name: np.frombuffer(numbers, dtype=np.int64) for name, numbers in seen.numbers.items()}
     for (kind, tier), group in seen.groups.items():
@@ -223,7 +227,7 @@ def _overlaps(seen: _Seen, known: _Known, tell: Tell) -> None:
                 pair = _shared(ordered, those[cluster], known)
                 if pair is not None:
                     both = f"Blocks {pair[0]} and {pair[1]} ({kind}, {tier})"
-                    tell(f"{both} hold the same entity's column {column} at the same time.")
+                    add_problem(f"{both} hold the same entity's column {column} at the same time.")
 
 
 def _by_column(keysets: NDArray[np.int64], known: _Known) -> dict[int, NDArray[np.intp]]:

@@ -51,11 +51,16 @@ _DOCUMENTS: Final[dict[str, Callable[[bytes], Any]]] = {
 }
 _UNREADABLE = (StoreError, ValueError, TypeError, KeyError, OSError, zstandard.ZstdError)
 
-Tell = Callable[..., None]
+AddProblem = Callable[..., None]
 
 
 def check(
-    database: Database, name: metadata.Database, *, deep: bool, tell: Tell, progress: Callable[[float], None]
+    database: Database,
+    name: metadata.Database,
+    *,
+    deep: bool,
+    add_problem: AddProblem,
+    progress: Callable[[float], None],
 ) -> None:
     """Reads every row of every table but the blocks and checks its record. ``deep`` parses every field.
 
@@ -66,13 +71,13 @@ def check(
     for index, table in enumerate(result):
         try:
             with database.reading() as connection:
-                _table(connection, table, tell, deep=deep)
+                _table(connection, table, add_problem, deep=deep)
         except StoreDamagedError as error:
-            tell(f"Table {table.name}: {error.message}", error.hint)
+            add_problem(f"Table {table.name}: {error.message}", error.hint)
         progress((index + 1) / len(result))
 
 
-def _table(connection: sa.Connection, table: sa.Table, tell: Tell, *, deep: bool) -> None:
+def _table(connection: sa.Connection, table: sa.Table, add_problem: AddProblem, *, deep: bool) -> None:
     keys = [column.name for column in table.primary_key]
     bad, first = 0, ""
     for part in introspection.rows(connection, table):
@@ -82,7 +87,7 @@ def _table(connection: sa.Connection, table: sa.Table, tell: Tell, *, deep: bool
                 bad += 1
                 first = first or f"{', '.join(str(getattr(row, key)) for key in keys)}: {problem}"
     if bad:
-        tell(f"Table {table.name}: {bad} rows cannot be read, the first is {first}")
+        add_problem(f"Table {table.name}: {bad} rows cannot be read, the first is {first}")
 
 
 def _problem(table: str, row: Any, *, deep: bool) -> str | None:

@@ -134,10 +134,10 @@ def _inside(
             result.elsewhere = spooled() if spooled else result.elsewhere
         else:
             before, blocks = _BLOCKS, partial(_part_of, progress, 0.0, _BLOCKS)
-            result.values = check_blocks.check(connection, deep=deep, tell=report.add, progress=blocks)
+            result.values = check_blocks.check(connection, deep=deep, add_problem=report.add, progress=blocks)
     with _as_problem(report):
         rows = partial(_part_of, progress, before, 1.0)
-        check_rows.check(database, report.name, deep=deep, tell=report.add, progress=rows)
+        check_rows.check(database, report.name, deep=deep, add_problem=report.add, progress=rows)
 
 
 def _part_of(progress: Callable[[float], None], first: float, last: float, share: float) -> None:

@@ -1,4 +1,7 @@
-"""Both stores in memory, for tests, replays and drills."""
+"""Both stores in memory, for tests, replays and drills.
+
+Must not import ``store.admin`` or ``store.remote``.
+"""
 
 from __future__ import annotations
 

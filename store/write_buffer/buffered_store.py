@@ -52,10 +52,10 @@ class BufferedMetricStore:
         try:
             dropped = self._files.put(cycle)
         except OSError as error:
-            _log.error("spool_failed", error=error.strerror, at=str(cycle.at), lost="one cycle")
+            _log.error("write_buffer_failed", error=error.strerror, at=str(cycle.at), lost="one cycle")
             return False
         if dropped:
-            _log.error("spool_full", dropped_cycles=dropped, hint="raise store.spool.limit_bytes")
+            _log.error("write_buffer_full", dropped_cycles=dropped, hint="raise store.spool.limit_bytes")
         return True
 
     def _catch_up(self) -> None:
@@ -89,9 +89,9 @@ class BufferedMetricStore:
 
     def _log_state(self, *, unavailable: bool, error: StoreError | None = None) -> None:
         if unavailable and not self._unavailable:
-            _log.error("store_away", error=error.message if error else "", hint=error.hint if error else "")
+            _log.error("store_unavailable", error=error.message if error else "", hint=error.hint if error else "")
         elif self._unavailable and not unavailable:
-            _log.info("store_back", waiting=self.status().cycles)
+            _log.info("store_available", waiting=self.status().cycles)
         self._unavailable = unavailable
 
     def set_aside(self) -> int:

@@ -128,7 +128,7 @@ def test_the_stand_by_replaces_a_killed_engine(scene: Scene) -> None:
     first, second = scene.engines
     first.process.send_signal(signal.SIGKILL)
     first.process.wait()
-    until(lambda: second.has_logged("took_over"), "the second one took over")
+    until(lambda: second.has_logged("leader_elected"), "the second one took over")
     before = len(scene.cycles())
     until(lambda: len(scene.cycles()) >= before + 3, "cycles run again")
     assert second.process.poll() is None

@@ -39,7 +39,7 @@ def started(*command):
 
 
 def collected(url):
-    """What ``outrider collect once`` says of a page: signal -> value."""
+    """Values that ``outrider collect once`` reports for a page: signal -> value."""
     command = [sys.executable, "-m", "service.cli", "collect", "once", "--page", f"sdk={url}", "-o", "json"]
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -47,7 +47,7 @@ def collected(url):
 
 
 def between(before, after):
-    """What two scrapes 15 s apart say: signal -> value."""
+    """Values of two scrapes 15 s apart: signal -> value."""
     collector = ScrapeManager([target_of("c", {"name": "page", "adapter": "sdk"})])
     for number, text in enumerate((before, after)):
         at = datetime(2026, 11, 21, tzinfo=UTC) + number * timedelta(seconds=15)

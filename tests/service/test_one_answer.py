@@ -152,7 +152,7 @@ def test_a_plan_states_replicas_and_its_as_of_time(folder):
     assert f"{day['replicas']} ({day['gpus']})" in output
     assert "as of 2026-05-20T09:00:00Z" in output
     assert "no data collected since" in output
-    assert "short from" in output
+    assert "needed from" in output
     assert "needed by" not in output
     for language, sentence in (("en", f"needs {day['replicas']} replicas"), ("zh", f"需要 {day['replicas']} 个副本")):
         output = run("capacity", "explain", "--lang", language, "-o", "table", cwd=where).stdout

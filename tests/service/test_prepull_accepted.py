@@ -46,7 +46,7 @@ def placed(cluster: Cluster) -> list[str]:
 
 
 def end(cluster: Cluster) -> None:
-    """What kubelets tell once the image is there and the shell has ended."""
+    """Reports of kubelets after the image was pulled and the shell has ended."""
     done = {"terminated": {"exitCode": 0, "reason": "Completed"}}
     for pod in pulling(cluster):
         state = {"name": "pull", "state": done, "ready": False, "restartCount": 0, "image": IMAGE, "imageID": IMAGE}

@@ -1,9 +1,9 @@
-"""User-facing texts in English and Chinese.
+"""User-facing texts in English and Chinese, one YAML file per area; a key is ``area.name``.
 
-One YAML file per area (``en/alerts.yaml``, ``zh/alerts.yaml``); a key is ``area.name``. Both languages have the same
-keys with the same placeholders, which a test checks. After a number, ``[replica|replicas]`` gives the singular and the
-plural: ``{n} [replica|replicas]``.
+No key may exist in one language only. Both have the same keys with the same placeholders, which a test checks.
 """
+
+# After a number, ``[replica|replicas]`` gives the singular and the plural: ``{n} [replica|replicas]``.
 
 from __future__ import annotations
 

@@ -1,1 +1,4 @@
-"""Commands below ``outrider capacity``."""
+"""Commands below ``outrider capacity``.
+
+Must not import commands of another folder.
+"""

@@ -25,10 +25,10 @@ def add(app: typer.Typer, *, hidden: bool = False) -> None:
     leaf(
         app,
         "buy",
-        example="outrider capacity buy --service chat --weeks 8 --held-price 1.4 --burst-price 2.2",
+        example="outrider capacity what-if buy --service chat --weeks 8 --held-price 1.4 --burst-price 2.2",
         hidden=hidden,
     )(buy)
-    leaf(app, "balance", example="outrider capacity balance --service chat -o json", hidden=hidden)(balance)
+    leaf(app, "balance", example="outrider capacity what-if balance --service chat -o json", hidden=hidden)(balance)
 
 
 def buy(
@@ -52,10 +52,14 @@ def buy(
     gpu_type: Annotated[
         str | None, typer.Option("--gpu", help="GPU type whose catalog prices apply, for example H100.")
     ] = None,
-    lead: Annotated[str, typer.Option("--lead", help="Time from order to use of a reserved GPU.")] = "14d",
+    lead: Annotated[str, typer.Option("--lead", help="Delivery time of reserved GPUs, for example 14d.")] = "14d",
     quota: Annotated[int | None, typer.Option("--quota", help="Maximum number of reserved GPUs.", min=0)] = None,
     startup: Annotated[
-        str, typer.Option("--startup", help="Start-up time of a replica, for the use of troughs.")
+        str,
+        typer.Option(
+            "--startup",
+            help="Start-up time of a replica, for example 5m; shorter idle windows are not offered to batch jobs.",
+        ),
     ] = "8m",
 ) -> None:
     """Plan reserved and on-demand GPUs for 4 to 12 weeks.

@@ -26,7 +26,7 @@ from service.cli.core.common import NO, Context, leaf
 def add(app: typer.Typer, *, hidden: bool = False) -> None:
     """Registers the command."""
     example = (
-        "outrider capacity disaggregated --model Llama-3.1-70B --gpu H100 --qps 20 --prompt 3000 --tokens 200 "
+        "outrider capacity what-if disaggregated --model Llama-3.1-70B --gpu H100 --qps 20 --prompt 3000 --tokens 200 "
         "--ttft 1.5s --tpot 40ms"
     )
     leaf(app, "disaggregated", example=example, hidden=hidden)(pools)

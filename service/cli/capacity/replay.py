@@ -34,13 +34,14 @@ def replay(
     prophet: Annotated[
         bool,
         typer.Option(
-            "--prophet/--no-prophet", help="Include formula x Prophet as a rival; takes half a minute per trace."
+            "--prophet/--no-prophet",
+            help="Also run a policy of default Prophet and the formula; adds about 30 s per trace.",
         ),
     ] = True,
 ) -> None:
-    """Replay the scaling loop on traffic traces, next to rival policies.
+    """Compare the scaling loop with other policies on traffic traces.
 
-    Rivals: static peak, HPA, KEDA, cron, Knative, plain Prophet, and an oracle.
+    Other policies: static peak, HPA, KEDA, cron, Knative, default Prophet, and an oracle.
     """
     with bars(context) as progress:
         result = score.replay(traces_of(csv), startup=startup_option(startup), prophet=prophet, progress=progress)

@@ -16,8 +16,10 @@ from service.cli.core.common import NO, Context, duration_of, leaf
 
 def add(app: typer.Typer, *, hidden: bool = False) -> None:
     """Registers the commands."""
-    leaf(app, "split", example="outrider capacity split --service chat --long-ratio 0.3 -o json", hidden=hidden)(split)
-    leaf(app, "spares", example="outrider capacity spares --needed 12 --domains 4 --losses 1", hidden=hidden)(spares)
+    example = "outrider capacity what-if split --service chat --long-ratio 0.3 -o json"
+    leaf(app, "split", example=example, hidden=hidden)(split)
+    example = "outrider capacity what-if spares --needed 12 --domains 4 --losses 1"
+    leaf(app, "spares", example=example, hidden=hidden)(spares)
 
 
 def split(

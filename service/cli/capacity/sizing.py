@@ -36,8 +36,11 @@ def fit(
     bits: BitsOption = 16.0,
     kv_bits: KvBitsOption = 16.0,
     utilisation: UtilisationOption = 0.9,
-    context_tokens: Annotated[int | None, typer.Option("--context", help="Tokens of one sequence.", min=1)] = None,
-    concurrency: Annotated[int, typer.Option("--concurrency", help="Sequences at the same time.", min=1)] = 1,
+    context_tokens: Annotated[
+        int | None,
+        typer.Option("--context", help="Context length per sequence in tokens, for example 8192.", min=1),
+    ] = None,
+    concurrency: Annotated[int, typer.Option("--concurrency", help="Concurrent sequences to fit.", min=1)] = 1,
     max_sequences: SequencesOption = 256,
 ) -> int | None:
     """Check whether a model fits a GPU type, and print the largest context x concurrency.

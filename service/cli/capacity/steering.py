@@ -22,7 +22,7 @@ def add(app: typer.Typer, *, hidden: bool = False) -> None:
     leaf(
         app,
         "steer",
-        example="outrider capacity steer --service chat --current route.yaml --documents new.yaml",
+        example="outrider capacity what-if steer --service chat --current route.yaml --documents new.yaml",
         hidden=hidden,
     )(steer)
 
@@ -38,7 +38,7 @@ def steer(
         str | None,
         typer.Option("--format", help="Format of a new route: gateway (HTTPRoute) or istio (VirtualService)."),
     ] = None,
-    stands: Annotated[str, typer.Option("--stands", help="Interval until the weights change again.")] = "5m",
+    stands: Annotated[str, typer.Option("--stands", help="Time the weights stay in effect. Default: 5m.")] = "5m",
     arriving: Annotated[float | None, amount("--arriving", "token/second", "Arriving tokens to generate")] = None,
     tokens: Annotated[
         float, amount("--tokens", "token/request", "Tokens generated per request, for the replay")
@@ -55,7 +55,7 @@ def steer(
         list[str] | None,
         typer.Option(
             "--refill",
-            help="Backend with weight 0 that may receive traffic again. Other backends with weight 0 stay there.",
+            help="Backend to bring back from weight 0. Repeatable; other backends at 0 stay drained.",
         ),
     ] = None,
     gateway: Annotated[

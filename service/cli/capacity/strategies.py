@@ -22,7 +22,7 @@ _USUAL_STARTUP = "5m"
 
 def add(app: typer.Typer, *, hidden: bool = False) -> None:
     """Registers the command."""
-    example = "outrider capacity strategies --service chat --cold-start 30s"
+    example = "outrider capacity what-if strategies --service chat --cold-start 30s"
     leaf(app, "strategies", example=example, hidden=hidden)(strategies)
 
 

@@ -28,7 +28,7 @@ def add(app: typer.Typer, *, hidden: bool = False) -> None:
     leaf(
         app,
         "warm",
-        example="outrider capacity warm --service chat --phase pull=140 --documents warm.yaml",
+        example="outrider capacity what-if warm --service chat --phase pull=140 --documents warm.yaml",
         hidden=hidden,
     )(warming)
 

@@ -1,1 +1,4 @@
-"""Options, output formats, tables, progress bars and exit codes shared by all commands."""
+"""Options, output formats, tables, progress bars and exit codes shared by all commands.
+
+Must not import a command.
+"""

@@ -10,19 +10,19 @@ from outrider.vocabulary.units import format_duration
 _SECONDS = "_seconds"
 
 
-def say(key: str, language: Language, **arguments: object) -> str:
+def localize(key: str, language: Language, **arguments: object) -> str:
     """Translated text of this area."""
     return translate(f"measured.{key}", language, **arguments)
 
 
 def heads(language: Language, *names: str) -> list[str]:
     """Column headings by name."""
-    return [say(f"head.{name}", language) for name in names]
+    return [localize(f"head.{name}", language) for name in names]
 
 
 def figure(name: str, language: Language) -> str:
     """Heading for a JSON key."""
-    return say(f"figure.{name}", language)
+    return localize(f"figure.{name}", language)
 
 
 def cell(value: Any, language: Language, name: str = "") -> str:
@@ -30,7 +30,7 @@ def cell(value: Any, language: Language, name: str = "") -> str:
     if value is None:
         return "-"
     if isinstance(value, bool):
-        return say("yes" if value else "no", language)
+        return localize("yes" if value else "no", language)
     if name.endswith(_SECONDS):
         return format_duration(value)
     return f"{value:.3g}" if isinstance(value, float) else str(value)

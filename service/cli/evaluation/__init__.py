@@ -1,1 +1,4 @@
-"""Commands that score detection, forecasts, root cause and drills."""
+"""Commands that score detection, forecasts, root cause and drills.
+
+Must not import commands of another folder.
+"""

@@ -54,12 +54,14 @@ def backtest(
 
 
 def _table(shown: dict[str, Any], language: Language) -> str:
-    rows = {**shown["by_entity"], figure_tables.say("all", language): shown}
+    rows = {**shown["by_entity"], figure_tables.localize("all", language): shown}
     cells = [
         [name, *(figure_tables.cell(row[column], language, column) for column in _COLUMNS)]
         for name, row in rows.items()
     ]
     headings = figure_tables.heads(language, "entity") + [figure_tables.figure(column, language) for column in _COLUMNS]
-    table = tables.table(headings, cells, empty=figure_tables.say("no_entities", language))
+    table = tables.table(headings, cells, empty=figure_tables.localize("no_entities", language))
     score = shown.get("nab_standard")
-    return table if score is None else f"{table}\n{figure_tables.say('nab_standard', language, score=f'{score:.1f}')}"
+    return (
+        table if score is None else f"{table}\n{figure_tables.localize('nab_standard', language, score=f'{score:.1f}')}"
+    )

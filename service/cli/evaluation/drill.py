@@ -82,7 +82,7 @@ def export(
 
 def _exported(shown: dict[str, Any], folder: Path, language: Language) -> str:
     size = f"{shown['bytes'] / 1e6:.1f}"
-    return figure_tables.say("exported", language, scenarios=shown["scenarios"], megabytes=size, folder=folder)
+    return figure_tables.localize("exported", language, scenarios=shown["scenarios"], megabytes=size, folder=folder)
 
 
 def _listed(rows: list[dict[str, Any]], language: Language) -> str:
@@ -90,21 +90,21 @@ def _listed(rows: list[dict[str, Any]], language: Language) -> str:
         [
             row["id"],
             ", ".join(row["faults"]),
-            figure_tables.say("yes", language) if row["negative"] else "",
+            figure_tables.localize("yes", language) if row["negative"] else "",
             row["load"],
             f"{row['minutes']:g}",
         ]
         for row in rows
     ]
     headings = figure_tables.heads(language, "scenario", "faults", "negative", "load", "minutes")
-    return tables.table(headings, cells, empty=figure_tables.say("no_scenarios", language))
+    return tables.table(headings, cells, empty=figure_tables.localize("no_scenarios", language))
 
 
 def _result(shown: dict[str, Any], language: Language) -> str:
     plain = {name: value for name, value in shown.items() if name not in ("truth", "verdicts")}
     parts = [_figures(plain, language)]
     if shown["negative"]:
-        parts.append(figure_tables.say("is_no_fault", language, fault=shown["fault"]))
+        parts.append(figure_tables.localize("is_no_fault", language, fault=shown["fault"]))
     else:
         judged = [_verdict(verdict, language) for verdict in shown["verdicts"]]
         headings = figure_tables.heads(language, "fault", "named", "on", "put_right", "passed")
@@ -125,7 +125,7 @@ def _verdict(judged: dict[str, Any], language: Language) -> list[str]:
     repaired = (
         figure_tables.cell(judged["remediated"], language)
         if judged["has_remedy"]
-        else figure_tables.say("no_remedy", language)
+        else figure_tables.localize("no_remedy", language)
     )
     cause = [named["fault"], named["entity"]["name"]] if named else ["-", "-"]
     return [judged["fault"], *cause, repaired, figure_tables.cell(judged["passed"], language)]

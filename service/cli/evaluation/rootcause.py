@@ -67,8 +67,8 @@ def explain(context: Context, incident: Annotated[str, typer.Argument(help="Inci
 
 def _table(result: RootCauseBacktest, language: Language) -> str:
     """Totals, scores by part and by kind, then each incident whose cause was not ranked first."""
-    groups = [(figure_tables.say("all", language), result.cases)]
-    groups += [(figure_tables.say(f"part.{name}", language), cases) for name, cases in result.parts().items()]
+    groups = [(figure_tables.localize("all", language), result.cases)]
+    groups += [(figure_tables.localize(f"part.{name}", language), cases) for name, cases in result.parts().items()]
     groups += [(_kind(cases[0], language), cases) for cases in result.kinds().values()]
     rows = [
         [name, str(len(cases)), f"{result.top(1, cases):.3f}", f"{result.top(3, cases):.3f}"] for name, cases in groups
@@ -80,11 +80,11 @@ def _table(result: RootCauseBacktest, language: Language) -> str:
         if case.place != 1
     ]
     headings = figure_tables.heads(language, "not_first", "cause", "place", "named")
-    missed_table = tables.table(headings, missed, empty=figure_tables.say("every_first", language))
+    missed_table = tables.table(headings, missed, empty=figure_tables.localize("every_first", language))
     seconds = result.as_dict()["seconds_per_case"]
-    return f"{text}\n\n{missed_table}\n\n{figure_tables.say('ms_a_case', language, ms=f'{seconds * 1000:.1f}')}"
+    return f"{text}\n\n{missed_table}\n\n{figure_tables.localize('ms_a_case', language, ms=f'{seconds * 1000:.1f}')}"
 
 
 def _kind(case: Ranked, language: Language) -> str:
-    symptom = figure_tables.say(f"symptom.{case.symptom}", language)
-    return figure_tables.say("kind", language, symptom=symptom, cause=case.cause)
+    symptom = figure_tables.localize(f"symptom.{case.symptom}", language)
+    return figure_tables.localize("kind", language, symptom=symptom, cause=case.cause)

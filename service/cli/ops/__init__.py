@@ -1,1 +1,4 @@
-"""Commands that run and operate the platform."""
+"""Commands that run and operate the platform.
+
+Must not import commands of another folder.
+"""

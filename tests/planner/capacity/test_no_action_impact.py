@@ -53,7 +53,7 @@ def test_short_by_its_engines_is_short_from_now_and_the_start_is_past(build):
     result = _plan(build, _constant(20.0), current_replicas=20, ready_replicas=20, ceiling=100, engines=held)
     assert result.need_at == build.now
     assert result.needed_by == build.now - result.lead_time
-    assert any("short from now" in line and "has passed" in line for line in derivation.lines(result))
+    assert any("needed from now" in line and "has passed" in line for line in derivation.lines(result))
     shown = table([serialization.recommendation(result)], "en")
     assert "(now)" in shown
     assert "(overdue)" in shown

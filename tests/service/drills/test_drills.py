@@ -166,7 +166,7 @@ def loads(shape: str, seed: int, minutes: int) -> list[Load]:
 
 
 def apart(one: Load, other: Load) -> float:
-    """How far two loads are from each other where they differ most: in rate, or in the share of the mix."""
+    """Largest difference of two loads: in rate, or in the share of the mix."""
     rate = np.abs(one.rate / other.rate - 1).max()
     return float(max(rate, np.abs(one.shift - other.shift).max()))
 

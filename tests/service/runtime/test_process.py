@@ -124,10 +124,10 @@ def test_values_deleted_by_the_size_limit_are_a_warning(platform, capsys):
     platform.metrics.write(HOUR + timedelta(hours=1), [sample(HOUR + timedelta(hours=1), 1.0)])
     maintenance.run_due(HOUR + timedelta(hours=2, minutes=1))
     output = "".join(capsys.readouterr())
-    assert "values_lost_for_room" in output
+    assert "data_deleted_for_size_limit" in output
     assert "size_limit_bytes" in output
 
 
 def test_values_kept_beyond_their_retention_are_a_warning(platform, capsys):
     StoreMaintenance(platform.metrics, Retention(raw=timedelta(0)), lambda: False).run_due(HOUR + timedelta(minutes=61))
-    assert "kept_beyond_its_age" in "".join(capsys.readouterr())
+    assert "retention_postponed" in "".join(capsys.readouterr())

@@ -1,4 +1,4 @@
-"""``outrider capacity buy`` on a store: whole replicas, the coming hours, and a stored load test."""
+"""``outrider capacity what-if buy`` on a store: whole replicas, the coming hours, and a stored load test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``outrider capacity split|spares`` and the loss of prefix caches, with JSON output."""
+"""``outrider capacity what-if split|spares`` and the loss of prefix caches, with JSON output."""
 
 from __future__ import annotations
 

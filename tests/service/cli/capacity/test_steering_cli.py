@@ -1,4 +1,4 @@
-"""``outrider capacity steer``, with JSON output, and its actions on a simulated fleet."""
+"""``outrider capacity what-if steer``, with JSON output, and its actions on a simulated fleet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``outrider capacity strategies`` on the services of a store."""
+"""``outrider capacity what-if strategies`` on the services of a store."""
 
 from __future__ import annotations
 

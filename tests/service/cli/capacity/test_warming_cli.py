@@ -1,4 +1,4 @@
-"""``outrider capacity warm``: nodes, GPU resource, and the note about image tags."""
+"""``outrider capacity what-if warm``: nodes, GPU resource, and the note about image tags."""
 
 from __future__ import annotations
 
