@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from outrider.errors import ActuationError, CollectError
 from outrider.wire.http_auth import Access, Tls
@@ -102,6 +102,9 @@ class ApiServer:
                 )
             except ValueError as error:
                 raise self._not_a_url() from error
+            if configuration.proxy:  # the client ignores the credentials in a proxy's URL
+                user = urllib3.util.parse_url(configuration.proxy).auth
+                configuration.proxy_headers = urllib3.make_headers(proxy_basic_auth=user and unquote(user))
             if tls.insecure_skip_verify:  # configured: a warning for each request is noise
                 urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
             self._client = ApiClient(configuration)

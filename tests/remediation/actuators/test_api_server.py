@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import ssl
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -160,6 +161,29 @@ def test_a_server_that_cannot_be_reached_is_retried_later() -> None:
     error = failure(lambda: read(Cluster(url=f"http://127.0.0.1:{port}"), Access()))
     assert error.retryable
     assert error.message.startswith("127.0.0.1 cannot be reached (")
+
+
+def test_credentials_of_a_proxy_are_sent_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests: list[tuple[str, str]] = []
+
+    class Proxy(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            requests.append((self.path, self.headers["Proxy-Authorization"]))
+            self.send_response(200)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *_args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as server:
+        Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
+        monkeypatch.setenv("http_proxy", f"http://ops:a%40b@127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("no_proxy", "")
+        assert read(Cluster(url="http://cluster.example"), Access()) == {}
+        server.shutdown()
+    assert requests == [(f"http://cluster.example{PATH}", "Basic " + b64encode(b"ops:a@b").decode())]
 
 
 @pytest.mark.parametrize("url", ["http://[::1", "http://host:port", "http://"])
