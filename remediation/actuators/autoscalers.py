@@ -13,15 +13,14 @@ from typing import Any, Protocol
 import httpx
 
 from outrider.clock import Clock, SystemClock
-from outrider.errors import ActuationError, CollectError
+from outrider.errors import ActuationError
 from outrider.model import Action, ActionKind, Outcome, OutcomeStatus
 from outrider.wire.http_auth import Access
+from remediation.actuators.api_server import FIELD_MANAGER, TIMEOUT_SECONDS, ApiServer, ConflictError, checked
 
-FIELD_MANAGER = "outrider"
 _MANUAL_MANAGERS = (
     "kubectl"  # field managers with these prefixes are manual edits, which the requested plan may overwrite
 )
-_TIMEOUT_SECONDS = 10.0
 _TRIES = 3
 _AUTOSCALERS = {
     "HorizontalPodAutoscaler": "/apis/autoscaling/v2/namespaces/{namespace}/horizontalpodautoscalers",
@@ -29,10 +28,6 @@ _AUTOSCALERS = {
 }
 _DEFAULT_MAXIMUM = {"scaled_object": 100}  # KEDA's default of maxReplicaCount
 Json = Mapping[str, Any]
-
-
-class _ConflictError(ActuationError):
-    """The object changed between read and write."""
 
 
 class Change(Protocol):
@@ -101,56 +96,49 @@ class AutoscalerActuator:
         if not changes:
             sentence = f"planner.scaling.emit has no entry to scale {action.target.name}"
             raise ActuationError(sentence, retryable=False, hint="add an entry for the service")
-        with self._client() as client:
+        with ApiServer(self._url, self._access) as server:
             for change, _ in changes:  # one that may not be changed blocks all of them
-                self._prepared(client, change)
-            done = [self._applied(client, change, hook, action) for change, hook in changes]
+                self._prepared(server, change)
+            done = [self._applied(server, change, hook, action) for change, hook in changes]
         changed = any(was_changed for was_changed, _ in done)
         status = OutcomeStatus.DONE if changed else OutcomeStatus.ALREADY
         if action.dry_run:
             status = OutcomeStatus.DRY_RUN
         return Outcome(action.id, status, "; ".join(sentence for _, sentence in done), started, self._clock.now())
 
-    def _client(self) -> httpx.Client:
-        try:
-            headers, trust = self._access.sent(), self._access.trust()
-        except CollectError as error:
-            raise ActuationError(error.message, retryable=False, hint=error.hint) from error
-        return httpx.Client(headers=headers, verify=trust, timeout=_TIMEOUT_SECONDS, follow_redirects=False)
-
-    def _applied(self, client: httpx.Client, change: Change, hook: Webhook | None, action: Action) -> tuple[bool, str]:
+    def _applied(self, server: ApiServer, change: Change, hook: Webhook | None, action: Action) -> tuple[bool, str]:
         """Returns (changed, one sentence); reads again after a concurrent write."""
         for _ in range(_TRIES - 1):
             try:
-                return self._apply(client, change, hook, self._prepared(client, change), action)
-            except _ConflictError:
+                return self._apply(server, change, hook, self._prepared(server, change), action)
+            except ConflictError:
                 continue
-        return self._apply(client, change, hook, self._prepared(client, change), action)
+        return self._apply(server, change, hook, self._prepared(server, change), action)
 
-    def _prepared(self, client: httpx.Client, change: Change) -> tuple[str, Json] | None:
+    def _prepared(self, server: ApiServer, change: Change) -> tuple[str, Json] | None:
         """Returns path and object to patch, None for a webhook. Raises ActuationError if it must not be changed."""
         if not change.path:
             return None
-        path, result = change.path, self._get(client, change.path)
+        path, result = change.path, server.get(change.path)
         if change.kind == "knative":
             revision = _at(result, ("status", "latestReadyRevisionName"))
             if not isinstance(revision, str):
                 raise ActuationError(f"{path} has no ready revision yet", retryable=True)
             path = path.rsplit("/services/", 1)[0] + f"/revisions/{revision}"
-            result = self._get(client, path)
+            result = server.get(path)
         elif change.kind == "deployment":
-            self._check_not_autoscaled(client, result, path)
+            self._check_not_autoscaled(server, result, path)
         owner = owner_of(result, change.sets, controlled=change.kind != "knative")
         if owner:
             sentence = f"{path}: {'.'.join(change.sets)} belongs to {owner}"
             raise ActuationError(sentence, retryable=False, hint="configure that owner instead, see capacity emit")
         return path, result
 
-    def _check_not_autoscaled(self, client: httpx.Client, result: Json, path: str) -> None:
+    def _check_not_autoscaled(self, server: ApiServer, result: Json, path: str) -> None:
         """Raises if an autoscaler sets the replicas of this workload."""
         meta = result.get("metadata", {})
         for kind, path_template in _AUTOSCALERS.items():
-            listed = self._get(client, path_template.format(namespace=meta.get("namespace")), missing_is_empty=True)
+            listed = server.get(path_template.format(namespace=meta.get("namespace")), missing_is_empty=True)
             for item in listed.get("items", []):
                 target = item.get("spec", {}).get("scaleTargetRef", {})
                 if target.get("name") == meta.get("name") and target.get("kind", "Deployment") == "Deployment":
@@ -160,7 +148,7 @@ class AutoscalerActuator:
 
     def _apply(
         self,
-        client: httpx.Client,
+        server: ApiServer,
         change: Change,
         hook: Webhook | None,
         prepared: tuple[str, Json] | None,
@@ -183,9 +171,7 @@ class AutoscalerActuator:
         body = _with(change.body, change.sets, value)
         version = result.get("metadata", {}).get("resourceVersion")
         body = _with(body, ("metadata", "resourceVersion"), version)
-        params = {"fieldManager": FIELD_MANAGER, **({"dryRun": "All"} if action.dry_run else {})}
-        kind = {"Content-Type": "application/merge-patch+json"}
-        self._request(client, "PATCH", self._url + path, params=params, json=body, headers=kind)
+        server.patch(path, body, dry_run=action.dry_run)
         return True, f"{name}: {change.sets[-1]} {current} -> {value}{note}"
 
     def _post(self, change: Change, hook: Webhook | None, action: Action) -> tuple[bool, str]:
@@ -194,42 +180,16 @@ class AutoscalerActuator:
         if action.dry_run:
             return True, f"would be posted to {httpx.URL(hook.url).host}"
         headers = {**hook.headers(), "Idempotency-Key": action.id}
-        # the API server's credentials are not sent to other hosts
-        with httpx.Client(timeout=_TIMEOUT_SECONDS, follow_redirects=False) as other:
-            self._request(other, "POST", hook.url, json={**change.body, "id": action.id}, headers=headers)
-        return True, f"posted to {httpx.URL(hook.url).host}"
-
-    def _get(self, client: httpx.Client, path: str, *, missing_is_empty: bool = False) -> Json:
-        if not self._url:
-            hint = "set planner.scaling.kubernetes.url"
-            raise ActuationError("no Kubernetes API is configured for scaling", retryable=False, hint=hint)
-        result = self._request(client, "GET", self._url + path, missing=missing_is_empty)
-        return {} if result is None else result
-
-    def _request(
-        self, client: httpx.Client, method: str, url: str, *, missing: bool = False, **parts: Any
-    ) -> dict[str, Any] | None:
-        """Returns the response's JSON; None for an accepted 404. Raises ActuationError."""
-        try:
-            response = client.request(method, url, **parts)
+        body = {**change.body, "id": action.id}
+        try:  # the API server's credentials are not sent to other hosts
+            host = httpx.URL(hook.url).host
+            response = httpx.post(hook.url, json=body, headers=headers, timeout=TIMEOUT_SECONDS)
         except httpx.InvalidURL as error:
-            raise ActuationError(f"{url!r} is not a URL", retryable=False) from error
+            raise ActuationError(f"{hook.url!r} is not a URL", retryable=False) from error
         except httpx.HTTPError as error:
-            host = httpx.URL(url).host
             raise ActuationError(f"{host} cannot be reached ({type(error).__name__})", retryable=True) from error
-        if response.status_code == 404 and missing:
-            return None
-        if response.status_code // 100 != 2:
-            sentence, path = _message(response), httpx.URL(url).path
-            retry = response.status_code >= 500 or response.status_code in (409, 429)
-            hint = "its account needs the verbs get, list and patch" if response.status_code in (401, 403) else ""
-            fault = _ConflictError if response.status_code == 409 else ActuationError
-            raise fault(f"{method} {path} returned {response.status_code}: {sentence}", retryable=retry, hint=hint)
-        try:
-            result = response.json()
-        except ValueError:
-            result = {}
-        return result if isinstance(result, dict) else {}
+        checked("POST", hook.url, response.status_code, response.content)
+        return True, f"posted to {host}"
 
 
 def owner_of(result: Json, field: Sequence[str], *, controlled: bool = True) -> str:
@@ -265,10 +225,3 @@ def _with(body: Json, path: Sequence[str], value: Any) -> dict[str, Any]:
     first, rest = path[0], path[1:]
     inner = body.get(first)
     return {**body, first: _with(inner if isinstance(inner, Mapping) else {}, rest, value) if rest else value}
-
-
-def _message(response: httpx.Response) -> str:
-    try:
-        return str(response.json().get("message", ""))[:300]
-    except (ValueError, AttributeError):
-        return response.text[:120]

@@ -9,7 +9,7 @@ import pytest
 
 from service.cli.tree import COMMANDS
 
-HEAVY = ("sqlalchemy", "aiohttp", "httpx", "prophet", "sklearn", "pandas")
+HEAVY = ("sqlalchemy", "aiohttp", "httpx", "prophet", "sklearn", "pandas", "kubernetes")
 PROGRAM = """
 import sys
 sys.argv = ["outrider", *sys.argv[1:]]
