@@ -35,7 +35,7 @@ from collectors.kubernetes.topology import graph, merge_graphs, unlisted_by_page
 from collectors.kubernetes.workload_diff import scale_change, shape_of, template_change
 from outrider.clock import rfc3339
 from outrider.model import EntityKind, EntityRef
-from outrider.records.change_log import ActorKind, Ended, StartPhase
+from outrider.records.change_log import ActorKind, ChangeStatus, StartPhase
 from outrider.topology import Topology
 
 Json = dict[str, Any]
@@ -356,21 +356,21 @@ def test_the_end_of_a_change() -> None:
     ):
         assert rollout_status(under_way) is None
     late = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded", "message": "timed out"}
-    assert rollout_status(workload(available=1, conditions=[late])) == (Ended.FAILED, "timed out")
+    assert rollout_status(workload(available=1, conditions=[late])) == (ChangeStatus.FAILED, "timed out")
 
 
 def test_changes_supersede_and_revert_each_other() -> None:
     pending = PendingRollouts()
     assert list(pending.note("u", "c1", "image", AT)) == []
     (overtaken,) = pending.note("u", "c2", "flags", AT)
-    assert (overtaken.change, overtaken.ended) == ("c1", Ended.SUPERSEDED)
+    assert (overtaken.change, overtaken.ended) == ("c1", ChangeStatus.SUPERSEDED)
     assert list(pending.note("u", "s1", "scale", AT)) == []  # another sort of change goes on beside it
     assert {(one.change, one.ended) for one in pending.update("u", workload(), AT)} == {
-        ("c2", Ended.SUCCEEDED), ("s1", Ended.SUCCEEDED),
+        ("c2", ChangeStatus.SUCCEEDED), ("s1", ChangeStatus.SUCCEEDED),
     }  # fmt: skip
     assert list(pending.update("u", workload(), AT)) == []
     (undone,) = pending.note("u", "c3", "rollback", AT)
-    assert (undone.change, undone.ended) == ("c2", Ended.ROLLED_BACK)
+    assert (undone.change, undone.ended) == ("c2", ChangeStatus.ROLLED_BACK)
     assert [one.change for one in pending.deleted("u", AT)] == ["c3"]
 
 
