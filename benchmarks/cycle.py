@@ -36,7 +36,7 @@ from outrider.ports import Collected, MetricStore
 from service.config.settings import Settings
 from service.engine import decide
 from service.engine.cycle import Cycle
-from service.engine.detection import Detection
+from service.engine.detector_memory import Detection
 from service.engine.window_cache import WindowCache
 from service.sources.composite_source import CompositeSource
 from service.wiring import platform as wiring_platform

@@ -11,7 +11,7 @@ from outrider.text.i18n import translate
 from outrider.vocabulary.units import format_duration
 from simulator import scenarios
 from simulator.faults import FAULTS
-from simulator.faults.declared import FaultDefinition
+from simulator.faults.definition import FaultDefinition
 from simulator.scenarios import Scenario
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "drills.md"

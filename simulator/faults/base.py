@@ -16,7 +16,7 @@ from simulator.faults.impact import impacted_slots
 from simulator.faults.scope import NOTHING, Scope, fleet_entities
 
 if TYPE_CHECKING:
-    from simulator.faults.declared import DeclaredAction, Effect, FaultDefinition
+    from simulator.faults.definition import DeclaredAction, Effect, FaultDefinition
     from simulator.fleet import Fleet
 
 Undo = Callable[["Fleet"], None]

@@ -51,7 +51,7 @@ from outrider.vocabulary.faults import faults
 from outrider.vocabulary.units import parse_duration
 from simulator.effects import ClusterEffects, GpuEffects, NodeEffects, ServiceEffects, SlotEffects
 from simulator.faults.actions import ABOUT, ACTIONS, FIELDS
-from simulator.faults.declared import DOINGS, HOLDS, DeclaredAction, Effect, FaultDefinition
+from simulator.faults.definition import DOINGS, HOLDS, DeclaredAction, Effect, FaultDefinition
 from simulator.faults.lines import KNOWN_XIDS
 from simulator.faults.needs import NEEDS
 from simulator.faults.onset import SHAPES, Onset

@@ -15,7 +15,7 @@ from outrider.errors import UsageError
 from outrider.model import EntityRef
 from simulator.faults.base import Injection, Truth
 from simulator.faults.compose import conflict
-from simulator.faults.declared import FaultDefinition
+from simulator.faults.definition import FaultDefinition
 from simulator.faults.loader import load
 from simulator.faults.needs import unmet
 from simulator.faults.scope import choose, fleet_entities, scope_of

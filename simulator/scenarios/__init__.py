@@ -1,7 +1,7 @@
 """Scenarios: combinations of faults, load and world.
 
 ``load`` reads them; ``arrange`` plans one on a world and returns the ground truth. The YAML files are in this package.
-``reading`` describes their format, ``choosing`` the words for entities.
+``loader`` describes their format, ``entity_choice`` the words for entities.
 
 Tuning and scoring are separate. Thresholds and rules may be tuned only on drills of ``TUNING_SEEDS`` under
 ``TUNING_SHAPES``. The packaged scenarios use only ``SCORING_SHAPES``. Published tables use ``SCORING_SEEDS``; a score
@@ -10,9 +10,9 @@ of a tuning seed is marked.
 
 from datetime import timedelta
 
-from simulator.scenarios.arranging import arrange
-from simulator.scenarios.choosing import WORDS
-from simulator.scenarios.reading import PlannedFault, Scenario, load
+from simulator.scenarios.entity_choice import WORDS
+from simulator.scenarios.fault_plan import arrange
+from simulator.scenarios.loader import PlannedFault, Scenario, load
 
 TUNING_SEEDS = (1, 2, 3, 7)
 TUNING_SHAPES = ("steady", "diurnal")

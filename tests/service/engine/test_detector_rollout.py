@@ -32,7 +32,7 @@ from outrider.ports import Collected
 from outrider.topology import Topology
 from outrider.vocabulary.rules import Rule
 from service.config.settings import Settings, StoreSettings
-from service.engine.detection import Detection
+from service.engine.detector_memory import Detection
 from service.engine.detector_rollout import DetectorRollout, DetectorRun, alertable_verdicts
 from service.wiring import platform as wiring_platform
 from store.memory import MemoryStateStore

@@ -11,7 +11,7 @@ from outrider.model import EntityKind, Layer
 from outrider.vocabulary.faults import faults
 from simulator.faults import FAULTS
 from simulator.faults.actions import ACTIONS
-from simulator.faults.declared import FaultDefinition
+from simulator.faults.definition import FaultDefinition
 from simulator.faults.loader import load, never_a_fault
 from simulator.faults.onset import Onset
 

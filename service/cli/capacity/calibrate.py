@@ -69,13 +69,13 @@ def calibrate(
         raise UsageError(
             "--from-store, --endpoint, --import and --show exclude each other", hint="give only one of them"
         )
-    from service.cli.capacity import calibrations  # noqa: PLC0415
+    from service.cli.capacity import stored_calibrations  # noqa: PLC0415
 
     if show:
-        space, name = calibrations.named(service, namespace)
-        return calibrations.show(context, name, space)
-    space, service = calibrations.named(service, namespace)
-    validity = calibrations.valid_for(duration_of("--valid", valid))
+        space, name = stored_calibrations.named(service, namespace)
+        return stored_calibrations.show(context, name, space)
+    space, service = stored_calibrations.named(service, namespace)
+    validity = stored_calibrations.valid_for(duration_of("--valid", valid))
     if endpoint is None and import_file is None:
         return _calibrate_store(context, service, space, duration_of("--span", span) if span else None)
     slo = slo_of(ttft, tpot)
@@ -90,7 +90,7 @@ def calibrate(
         if pending is not None:
             return _import_pending(context, pending, (space, service), slo, hardware | options, keep=keep)
         source, saturation, points = sizing.of_file(import_file, slo, tokens=tokens)
-        subject = calibrations.entity_of(context, service or import_file.stem, space, stored=keep)
+        subject = stored_calibrations.entity_of(context, service or import_file.stem, space, stored=keep)
     else:
         from service.capacity import loadtest  # noqa: PLC0415
 
@@ -106,7 +106,9 @@ def calibrate(
             token=None if token_file is None else loadtest.token_of(token_file),
         )
         name = service or model or loadtest.host_of(endpoint)
-        subject = calibrations.entity_of(context, name, space, stored=keep)  # fails before a test that takes minutes
+        subject = stored_calibrations.entity_of(
+            context, name, space, stored=keep
+        )  # fails before a test that takes minutes
         source, (saturation, points) = "locust", loadtest.run(plan, _print_step if context.progress else None)
     options["source"] = SOURCES.get(source, source)
     return _show_test(context, source, subject, saturation, points, hardware | options, slo, keep=keep)
@@ -124,7 +126,7 @@ def _import_pending(
     """Stores a load test that could not be stored before; options override what the file states."""
     from planner.performance.queueing import Slo  # noqa: PLC0415
     from planner.performance.saturation_point import saturation_point  # noqa: PLC0415
-    from service.cli.capacity import calibrations  # noqa: PLC0415
+    from service.cli.capacity import stored_calibrations  # noqa: PLC0415
 
     space, service = named
     defaults = {"gpu_type": "unknown", "tensor_parallel": 1, "pipeline_parallel": 1, "model": "", "engine_version": ""}
@@ -132,7 +134,9 @@ def _import_pending(
         name: getattr(pending, name) if options[name] == value else options[name] for name, value in defaults.items()
     }
     objectives = pending.slo if slo == Slo() else slo
-    subject = calibrations.entity_of(context, service or pending.service, space or pending.namespace, stored=keep)
+    subject = stored_calibrations.entity_of(
+        context, service or pending.service, space or pending.namespace, stored=keep
+    )
     fields |= {"source": pending.source, "at": pending.measured_at, "valid": pending.valid}
     points = list(pending.points)
     return _show_test(
@@ -229,7 +233,7 @@ def _show_test(
     from planner.performance.calibrate import from_saturation_point  # noqa: PLC0415
     from planner.performance.saturation_point import NoSaturationPoint  # noqa: PLC0415
     from service.capacity import sizing  # noqa: PLC0415
-    from service.cli.capacity import calibrations  # noqa: PLC0415
+    from service.cli.capacity import stored_calibrations  # noqa: PLC0415
 
     steps = [sizing.point_dict(point) for point in points]
     figures = ("tokens_per_request", "batch", "tokens_per_second_per_sequence")
@@ -242,10 +246,10 @@ def _show_test(
         return NO
     calibration = from_saturation_point(saturation, subject, **{"at": SystemClock().now(), **fields})
     if keep and source == "locust":
-        calibrations.keep_test(context, calibration, points, slo)
+        stored_calibrations.keep_test(context, calibration, points, slo)
     elif keep:  # the imported file is not copied
-        calibrations.keep(context, calibration)
-    note = calibrations.note_of(context, fields["gpu_type"])
+        stored_calibrations.keep(context, calibration)
+    note = stored_calibrations.note_of(context, fields["gpu_type"])
     document = sizing.as_dict(calibration) | {
         "kept": keep,
         "valid_until": rfc3339(calibration.valid_until) if keep and calibration.valid_until else None,
