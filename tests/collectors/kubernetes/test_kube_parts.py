@@ -27,7 +27,7 @@ from collectors.kubernetes.objects import (
 )
 from collectors.kubernetes.pod_templates import config_maps, service_of, templated
 from collectors.kubernetes.pods import pod_facts, with_service, workload_of
-from collectors.kubernetes.replicas import PodIndex, replicas_of
+from collectors.kubernetes.replicas import PodIndex
 from collectors.kubernetes.rollout_status import PendingRollouts, rollout_status
 from collectors.kubernetes.startup_log import Mark
 from collectors.kubernetes.startups import StartupTracker, pull_seconds
@@ -37,6 +37,7 @@ from outrider.clock import rfc3339
 from outrider.model import EntityKind, EntityRef
 from outrider.records.change_log import ActorKind, ChangeStatus, StartPhase
 from outrider.topology import Topology
+from tests.support.kube_replicas import replicas_of
 
 Json = dict[str, Any]
 AT = datetime(2026, 11, 18, 12, tzinfo=UTC)
