@@ -36,7 +36,7 @@ from outrider.ports import Collected, MetricStore
 from service.config.settings import Settings
 from service.engine import decide
 from service.engine.cycle import Cycle
-from service.engine.detection import Detection
+from service.engine.detector_memory import Detection
 from service.engine.window_cache import WindowCache
 from service.sources.composite_source import CompositeSource
 from service.wiring import platform as wiring_platform
@@ -150,7 +150,7 @@ def _noisy(values: Floats, random: np.random.Generator) -> Floats:
 
 
 @dataclass(slots=True)
-class Measured:
+class CycleTimings:
     """Seconds and CPU seconds of each warm cycle, the stages, and the peak memory.
 
     ``planning`` are the cycles during the first plan, which runs in its own thread; ``incomplete`` counts the excluded
@@ -165,12 +165,12 @@ class Measured:
     grown: float = 0.0
 
 
-def measure(folder: Path, url: str) -> Measured:
+def measure(folder: Path, url: str) -> CycleTimings:
     """Runs cycles of a platform on a store, which may contain history of this fleet up to ``START``."""
     return asyncio.run(_cycles(folder, url))
 
 
-async def _cycles(folder: Path, url: str) -> Measured:
+async def _cycles(folder: Path, url: str) -> CycleTimings:
     world = fleet(*QUICK_FLEET) if quick() else fleet()
     pages = FleetPages(world)
     settings = Settings.model_validate({"cluster": "bench", "store": {"url": url}})
@@ -180,7 +180,7 @@ async def _cycles(folder: Path, url: str) -> Measured:
     with server(folder) as shown:
         collector = ScrapeManager(pages.targets(shown.base), Scraper(), deadline=STEP if quick() else STEP / 2)
         platform.collector = platform.cycle.parts.source = CompositeSource(collector)
-        results = Measured(watched(platform.cycle, collector))
+        results = CycleTimings(watched(platform.cycle, collector))
         while len(results.seconds) < WARM_UP + CYCLES:
             world.step(STEP)
             shown.show(pages.bodies())

@@ -21,8 +21,8 @@ import sqlalchemy as sa
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.aged import aged, copy_into
-from benchmarks.common import Result, main, print_progress, result
-from benchmarks.cycle import START, Measured, measure
+from benchmarks.common import Result, main, result, tell
+from benchmarks.cycle import START, CycleTimings, measure
 from benchmarks.engines import Engine, engines
 from outrider import log
 from store.factory import urls_of
@@ -54,7 +54,7 @@ class _StoreSize:
     tiers: dict[str, float] = field(default_factory=dict)
 
 
-def _on(engine: Engine, year: Path | None) -> tuple[Measured, _StoreSize]:
+def _on(engine: Engine, year: Path | None) -> tuple[CycleTimings, _StoreSize]:
     """Measures the cycles on an engine's store, filled with a year of data or empty."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -67,7 +67,7 @@ def _on(engine: Engine, year: Path | None) -> tuple[Measured, _StoreSize]:
         return measure(folder, engine.url), store_size
 
 
-def _lines(engine: Engine, empty: Sequence[Measured], full: Measured, store_size: _StoreSize) -> list[Result]:
+def _lines(engine: Engine, empty: Sequence[CycleTimings], full: CycleTimings, store_size: _StoreSize) -> list[Result]:
     seconds, peer = statistics.median(full.seconds), statistics.median(chain(*(one.seconds for one in empty)))
     more = {
         "slowest": round(max(full.seconds), 3),
@@ -89,7 +89,7 @@ def _lines(engine: Engine, empty: Sequence[Measured], full: Measured, store_size
     ]  # fmt: skip
 
 
-def _empty(folder: Path) -> dict[str, Measured]:
+def _empty(folder: Path) -> dict[str, CycleTimings]:
     """Measures the cycles on the empty store of each available engine."""
     folder.mkdir()
     with engines(folder) as results:
@@ -103,7 +103,7 @@ def run() -> list[Result]:
     """
     log.configure(level="error")
     year, lines = aged(START), []
-    full: dict[str, tuple[Measured, _StoreSize]] = {}
+    full: dict[str, tuple[CycleTimings, _StoreSize]] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         before = _empty(folder / "before")

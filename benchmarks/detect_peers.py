@@ -15,7 +15,7 @@ from sklearn.ensemble import IsolationForest
 
 from outrider.model import Floats
 from service.evaluation import events
-from service.evaluation.detection import Judged
+from service.evaluation.detection import ScoredRecording
 from service.evaluation.recordings import Recording
 
 Scores = list[Floats]  # of each recording, (times,), training and test
@@ -94,7 +94,9 @@ RIVALS: dict[str, Rival] = {
 }
 
 
-def judged(rival: str, read: Sequence[Recording], step_seconds: float, budget: float) -> dict[str, Judged] | None:
+def judged(
+    rival: str, read: Sequence[Recording], step_seconds: float, budget: float
+) -> dict[str, ScoredRecording] | None:
     """Results of a rival on the test parts; None if its library is not installed."""
     try:
         scores = RIVALS[rival](read)
@@ -104,7 +106,7 @@ def judged(rival: str, read: Sequence[Recording], step_seconds: float, budget: f
     for one, score in zip(read, scores, strict=True):
         limit = 0.5 if rival == "static rules" else past_limit(one.times[: one.train], score[: one.train], budget)
         test = score[one.train :]
-        result[one.name] = Judged(
+        result[one.name] = ScoredRecording(
             times=one.times[one.train :],
             scores=test,
             limits=np.full(test.shape, limit),

@@ -35,7 +35,7 @@ from outrider import log
 from outrider.model import EntityKind, EntityRef
 from outrider.ports import Collected
 from outrider.topology import Topology
-from service.engine.detection import Detection
+from service.engine.detector_memory import Detection
 
 TARGET, WITHIN_CYCLES = 0.99, 2
 SEEDS, NODES, CYCLES, EVERY, SETTLE = (11, 12, 13), 48, 600, 2, 10

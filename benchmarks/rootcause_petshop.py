@@ -24,7 +24,7 @@ from detectors.rca.call_excess import Calls, Symptom
 from detectors.rca.call_graph import CallGraph, Ranking, rank
 from outrider.vocabulary.reliability import calibration_error, curve
 from service.evaluation import rootcause
-from service.evaluation.rootcause import Answer, Case, Ranked, RootCauseBacktest
+from service.evaluation.rootcause import Answer, RankedIncident, RankingInput, RootCauseBacktest
 
 TARGETS = {1: 0.75, 3: 0.96}
 ENTITIES, LARGE_STEPS, CHAIN = 10_000, 96, [0, 1, 6, 31]
@@ -82,7 +82,7 @@ def _missed(backtest: RootCauseBacktest, places: int) -> list[dict[str, Any]]:
 
 def _reliability(folders: Sequence[Path]) -> list[Result]:
     plain = [case for folder in folders for case in rootcause.backtest(folder).cases]
-    spoiled: list[Ranked] = []
+    spoiled: list[RankedIncident] = []
     for number, how in enumerate(SPOILED):
         for copy in range(COPIES):
             random = np.random.default_rng([number, copy])
@@ -99,7 +99,7 @@ def _spoiling(random: np.random.Generator, noise: float, missing: float, unlinke
         values = (calls.requests, latency, calls.success_ratio)
         return Calls(*(np.where(gone, np.nan, value) for gone, value in zip(lost, values, strict=True)))
 
-    def ranker(case: Case) -> Answer:
+    def ranker(case: RankingInput) -> Answer:
         linked = random.random(case.graph.caller.size) >= unlinked
         graph = CallGraph(case.graph.size, case.graph.caller[linked], case.graph.callee[linked])
         worse = replace(case, graph=graph, before=spoil(case.before), incident=spoil(case.incident))
@@ -108,7 +108,7 @@ def _spoiling(random: np.random.Generator, noise: float, missing: float, unlinke
     return ranker
 
 
-def _curve(name: str, cases: Sequence[Ranked]) -> Result:
+def _curve(name: str, cases: Sequence[RankedIncident]) -> Result:
     answered = [case for case in cases if case.named]
     bins = curve([case.confidence for case in answered], [case.place == 1 for case in answered])
     shown = [

@@ -11,32 +11,32 @@ import numpy as np
 from detectors.rca.call_excess import Calls, Symptom, quantile
 from detectors.rca.call_graph import CallGraph
 from outrider.model import Floats
-from service.evaluation.rootcause import Answer, Case
+from service.evaluation.rootcause import Answer, RankingInput
 
 RESTART = 0.15  # of a random walk, as in PageRank
 ROUNDS = 100
 _TINY = 1e-12
 
 
-def largest_z(case: Case) -> Answer:
+def largest_z(case: RankingInput) -> Answer:
     """Ranks by the deviation from the median of the normal window, in interquartile ranges."""
     normal, incident = _metric(case.normal, case.issue.symptom), _metric(case.incident, case.issue.symptom)
     return _best_first(_z(normal, incident), case.target)
 
 
-def correlation(case: Case) -> Answer:
+def correlation(case: RankingInput) -> Answer:
     """Ranks by correlation with the target's metric, from the step before the incident to its end."""
     return _best_first(_likeness(case), case.target)
 
 
-def random_walk(case: Case) -> Answer:
+def random_walk(case: RankingInput) -> Answer:
     """Ranks by a random walk from the target along calls, weighted by correlation with the target (as MicroRCA)."""
     likeness = np.maximum(_likeness(case), 0.0)
     likeness[case.target] = 0.0
     return _best_first(_walk(case.graph, likeness, case.target), case.target)
 
 
-def z_along_calls(case: Case) -> Answer:
+def z_along_calls(case: RankingInput) -> Answer:
     """Ranks by correlation x log z, minus 0.9 x the best callee's, plus 0.3 x the best caller's: our first ranker."""
     normal, incident = _metric(case.normal, case.issue.symptom), _metric(case.incident, case.issue.symptom)
     score = np.maximum(_likeness(case), 0.0) * np.log1p(np.maximum(_z(normal, incident, level=0.02), 0.0))
@@ -69,7 +69,7 @@ def _z(normal: Floats, incident: Floats, level: float = 0.0) -> Floats:
     return np.where(known.any(axis=1), result, 0.0)
 
 
-def _likeness(case: Case) -> Floats:
+def _likeness(case: RankingInput) -> Floats:
     """Returns the correlation of each service's metric with the target's over all steps, (n,); 0 if unknown."""
     values = np.concatenate([_metric(part, case.issue.symptom) for part in (case.before, case.incident)], axis=1)
     filled = np.where(np.isfinite(values), values, quantile(values, 0.5)[:, None])

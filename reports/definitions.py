@@ -38,10 +38,6 @@ class ReportDefinition:
         """Short description."""
         return translate(f"reports.{self.name}_description", language)
 
-    def file_name(self, week: str, format: str, language: Language) -> str:  # noqa: A002
-        """``weekly-2026-W19.en.html``."""
-        return f"{self.name}-{week}.{language}.{format}"
-
 
 _ROWS = (ReportDefinition("weekly", weekly), ReportDefinition("capacity", capacity))
 REPORTS: dict[str, ReportDefinition] = {row.name: row for row in _ROWS}

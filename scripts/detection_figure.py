@@ -38,7 +38,7 @@ from outrider.topology import Topology
 from outrider.vocabulary import catalog
 from outrider.vocabulary.slo import Slo
 from service.drills.simulated_source import FleetSource
-from service.engine.detection import Detection
+from service.engine.detector_memory import Detection
 from service.ops import replay
 from simulator.faults.registry import inject
 from simulator.fleet import Fleet

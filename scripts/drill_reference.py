@@ -11,7 +11,7 @@ from outrider.text.i18n import translate
 from outrider.vocabulary.units import format_duration
 from simulator import scenarios
 from simulator.faults import FAULTS
-from simulator.faults.declared import Declared
+from simulator.faults.definition import FaultDefinition
 from simulator.scenarios import Scenario
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "drills.md"
@@ -53,7 +53,7 @@ def page() -> str:
     return HEAD + "".join(parts)
 
 
-def _fault(declared: Declared) -> str:
+def _fault(declared: FaultDefinition) -> str:
     title = translate(f"faults.{declared.fault}.name")
     onset = declared.onset.shape
     moved = ", ".join(f"`{name}`" for name in declared.symptoms)
@@ -61,7 +61,7 @@ def _fault(declared: Declared) -> str:
     return f"{row} {declared.holds} | {moved} |\n"
 
 
-def _state(declared: Declared) -> str:
+def _state(declared: FaultDefinition) -> str:
     return f"| `{declared.fault}` | {declared.kind.value} | {format_duration(declared.lasts)} |\n"
 
 

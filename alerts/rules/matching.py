@@ -120,17 +120,17 @@ def _evidence(measure: str, value: float, threshold: float) -> Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class SuppressedFinding:
-    """Findings suppressed in one cycle: those of detectors without a verdict, on single entities or on all."""
+class MissingVerdicts:
+    """Detectors without a verdict in one cycle, and the entities concerned; ``everyone`` lists those without any."""
 
     entities: frozenset[tuple[str, EntityRef]]
     everyone: frozenset[str]
 
     @staticmethod
-    def of(findings: Iterable[Finding | NoVerdict]) -> SuppressedFinding:
+    def of(findings: Iterable[Finding | NoVerdict]) -> MissingVerdicts:
         """Collects the NoVerdicts of one cycle."""
         silent = [entry for entry in findings if isinstance(entry, NoVerdict)]
-        return SuppressedFinding(
+        return MissingVerdicts(
             frozenset((entry.detector, entry.entity) for entry in silent if entry.entity is not None),
             frozenset(entry.detector for entry in silent if entry.entity is None),
         )

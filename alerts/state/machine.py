@@ -14,7 +14,7 @@ from datetime import datetime
 from math import isfinite
 
 from alerts.rules.context import SERVICE_LEVEL, ServiceContext, service_context
-from alerts.rules.matching import Matcher, SuppressedFinding, plan_findings, priority_of
+from alerts.rules.matching import Matcher, MissingVerdicts, plan_findings, priority_of
 from alerts.rules.parser import PLAN
 from alerts.state.silence import mute
 from outrider.clock import parse_rfc3339, rfc3339
@@ -65,7 +65,7 @@ def advance(
     known = {rule.name: rule for rule in rules}
     observed = (*findings, *(plan_findings(plan, rules, now) if plan is not None else ()))
     current = _merge(observed, Matcher.of(rules), context)
-    suppressed = SuppressedFinding.of(observed)
+    missing_verdicts = MissingVerdicts.of(observed)
     alive = {alert.fingerprint: alert for alert in active if alert.state is not AlertState.RESOLVED}
     after: dict[str, Alert] = {}
     for print_, observation in current.items():
@@ -76,7 +76,7 @@ def advance(
         detectors = _detectors(alert)
         if plan is None and all(name.startswith(PLAN) for name in detectors):
             after[print_] = alert
-        elif suppressed.about(detectors, alert.entity) and alert.rule in known:
+        elif missing_verdicts.about(detectors, alert.entity) and alert.rule in known:
             after[print_] = _kept(alert, context)
         else:
             after[print_] = _gone(alert, known.get(alert.rule), context, now)

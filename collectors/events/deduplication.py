@@ -23,7 +23,7 @@ _FAULT_RETENTION = timedelta(minutes=30)  # a page may come that late: an export
 _DETAIL = {"kernel_log": 0, "nvml": 1, "kubernetes": 2}
 
 
-class Keyed(Protocol):
+class KeyedReading(Protocol):
     """A reading that its source identifies by a key."""
 
     @property
@@ -32,7 +32,7 @@ class Keyed(Protocol):
         ...
 
 
-_KeyedT = TypeVar("_KeyedT", bound=Keyed)
+_KeyedReadingT = TypeVar("_KeyedReadingT", bound=KeyedReading)
 
 
 @dataclass(slots=True)
@@ -83,7 +83,7 @@ class EventDeduplicator:
         self._faults: dict[tuple[EntityRef, str], list[_Fault]] = {}
         self._keys: dict[str, datetime] = {}
 
-    def new_readings(self, readings: Sequence[_KeyedT], at: datetime) -> list[_KeyedT]:
+    def new_readings(self, readings: Sequence[_KeyedReadingT], at: datetime) -> list[_KeyedReadingT]:
         """Returns the readings whose key was not returned before; of several with one key the last."""
         fresh = {reading.key: reading for reading in readings if reading.key not in self._keys}
         if fresh:

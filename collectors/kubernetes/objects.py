@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from collectors.kubernetes.actors import managers
 from collectors.kubernetes.api import ApiChange, Json, items, mapping, text, texts, version_of
-from collectors.kubernetes.engine_args import pod_accelerators
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +159,6 @@ def owner_of(document: Json) -> tuple[str, str]:
     owners = items(mapping(document.get("metadata")).get("ownerReferences"))
     chosen = next((owner for owner in owners if owner.get("controller") is True), owners[0] if owners else {})
     return text(chosen.get("kind")), text(chosen.get("name"))
-
-
-def is_accelerated(pod: Json) -> bool:
-    """True for a pod that requests an accelerator."""
-    return bool(pod_accelerators(mapping(pod.get("spec"))))
 
 
 def slim(resource: Resource, document: Json) -> Json:

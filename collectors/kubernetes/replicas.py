@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from collectors.kubernetes.accelerators import CLIQUE
 from collectors.kubernetes.api import Json, items, mapping, text
 from collectors.kubernetes.engine_args import EngineArgs
-from collectors.kubernetes.objects import ENDPOINT_SLICES, NODES, PODS, Objects, key_of, labels_of, uid_of
+from collectors.kubernetes.objects import ENDPOINT_SLICES, Objects, key_of, labels_of, uid_of
 from collectors.kubernetes.pods import SERVICE_LABEL, PodFacts, pod_facts, with_service
 
 SERVICE_NAME = "kubernetes.io/service-name"
@@ -116,14 +116,6 @@ def _replica(namespace: str, name: str, pods: list[PodFacts], clique_of: Mapping
     engine = next((pod for pod in pods if pod.args.is_engine_command), pods[0])
     domains = frozenset(clique_of.get(pod.node) or f"node:{pod.node}" for pod in pods if pod.node and pod.accelerators)
     return Replica(namespace, name, tuple(pods), engine.args, engine.own, engine.image, domains)
-
-
-def replicas_of(objects: Objects, service_label: str = SERVICE_LABEL) -> Replicas:
-    """Facts of every pod and the replicas, computed from scratch."""
-    index = PodIndex(service_label)
-    for pod in objects.all(PODS):
-        index.take(pod)
-    return index.replicas(objects.all(NODES), fronts_of(objects))
 
 
 def fronts_of(objects: Objects) -> dict[Key, list[str]]:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from collectors.kubernetes.api import Json, items, mapping, text
-from outrider.records.change_log import ChangeEnd, Ended
+from outrider.records.change_log import ChangeEnd, ChangeStatus
 
 _MOST_TEXT = 300
 
 
-def rollout_status(workload: Json) -> tuple[Ended, str] | None:
+def rollout_status(workload: Json) -> tuple[ChangeStatus, str] | None:
     """Outcome of the newest change of a workload by its status; None while it is in progress.
 
     Deployment: https://kubernetes.io/docs/concepts/workloads/controllers/deployment/#complete-deployment; stateful
@@ -21,7 +21,9 @@ def rollout_status(workload: Json) -> tuple[Ended, str] | None:
     meta, spec, status = (mapping(workload.get(part)) for part in ("metadata", "spec", "status"))
     for condition in items(status.get("conditions")):
         if condition.get("type") == "Progressing" and text(condition.get("reason")) == "ProgressDeadlineExceeded":
-            return Ended.FAILED, text(condition.get("message"))[:_MOST_TEXT] or "the progress deadline was exceeded"
+            return ChangeStatus.FAILED, text(condition.get("message"))[
+                :_MOST_TEXT
+            ] or "the progress deadline was exceeded"
     generation, observed = _count(meta.get("generation")), _count(status.get("observedGeneration"))
     if generation is not None and (observed is None or observed < generation) and "observedGeneration" in status:
         return None
@@ -33,7 +35,7 @@ def rollout_status(workload: Json) -> tuple[Ended, str] | None:
     available = _count(status.get("readyReplicas")) if available is None else available
     new, running = _count(status.get("updatedReplicas")) or 0, _count(status.get("replicas")) or 0
     if (available or 0) >= desired and new >= desired and running == desired:
-        return Ended.SUCCEEDED, f"{desired} of {desired} replicas are new and ready"
+        return ChangeStatus.SUCCEEDED, f"{desired} of {desired} replicas are new and ready"
     return None
 
 
@@ -57,11 +59,13 @@ class PendingRollouts:
         if is_template and code == "rollback" and self.newest.get(uid, change) != change:
             undone = self.newest[uid]
             waiting[:] = [pending for pending in waiting if pending.change != undone]
-            yield ChangeEnd(undone, Ended.ROLLED_BACK, at, "reverted to the previous template")
+            yield ChangeEnd(undone, ChangeStatus.ROLLED_BACK, at, "reverted to the previous template")
         overtaken = [pending for pending in waiting if pending.is_template == is_template and pending.change != change]
         for pending in overtaken:
             waiting.remove(pending)
-            yield ChangeEnd(pending.change, Ended.SUPERSEDED, at, "superseded by the next change before it completed")
+            yield ChangeEnd(
+                pending.change, ChangeStatus.SUPERSEDED, at, "superseded by the next change before it completed"
+            )
         if not any(pending.change == change for pending in waiting):
             waiting.append(_Open(change, is_template))
         if is_template:
@@ -80,7 +84,7 @@ class PendingRollouts:
         """Ends the pending changes of a deleted workload."""
         self.newest.pop(uid, None)
         for pending in self.open.pop(uid, []):
-            yield ChangeEnd(pending.change, Ended.SUPERSEDED, at, "the workload was deleted")
+            yield ChangeEnd(pending.change, ChangeStatus.SUPERSEDED, at, "the workload was deleted")
 
 
 def _count(value: object) -> int | None:

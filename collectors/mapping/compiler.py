@@ -64,7 +64,7 @@ class Cells:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Compiled:
+class CompiledLayout:
     """Everything needed to evaluate pages of one layout; independent of the target.
 
     A *cell* is an (entity, column) of one kind of entity. ``cell_of_out`` numbers them through all kinds, ``shapes``
@@ -97,7 +97,7 @@ class Compiled:
     born_at: Indices
 
 
-def compile_adapter(adapter: Adapter, layout: Layout) -> Compiled:
+def compile_adapter(adapter: Adapter, layout: Layout) -> CompiledLayout:
     """Compiles an adapter for pages of this layout."""
     plan = LayoutPlan(adapter, layout, LayoutEntities(adapter, layout))
     for name, rules in adapter.rules.items():
@@ -108,7 +108,7 @@ def compile_adapter(adapter: Adapter, layout: Layout) -> Compiled:
     rows, weights, slots = _columns(plan.linear)
     start = layout.names.get(adapter.start_time) if adapter.start_time else None
     born, born_at = _births(layout)
-    return Compiled(
+    return CompiledLayout(
         slots=plan.slots,
         linear_rows=rows,
         linear_weights=weights,

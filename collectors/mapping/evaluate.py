@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from collectors.mapping.compiler import Cells, Compiled, Groups
+from collectors.mapping.compiler import Cells, CompiledLayout, Groups
 from collectors.mapping.model import Aggregate
 from outrider.model import CellStatus, Floats, Statuses
 
@@ -36,7 +36,7 @@ class Rows:
         return Rows(numbers, flags)
 
 
-def evaluate(compiled: Compiled, rows: Rows) -> tuple[Floats, Statuses]:
+def evaluate(compiled: CompiledLayout, rows: Rows) -> tuple[Floats, Statuses]:
     """(values, statuses) of shape (cells,). A cell whose status is not PRESENT is NaN."""
     cells, flagged = compiled.cells, bool(rows.flags.any())
     slots = _slots(compiled, rows.numbers)
@@ -69,7 +69,7 @@ def _compare(cells: Cells, values: Floats) -> None:
         values[compared] = np.where(np.isnan(values[compared]), np.nan, same)
 
 
-def _slots(compiled: Compiled, numbers: Floats) -> Floats:
+def _slots(compiled: CompiledLayout, numbers: Floats) -> Floats:
     weighted = compiled.linear_weights * numbers[compiled.linear_rows]
     # For empty input, bincount returns integers, which would truncate the extremes below.
     slots = np.bincount(compiled.linear_slots, weights=weighted, minlength=compiled.slots).astype(
@@ -81,7 +81,7 @@ def _slots(compiled: Compiled, numbers: Floats) -> Floats:
     return slots
 
 
-def _slot_status(compiled: Compiled, flags: Statuses) -> Statuses:
+def _slot_status(compiled: CompiledLayout, flags: Statuses) -> Statuses:
     """Worst status of the entries a slot reads, without ABSENT ones; ABSENT if all are."""
     status = np.zeros(compiled.slots, dtype=np.uint8)
     alive = np.zeros(compiled.slots, dtype=bool)
@@ -103,7 +103,7 @@ def _slot_of_row(groups: Groups) -> NDArray[np.intp]:
     return np.repeat(groups.slots, lengths)
 
 
-def _outs(compiled: Compiled, slots: Floats, slot_status: Statuses) -> tuple[Floats, Statuses]:
+def _outs(compiled: CompiledLayout, slots: Floats, slot_status: Statuses) -> tuple[Floats, Statuses]:
     outs, status = slots[compiled.out_left], slot_status[compiled.out_left]
     pairs = np.flatnonzero(compiled.out_right >= 0)
     if pairs.size:

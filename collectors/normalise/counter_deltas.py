@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectors.exposition.parser import Layout, Page
-from collectors.mapping.compiler import Compiled
+from collectors.mapping.compiler import CompiledLayout
 from collectors.mapping.entity_binding import Binding
 from collectors.mapping.evaluate import Rows
 from collectors.mapping.model import Adapter
@@ -29,7 +29,7 @@ class PreviousScrape:
 
     adapter: Adapter
     layout: Layout | None = None
-    compiled: Compiled | None = None
+    compiled: CompiledLayout | None = None
     binding: Binding | None = None
     at: float | None = None  # last good scrape, unix seconds
     values: Floats = field(default_factory=lambda: np.empty(0))
@@ -108,7 +108,9 @@ class ScrapeDelta:
         return TrustVerdict.PARTIAL if partial else TrustVerdict.FRESH
 
 
-def delta_of(past: PreviousScrape, compiled: Compiled, page: Page, at: float, *, any_time: bool = False) -> ScrapeDelta:
+def delta_of(
+    past: PreviousScrape, compiled: CompiledLayout, page: Page, at: float, *, any_time: bool = False
+) -> ScrapeDelta:
     """Compares a page with the previous one, which must be in the order of the page's layout.
 
     ``any_time``: lines may be about another time than the scrape's, as those of a file.
@@ -165,7 +167,7 @@ def seconds_off(page: Page, at: float) -> float | None:
     return at - float(known.max()) if known.size and _all_stamped(page, _off(page, at)) else None
 
 
-def _frozen(past: PreviousScrape, compiled: Compiled, page: Page, at: float) -> bool:
+def _frozen(past: PreviousScrape, compiled: CompiledLayout, page: Page, at: float) -> bool:
     """True if the heartbeat has stood still for too long: the page is stale."""
     heartbeat, beats = past.adapter.heartbeat, compiled.beats
     if heartbeat is None or not beats.size:
@@ -198,7 +200,7 @@ def _own_times(past: PreviousScrape, page: Page, interval: float) -> tuple[NDArr
     return stamped & (steps <= 0), np.where(steps > 0, steps, interval)
 
 
-def _restarted(past: PreviousScrape, compiled: Compiled, page: Page) -> bool:
+def _restarted(past: PreviousScrape, compiled: CompiledLayout, page: Page) -> bool:
     if compiled.start_row < 0:
         return False
     return bool(abs(float(page.values[compiled.start_row]) - past.started) > _SAME_START_SECONDS)

@@ -29,7 +29,7 @@ import numpy as np
 
 from collectors.exposition.parser import Layout, Page
 from collectors.mapping import registry
-from collectors.mapping.compiler import Compiled, compile_adapter
+from collectors.mapping.compiler import CompiledLayout, compile_adapter
 from collectors.mapping.entity_binding import UnboundEntity, bind, own_entity, resolve
 from collectors.mapping.evaluate import evaluate
 from collectors.mapping.model import Adapter
@@ -49,7 +49,7 @@ class Normaliser:
         """``adapters`` take precedence over the packaged ones."""
         self._adapters = dict(adapters or {})
         self._past: dict[str, PreviousScrape] = {}
-        self._compiled: dict[str, WeakKeyDictionary[Layout, Compiled]] = {}
+        self._compiled: dict[str, WeakKeyDictionary[Layout, CompiledLayout]] = {}
 
     def adapter(self, name: str) -> Adapter:
         """Returns the adapter of that name. Raises UsageError if there is none."""

@@ -26,7 +26,7 @@ from collectors.receive.histogram import MOST_BUCKETS, ExponentialHistogram, buc
 from collectors.receive.otlp_names import labels, metric_name
 from collectors.receive.protocol import (
     STALE_NAN_BITS,
-    Decoded,
+    DecodedRequest,
     DropReason,
     IngestProtocol,
     ReceiveError,
@@ -56,10 +56,10 @@ def media_type(content_type: str) -> str:
     return kind
 
 
-def decode(body: bytes, kind: str) -> Decoded:
+def decode(body: bytes, kind: str) -> DecodedRequest:
     """Series of one export. Raises ReceiveError for an invalid body."""
     request = ExportMetricsServiceRequest()
-    decoded = Decoded(IngestProtocol.OTLP)
+    decoded = DecodedRequest(IngestProtocol.OTLP)
     try:
         if kind == JSON:
             json_format.Parse(body.decode("utf-8"), request, ignore_unknown_fields=True, max_recursion_depth=32)
@@ -99,7 +99,7 @@ def _resource(resource: Any) -> tuple[Source, dict[str, str]]:
     return Source(job, instance), about
 
 
-def _add_scope(decoded: Decoded, source: Source, scope: Any) -> None:
+def _add_scope(decoded: DecodedRequest, source: Source, scope: Any) -> None:
     common = {"otel_scope_name": scope.scope.name, "otel_scope_version": scope.scope.version}
     common = {name: value for name, value in common.items() if value}
     for metric in scope.metrics:
@@ -130,7 +130,9 @@ def _is_delta(content: Any) -> bool:
     return bool(content.aggregation_temporality == AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA)
 
 
-def _add_point(decoded: Decoded, source: Source, common: Mapping[str, str], point: Any, lines: list[_Line]) -> None:
+def _add_point(
+    decoded: DecodedRequest, source: Source, common: Mapping[str, str], point: Any, lines: list[_Line]
+) -> None:
     at = point.time_unix_nano // _NANOSECONDS_A_MILLISECOND
     ended = bool(point.flags & DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK)
     own = {**common, **labels(point.attributes)}

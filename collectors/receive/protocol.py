@@ -100,7 +100,7 @@ class Stream:
 
 
 @dataclass(slots=True)
-class Decoded:
+class DecodedRequest:
     """Content of one request. ``about`` are facts about a source; ``left_out`` counts samples by reason."""
 
     protocol: IngestProtocol
@@ -118,7 +118,7 @@ class Decoded:
             self.unread[name] += count
 
 
-def keep_times(decoded: Decoded, now_ms: int) -> None:
+def keep_times(decoded: DecodedRequest, now_ms: int) -> None:
     """Drops samples in the future or before 1970; in OTLP, timestamp 0 means unknown."""
     last = now_ms + FUTURE_MS
     for number, stream in enumerate(decoded.streams):

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from collectors.receive.histogram import ExponentialHistogram, buckets, dense, ladders, le
 from collectors.receive.protocol import (
-    Decoded,
+    DecodedRequest,
     DropReason,
     IngestProtocol,
     ReceiveError,
@@ -58,9 +58,9 @@ def version_of(content_type: str) -> Version:
     return 1
 
 
-def decode(body: bytes, version: Version) -> Decoded:
+def decode(body: bytes, version: Version) -> DecodedRequest:
     """Series of one request. Raises ReceiveError for an invalid body."""
-    decoded = Decoded(IngestProtocol.REMOTE_WRITE)
+    decoded = DecodedRequest(IngestProtocol.REMOTE_WRITE)
     try:
         if version == 1:
             for series in WriteRequest.FromString(body).timeseries:
@@ -89,7 +89,7 @@ def _source(job: str, instance: str, path: str) -> Source:
     return Source(job, instance, path)
 
 
-def _add(decoded: Decoded, labels: dict[str, str], series: Any) -> None:
+def _add(decoded: DecodedRequest, labels: dict[str, str], series: Any) -> None:
     name = labels.pop("__name__", "")
     for label in _OF_PAIRS:
         labels.pop(label, None)
@@ -116,7 +116,7 @@ def _add(decoded: Decoded, labels: dict[str, str], series: Any) -> None:
 
 
 def _add_histograms(
-    decoded: Decoded, source: Source, name: str, labels: Mapping[str, str], histograms: Sequence[Any]
+    decoded: DecodedRequest, source: Source, name: str, labels: Mapping[str, str], histograms: Sequence[Any]
 ) -> None:
     """Native histograms of one series, as the lines of a classic one."""
     lines: dict[tuple[str, str], tuple[list[int], list[float]]] = {}

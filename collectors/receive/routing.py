@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from collectors.mapping import registry
 from collectors.mapping.model import Adapter
 from collectors.mapping.signatures import adapter_of_metric, carrier_among
-from collectors.receive.protocol import META, Decoded, DropReason, Source, Stream
+from collectors.receive.protocol import META, DecodedRequest, DropReason, Source, Stream
 from outrider.model import EntityKind
 
 MOST_SOURCES, MOST_NAMES = 50_000, 50_000
@@ -84,7 +84,7 @@ class AdapterRouter:
         self._reads = {name: _ReadMetrics(registry.adapter(name)) for name in registry.ADAPTERS}
         self._known: OrderedDict[Source, dict[tuple[str, int | None], None]] = OrderedDict()
 
-    def assign(self, decoded: Decoded) -> list[RoutedSeries]:
+    def assign(self, decoded: DecodedRequest) -> list[RoutedSeries]:
         """Every series that an adapter reads; dropped ones are counted on ``decoded``."""
         ruled = [self._rule_of(stream, decoded) for stream in decoded.streams]
         for stream, rule in zip(decoded.streams, ruled, strict=True):
@@ -96,7 +96,7 @@ class AdapterRouter:
             routed.extend(self._of(stream, rule, decoded))
         return routed
 
-    def _of(self, stream: Stream, rule: int | None, decoded: Decoded) -> Sequence[RoutedSeries]:
+    def _of(self, stream: Stream, rule: int | None, decoded: DecodedRequest) -> Sequence[RoutedSeries]:
         if rule is not None and self._rules[rule].adapter is None:
             decoded.left_out[DropReason.BY_RULE] += len(stream.stamps)
             return []
@@ -124,7 +124,7 @@ class AdapterRouter:
             decoded.left_out[DropReason.NOT_READ] += len(stream.stamps)
         return routed
 
-    def _rule_of(self, stream: Stream, decoded: Decoded) -> int | None:
+    def _rule_of(self, stream: Stream, decoded: DecodedRequest) -> int | None:
         if not self._rules:
             return None
         source = stream.source

@@ -15,7 +15,7 @@ import yaml
 from collectors.events.redact import redacted
 from collectors.kubernetes.actors import kind_of
 from outrider.errors import UsageError
-from outrider.records.change_log import ActorKind, ChangeEnd, Ended
+from outrider.records.change_log import ActorKind, ChangeEnd, ChangeStatus
 
 _PATH = re.compile(r"\{([^{}]+)\}")
 _MOST_TEXT, _MOST_NAME = 400, 200
@@ -102,7 +102,7 @@ def _end(spec: Mapping[str, Any] | None, body: Mapping[str, Any], now: datetime)
         return None
     when = instant(_first_filled(spec.get("at"), body)) or now
     because = redacted(_first_filled(spec.get("because"), body))[:_MOST_TEXT]
-    return ChangeEnd(_first_filled(spec["id"], body), Ended(state), min(when, now), because)
+    return ChangeEnd(_first_filled(spec["id"], body), ChangeStatus(state), min(when, now), because)
 
 
 def instant(text: str) -> datetime | None:

@@ -14,7 +14,7 @@ from dashboards.components import charts, html
 from dashboards.components import format as fmt
 from dashboards.session import Viewer
 from dashboards.views import feedback
-from outrider.documents import graph_text
+from outrider.documents import graph_diagram
 from outrider.documents.summaries import word
 from outrider.text.i18n import translate
 
@@ -269,7 +269,7 @@ def _graph(viewer: Viewer, incident_id: str) -> None:
         st.html(html.card(html.empty(viewer.localize("incident.no_graph"))))
         return
     with st.container(border=True, key="o-box-incident-graph"):
-        st.graphviz_chart(graph_text.dot(graph, viewer.palette.graph), width="stretch")
+        st.graphviz_chart(graph_diagram.dot(graph, viewer.palette.graph), width="stretch")
         st.html(html.label(viewer.localize("incident.graph_key")))
         if graph["left_out"]:
             st.html(html.label(viewer.localize("incident.graph_more", n=graph["left_out"])))

@@ -31,7 +31,7 @@ from detectors.rca.hypotheses import (
     over,
     pairs,
 )
-from detectors.rca.incident_lifecycle import Case
+from detectors.rca.incident_lifecycle import IncidentDraft
 from outrider.model import Alert, EntityRef, Event, Finding, Incident, Layer
 from outrider.topology import Topology
 from outrider.vocabulary.faults import layer_of
@@ -90,37 +90,37 @@ def _once(
     standing: Sequence[Incident], firing: Mapping[str, Alert], index: EvidenceIndex, known: set[str], now: datetime
 ) -> tuple[Incident, ...]:
     held = sorted(standing, key=lambda incident: (incident.opened_at, incident.id))
-    cases = [incident_lifecycle.reopen(incident, firing) for incident in held]
-    for case in cases:
-        _release_when_sighted(case, now)
-    taken = {fingerprint for case in cases if not case.closed for fingerprint in case.alive}
+    drafts = [incident_lifecycle.reopen(incident, firing) for incident in held]
+    for draft in drafts:
+        _release_when_sighted(draft, now)
+    taken = {fingerprint for draft in drafts if not draft.closed for fingerprint in draft.alive}
     fresh = [alert for fingerprint, alert in firing.items() if fingerprint not in taken]
-    cases += _assign(cases, fresh, index, now)
-    for case in cases:
-        incident_lifecycle.settle(case, index, now)
-    _name_new(cases, known)
-    return tuple(case.incident for case in cases if case.incident is not case.before)
+    drafts += _assign(drafts, fresh, index, now)
+    for draft in drafts:
+        incident_lifecycle.settle(draft, index, now)
+    _name_new(drafts, known)
+    return tuple(draft.incident for draft in drafts if draft.incident is not draft.before)
 
 
-def _release_when_sighted(case: Case, now: datetime) -> None:
+def _release_when_sighted(draft: IncidentDraft, now: datetime) -> None:
     """Ends a monitoring outage as a cause once monitoring is back; remaining faults stand alone."""
-    cause = case.incident.suspected_cause
-    if cause is None or layer_of(cause.fault) is not Layer.MONITORING or not case.alive:
+    cause = draft.incident.suspected_cause
+    if cause is None or layer_of(cause.fault) is not Layer.MONITORING or not draft.alive:
         return
-    lasts = any(alert.entity == cause.entity and alert.fault == cause.fault for alert in case.alive.values())
+    lasts = any(alert.entity == cause.entity and alert.fault == cause.fault for alert in draft.alive.values())
     marks = [
         entry
-        for entry in case.incident.timeline
+        for entry in draft.incident.timeline
         if entry.what in (incident_lifecycle.CAUSE_GONE, incident_lifecycle.CAUSE_BACK)
     ]
     gone = marks[-1] if marks and marks[-1].what == incident_lifecycle.CAUSE_GONE else None
     if lasts and gone is not None:
-        case.note(now, incident_lifecycle.CAUSE_BACK)
+        draft.note(now, incident_lifecycle.CAUSE_BACK)
     elif not lasts and gone is None:
-        case.note(now, incident_lifecycle.CAUSE_GONE)
+        draft.note(now, incident_lifecycle.CAUSE_GONE)
     elif not lasts and gone is not None and now - gone.at >= BLIND_GRACE:
-        case.close(now, incident_lifecycle.RELEASED, count=str(len(case.alive)))
-    case.settled = not lasts
+        draft.close(now, incident_lifecycle.RELEASED, count=str(len(draft.alive)))
+    draft.settled = not lasts
 
 
 @dataclass(slots=True)
@@ -163,9 +163,11 @@ class _HypothesisBoard:
         return self.hypotheses[number].home is None and not self.hypotheses[number].alerts
 
 
-def _assign(cases: Sequence[Case], fresh: Sequence[Alert], index: EvidenceIndex, now: datetime) -> list[Case]:
-    """Attaches every new alert to an open case or a new one; merges cases that turn out to be one."""
-    board = _board(cases, fresh, index)
+def _assign(
+    drafts: Sequence[IncidentDraft], fresh: Sequence[Alert], index: EvidenceIndex, now: datetime
+) -> list[IncidentDraft]:
+    """Attaches every new alert to an open incident or a new one; merges incidents that turn out to be one."""
+    board = _board(drafts, fresh, index)
     result = list(pairs(board.hypotheses, index.reach, index.knowledge))
     by_symptom, by_cause = gathered(result, len(board.hypotheses))
     forest = _Forest(list(range(len(board.hypotheses))))
@@ -188,25 +190,25 @@ def _assign(cases: Sequence[Case], fresh: Sequence[Alert], index: EvidenceIndex,
     groups: dict[int, list[int]] = {}
     for number in range(len(board.hypotheses)):
         groups.setdefault(forest.root(number), []).append(number)
-    by_id = {case.incident.id: case for case in cases}
+    by_id = {draft.incident.id: draft for draft in drafts}
     by_fingerprint = {alert.fingerprint: alert for alert in fresh}
     opened = [_gather(board, group, by_id, by_fingerprint, now) for group in groups.values()]
-    _note_candidates(cases, opened, board, by_symptom)
-    return [case for case in opened if case is not None and case.before is None]
+    _note_candidates(drafts, opened, board, by_symptom)
+    return [draft for draft in opened if draft is not None and draft.before is None]
 
 
-def _board(cases: Sequence[Case], fresh: Sequence[Alert], index: EvidenceIndex) -> _HypothesisBoard:
+def _board(drafts: Sequence[IncidentDraft], fresh: Sequence[Alert], index: EvidenceIndex) -> _HypothesisBoard:
     board = _HypothesisBoard(late=index.late)
-    for case in cases:
-        if case.closed or not case.alive:
+    for draft in drafts:
+        if draft.closed or not draft.alive:
             continue
-        cause = incident_lifecycle.cause_hypothesis(case, index)
-        backed = incident_lifecycle.is_backed(case)
+        cause = incident_lifecycle.cause_hypothesis(draft, index)
+        backed = incident_lifecycle.is_backed(draft)
         if cause is not None:
             board.add(cause, marks=board.pinned if backed else board.fixed)
-        for alert in case.alive.values():
+        for alert in draft.alive.values():
             if cause is None or (alert.entity, alert.fault) != (cause.entity, cause.fault):
-                board.add(_hypothesis(alert, case.incident.id, index), marks=board.fixed if backed else None)
+                board.add(_hypothesis(alert, draft.incident.id, index), marks=board.fixed if backed else None)
     spoken: dict[tuple[EntityRef, str | None], list[Alert]] = {}
     for alert in fresh:
         spoken.setdefault((alert.entity, alert.fault), []).append(alert)
@@ -314,11 +316,11 @@ def _same_service(orphans: Sequence[int], board: _HypothesisBoard, index: Eviden
 def _gather(
     board: _HypothesisBoard,
     group: Sequence[int],
-    by_id: Mapping[str, Case],
+    by_id: Mapping[str, IncidentDraft],
     fresh: Mapping[str, Alert],
     now: datetime,
-) -> Case | None:
-    """The case of one group: its oldest open one, else a new one; None if nothing in it fires."""
+) -> IncidentDraft | None:
+    """The incident of one group: its oldest open one, else a new one; None if nothing in it fires."""
     homes = sorted(
         {home for number in group if (home := board.hypotheses[number].home) is not None},
         key=lambda home: (by_id[home].incident.opened_at, home),
@@ -331,34 +333,37 @@ def _gather(
     }
     if not homes and not joining:
         return None
-    case = by_id[homes[0]] if homes else incident_lifecycle.fresh_case(now)
-    case.numbers.update(group)
-    case.take(joining, now)
+    draft = by_id[homes[0]] if homes else incident_lifecycle.new_draft(now)
+    draft.numbers.update(group)
+    draft.take(joining, now)
     for home in homes[1:]:
-        case.absorb(by_id[home], now)
-    return case
+        draft.absorb(by_id[home], now)
+    return draft
 
 
 def _note_candidates(
-    cases: Sequence[Case], opened: Sequence[Case | None], board: _HypothesisBoard, by_symptom: Sequence[Sequence[Pair]]
+    drafts: Sequence[IncidentDraft],
+    opened: Sequence[IncidentDraft | None],
+    board: _HypothesisBoard,
+    by_symptom: Sequence[Sequence[Pair]],
 ) -> None:
-    """Adds hypotheses without alerts to each case in which they explain something.
+    """Adds hypotheses without alerts to each incident in which they explain something.
 
     A monitoring outage is excluded: its end is read from its alert, so it needs one.
     """
-    touched = {id(case): case for case in (*cases, *opened) if case is not None}
-    for case in touched.values():
-        for number in sorted(case.numbers):
+    touched = {id(draft): draft for draft in (*drafts, *opened) if draft is not None}
+    for draft in touched.values():
+        for number in sorted(draft.numbers):
             for candidate in (number, *(pair.cause for pair in by_symptom[number])):
                 hypothesis = board.hypotheses[candidate]
                 if board.silent(candidate) and layer_of(hypothesis.fault) is not Layer.MONITORING:
-                    case.candidates.setdefault((hypothesis.entity, hypothesis.fault), hypothesis)
+                    draft.candidates.setdefault((hypothesis.entity, hypothesis.fault), hypothesis)
 
 
-def _name_new(cases: Sequence[Case], known: set[str]) -> None:
+def _name_new(drafts: Sequence[IncidentDraft], known: set[str]) -> None:
     """Assigns ids last, since they derive from the suspected cause."""
-    for case in cases:
-        if case.before is None:
-            incident = case.incident
-            case.incident = replace(incident, id=incident_lifecycle.identify(incident, known))
-            known.add(case.incident.id)
+    for draft in drafts:
+        if draft.before is None:
+            incident = draft.incident
+            draft.incident = replace(incident, id=incident_lifecycle.identify(incident, known))
+            known.add(draft.incident.id)

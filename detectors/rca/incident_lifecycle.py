@@ -19,7 +19,7 @@ from outrider.model import (
     Incident,
     Layer,
     Priority,
-    Rejected,
+    RejectedHypothesis,
     TimelineEntry,
 )
 from outrider.vocabulary.faults import layer_of
@@ -49,7 +49,7 @@ _LAYER_OF_KIND = {
 
 
 @dataclass(slots=True)
-class Case:
+class IncidentDraft:
     """An incident being processed. ``before`` is None for a new one; ``alive`` are its firing alerts."""
 
     incident: Incident
@@ -77,7 +77,7 @@ class Case:
             self.note(now, JOINED, count=str(len(joining)), what=what, entity=str(first.entity))
         self.incident = replace(self.incident, alerts=(*self.incident.alerts, *missing))
 
-    def absorb(self, other: Case, now: datetime) -> None:
+    def absorb(self, other: IncidentDraft, now: datetime) -> None:
         """Merges another open incident that turned out to be the same one."""
         moved = {key: alert for key, alert in other.alive.items() if key not in self.alive}
         self.alive.update(moved)
@@ -99,13 +99,13 @@ class Case:
         self.closed = True
 
 
-def reopen(incident: Incident, firing: Mapping[str, Alert]) -> Case:
+def reopen(incident: Incident, firing: Mapping[str, Alert]) -> IncidentDraft:
     """Loads an open incident with its alerts that still fire."""
     alive = {fingerprint: firing[fingerprint] for fingerprint in incident.alerts if fingerprint in firing}
-    return Case(incident, incident, alive)
+    return IncidentDraft(incident, incident, alive)
 
 
-def fresh_case(now: datetime) -> Case:
+def new_draft(now: datetime) -> IncidentDraft:
     """A new incident without id, cause and alerts."""
     empty = Incident(
         id="",
@@ -118,7 +118,7 @@ def fresh_case(now: datetime) -> Case:
         timeline=(),
         updated_at=now,
     )
-    return Case(empty, None, {})
+    return IncidentDraft(empty, None, {})
 
 
 def identify(incident: Incident, known: set[str]) -> str:
@@ -133,32 +133,32 @@ def identify(incident: Incident, known: set[str]) -> str:
     return f"inc-{incident.opened_at:%Y%m%dT%H%M}-{digest}"
 
 
-def cause_hypothesis(case: Case, index: EvidenceIndex) -> FaultHypothesis | None:
+def cause_hypothesis(draft: IncidentDraft, index: EvidenceIndex) -> FaultHypothesis | None:
     """The suspected cause as a hypothesis; not firing without a firing alert of its own."""
-    cause = case.incident.suspected_cause
+    cause = draft.incident.suspected_cause
     if cause is None:
         return None
-    own = [alert for alert in case.alive.values() if alert.entity == cause.entity and alert.fault == cause.fault]
+    own = [alert for alert in draft.alive.values() if alert.entity == cause.entity and alert.fault == cause.fault]
     standing = index.hypothesis(cause.entity, cause.fault)
-    since = min((index.since(alert) for alert in own), default=standing.since if standing else case.incident.opened_at)
+    since = min((index.since(alert) for alert in own), default=standing.since if standing else draft.incident.opened_at)
     candidate = FaultHypothesis(
-        cause.entity, cause.fault, since, REMEMBERED_STRENGTH, bool(own), home=case.incident.id, over=over(own)
+        cause.entity, cause.fault, since, REMEMBERED_STRENGTH, bool(own), home=draft.incident.id, over=over(own)
     )
-    opened = case.incident.opened_at
+    opened = draft.incident.opened_at
     if timedelta(0) < since - opened <= WINDOW and not has_exact_start(candidate):
         return replace(candidate, since=opened)  # its alert returned or came late: earlier symptoms have the same cause
     return candidate
 
 
-def is_backed(case: Case) -> bool:
+def is_backed(draft: IncidentDraft) -> bool:
     """False if the suspected cause is a guess from a change record; any hypothesis with an alert may replace it.
 
     Also False for a fault that the vocabulary no longer contains: its effects are unknown.
     """
-    cause = case.incident.suspected_cause
+    cause = draft.incident.suspected_cause
     if cause is None or layer_of(cause.fault) is None:
         return False
-    has_alert = any(alert.entity == cause.entity and alert.fault == cause.fault for alert in case.alive.values())
+    has_alert = any(alert.entity == cause.entity and alert.fault == cause.fault for alert in draft.alive.values())
     return has_alert or not _is_guess(cause)
 
 
@@ -173,33 +173,33 @@ def _is_guess(cause: Hypothesis) -> bool:
     )
 
 
-def settle(case: Case, index: EvidenceIndex, now: datetime) -> None:
+def settle(draft: IncidentDraft, index: EvidenceIndex, now: datetime) -> None:
     """Ranks the causes, raises the priority, or resolves. Leaves an unchanged incident as it is."""
-    if case.closed:
+    if draft.closed:
         return
-    if not case.alive:
-        if case.before is not None:
-            case.close(now, RESOLVED)
+    if not draft.alive:
+        if draft.before is not None:
+            draft.close(now, RESOLVED)
         return
-    start = case.incident
-    if case.before is None:
-        _open(case, now)
-    if not case.settled:
-        _judge(case, index, now)
-    _raise_priority(case, now)
-    services = {service.name for alert in case.alive.values() for service in index.reach.services(alert.entity)}
-    cause = case.incident.suspected_cause
+    start = draft.incident
+    if draft.before is None:
+        _open(draft, now)
+    if not draft.settled:
+        _judge(draft, index, now)
+    _raise_priority(draft, now)
+    services = {service.name for alert in draft.alive.values() for service in index.reach.services(alert.entity)}
+    cause = draft.incident.suspected_cause
     if cause is not None:
         services |= {service.name for service in index.reach.services(cause.entity)}
-    merged = tuple(sorted(services.union(case.incident.services)))
-    if merged != case.incident.services:
-        case.incident = replace(case.incident, services=merged)
-    if case.incident is not start or case.incident is not case.before:
-        case.incident = replace(case.incident, updated_at=now)
+    merged = tuple(sorted(services.union(draft.incident.services)))
+    if merged != draft.incident.services:
+        draft.incident = replace(draft.incident, services=merged)
+    if draft.incident is not start or draft.incident is not draft.before:
+        draft.incident = replace(draft.incident, updated_at=now)
 
 
-def _open(case: Case, now: datetime) -> None:
-    first = min(case.alive.values(), key=lambda alert: (alert.starts_at, alert.fingerprint))
+def _open(draft: IncidentDraft, now: datetime) -> None:
+    first = min(draft.alive.values(), key=lambda alert: (alert.starts_at, alert.fingerprint))
     entry = TimelineEntry(
         now,
         OPENED,
@@ -207,35 +207,35 @@ def _open(case: Case, now: datetime) -> None:
             "what": first.fault or first.rule,
             "entity": str(first.entity),
             "since": f"{first.starts_at:%H:%M:%S}",
-            "count": str(len(case.alive)),
+            "count": str(len(draft.alive)),
         },
     )
-    best = min((alert.priority for alert in case.alive.values()), key=lambda priority: priority.rank)
+    best = min((alert.priority for alert in draft.alive.values()), key=lambda priority: priority.rank)
     layer = _LAYER_OF_KIND.get(first.entity.kind, Layer.PLATFORM)
-    case.incident = replace(case.incident, timeline=(entry, *case.incident.timeline), priority=best, layer=layer)
+    draft.incident = replace(draft.incident, timeline=(entry, *draft.incident.timeline), priority=best, layer=layer)
 
 
-def _judge(case: Case, index: EvidenceIndex, now: datetime) -> None:
-    candidates = _candidates(case, index)
-    old = case.incident.suspected_cause
-    remembered = _remembered(case, index)
+def _judge(draft: IncidentDraft, index: EvidenceIndex, now: datetime) -> None:
+    candidates = _candidates(draft, index)
+    old = draft.incident.suspected_cause
+    remembered = _remembered(draft, index)
     hypotheses, rejected = ranking.ranked((*candidates, *remembered), index)
     if remembered and hypotheses and old is not None and not _same(old, hypotheses[0]):
         # an overtaken cause no longer counts against current ones
         hypotheses, rejected = ranking.ranked(candidates, index)
-    if not hypotheses or not _differs(case.incident.hypotheses, hypotheses):
+    if not hypotheses or not _differs(draft.incident.hypotheses, hypotheses):
         return
     new = hypotheses[0]
     if old is not None and not _same(old, new) and _is_over(new, candidates):
         return  # an ended cause takes nothing over: the end of its finding is not evidence
-    layer = layer_of(new.fault) or case.incident.layer
-    case.incident = replace(case.incident, hypotheses=hypotheses, rejected=_sorted(rejected), layer=layer)
+    layer = layer_of(new.fault) or draft.incident.layer
+    draft.incident = replace(draft.incident, hypotheses=hypotheses, rejected=_sorted(rejected), layer=layer)
     arguments = {"fault": new.fault, "entity": str(new.entity)}
     if old is None:
-        if case.before is not None:
-            case.note(now, CAUSE_NAMED, **arguments)
+        if draft.before is not None:
+            draft.note(now, CAUSE_NAMED, **arguments)
     elif not _same(old, new):
-        case.note(now, CAUSE_CHANGED, **arguments, old_fault=old.fault, old_entity=str(old.entity))
+        draft.note(now, CAUSE_CHANGED, **arguments, old_fault=old.fault, old_entity=str(old.entity))
 
 
 def _same(first: Hypothesis, second: Hypothesis) -> bool:
@@ -248,7 +248,7 @@ def _is_over(cause: Hypothesis, candidates: Sequence[FaultHypothesis]) -> bool:
     return bool(same) and all(item.over is not None for item in same)
 
 
-def _candidates(case: Case, index: EvidenceIndex) -> list[FaultHypothesis]:
+def _candidates(draft: IncidentDraft, index: EvidenceIndex) -> list[FaultHypothesis]:
     """Current hypotheses: firing alerts, and suggestions of detectors or change records."""
     alerted = [
         FaultHypothesis(
@@ -260,29 +260,29 @@ def _candidates(case: Case, index: EvidenceIndex) -> list[FaultHypothesis]:
             (alert.fingerprint,),
             over=over((alert,)),
         )
-        for alert in case.alive.values()
+        for alert in draft.alive.values()
     ]
     named = {(candidate.entity, candidate.fault) for candidate in alerted}
-    candidates = [candidate for key, candidate in sorted(case.candidates.items(), key=_by_key) if key not in named]
+    candidates = [candidate for key, candidate in sorted(draft.candidates.items(), key=_by_key) if key not in named]
     named |= {(candidate.entity, candidate.fault) for candidate in candidates}
-    hinted = index.suggestions({alert.entity for alert in case.alive.values()})
+    hinted = index.suggestions({alert.entity for alert in draft.alive.values()})
     return (
         alerted + candidates + [candidate for candidate in hinted if (candidate.entity, candidate.fault) not in named]
     )
 
 
-def _remembered(case: Case, index: EvidenceIndex) -> tuple[FaultHypothesis, ...]:
+def _remembered(draft: IncidentDraft, index: EvidenceIndex) -> tuple[FaultHypothesis, ...]:
     """The suspected cause, if its own alert ended while others of the incident continue."""
-    cause = case.incident.suspected_cause
-    if cause is None or (cause.entity, cause.fault) in case.candidates:
+    cause = draft.incident.suspected_cause
+    if cause is None or (cause.entity, cause.fault) in draft.candidates:
         return ()
-    if any((alert.entity, alert.fault) == (cause.entity, cause.fault) for alert in case.alive.values()):
+    if any((alert.entity, alert.fault) == (cause.entity, cause.fault) for alert in draft.alive.values()):
         return ()
     standing = index.hypothesis(cause.entity, cause.fault)
     if standing is not None:
         return (replace(standing, alerts=()),)
     strength = change_evidence.CHANGE_STRENGTH if _is_guess(cause) else REMEMBERED_STRENGTH
-    return (FaultHypothesis(cause.entity, cause.fault, case.incident.opened_at, strength, firing=False),)
+    return (FaultHypothesis(cause.entity, cause.fault, draft.incident.opened_at, strength, firing=False),)
 
 
 def _by_key(item: tuple[tuple[EntityRef, str | None], FaultHypothesis]) -> tuple[str, str]:
@@ -295,13 +295,13 @@ def _differs(old: tuple[Hypothesis, ...], new: tuple[Hypothesis, ...]) -> bool:
     return any(abs(item.confidence - other.confidence) > REPORTED_CHANGE for item, other in zip(old, new, strict=True))
 
 
-def _sorted(rejected: tuple[Rejected, ...]) -> tuple[Rejected, ...]:
+def _sorted(rejected: tuple[RejectedHypothesis, ...]) -> tuple[RejectedHypothesis, ...]:
     return tuple(sorted(rejected, key=lambda item: (item.fault, item.entity.key)))
 
 
-def _raise_priority(case: Case, now: datetime) -> None:
-    best = min((alert.priority for alert in case.alive.values()), key=lambda priority: priority.rank)
-    held = case.incident.priority
+def _raise_priority(draft: IncidentDraft, now: datetime) -> None:
+    best = min((alert.priority for alert in draft.alive.values()), key=lambda priority: priority.rank)
+    held = draft.incident.priority
     if best.rank < held.rank:
-        case.note(now, PRIORITY_RAISED, old=held.value, new=best.value)
-        case.incident = replace(case.incident, priority=best)
+        draft.note(now, PRIORITY_RAISED, old=held.value, new=best.value)
+        draft.incident = replace(draft.incident, priority=best)

@@ -26,7 +26,7 @@ from outrider.model import (
     Evidence,
     Finding,
     Hypothesis,
-    Rejected,
+    RejectedHypothesis,
 )
 from outrider.topology import Topology
 from outrider.vocabulary.faults import faults
@@ -52,7 +52,7 @@ def rank(
     topology: Topology,
     knowledge: Knowledge,
     now: datetime,
-) -> tuple[tuple[Hypothesis, ...], tuple[Rejected, ...]]:
+) -> tuple[tuple[Hypothesis, ...], tuple[RejectedHypothesis, ...]]:
     """Hypotheses best first, and the alternatives ruled out.
 
     ``alerts`` are those of one incident; the firing ones are to be explained. Candidates without a fault count as
@@ -69,7 +69,7 @@ def rank(
 
 def ranked(
     candidates: Sequence[FaultHypothesis], index: EvidenceIndex
-) -> tuple[tuple[Hypothesis, ...], tuple[Rejected, ...]]:
+) -> tuple[tuple[Hypothesis, ...], tuple[RejectedHypothesis, ...]]:
     """As ``rank``, on an existing index. Hypotheses of one entity and fault are merged."""
     unique = _unique(candidates, index)
     result = list(pairs(unique, index.reach, index.knowledge))
@@ -225,7 +225,9 @@ def _evidence_of(text: str, **arguments: str) -> Evidence:
     return Evidence("", None, None, f"incidents.evidence.{text}", arguments)
 
 
-def look_alikes(cause: FaultHypothesis, index: EvidenceIndex) -> tuple[tuple[Hypothesis, ...], tuple[Rejected, ...]]:
+def look_alikes(
+    cause: FaultHypothesis, index: EvidenceIndex
+) -> tuple[tuple[Hypothesis, ...], tuple[RejectedHypothesis, ...]]:
     """Alternatives of the cause: (not ruled out, ruled out).
 
     A look-alike is omitted if the topology lacks the node or service in question.
@@ -239,7 +241,7 @@ def look_alikes(cause: FaultHypothesis, index: EvidenceIndex) -> tuple[tuple[Hyp
             continue
         entity = _stands_for(cause.entity, other, index)
         if all(index.holds(condition, cause.entity) for condition in other.when):
-            rejected.append(Rejected(entity, other.name, f"incidents.why.{other.why}"))
+            rejected.append(RejectedHypothesis(entity, other.name, f"incidents.why.{other.why}"))
         elif other.name in faults():
             open_alternatives.append(Hypothesis(entity, other.name, 0.0, (_evidence_of("not_told_apart"),)))
     return tuple(open_alternatives), tuple(rejected)

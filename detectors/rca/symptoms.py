@@ -26,9 +26,9 @@ def attach_symptoms(
     if not loose:
         return
     firing = {alert.fingerprint: alert for alert in alerts if evidence_index.opens_incident(alert)}
-    cases = [incident_lifecycle.reopen(incident, firing) for incident in standing]
+    drafts = [incident_lifecycle.reopen(incident, firing) for incident in standing]
     causes = [
-        hypothesis for case in cases if (hypothesis := incident_lifecycle.cause_hypothesis(case, index)) is not None
+        hypothesis for draft in drafts if (hypothesis := incident_lifecycle.cause_hypothesis(draft, index)) is not None
     ]
     if not causes:
         return

@@ -70,7 +70,7 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
+class CompiledExpression:
     """A rule's compiled expression. ``span`` is the longest duration in it, ``keys`` the columns it reads."""
 
     holds: Callable[[Window], Truths]
@@ -80,7 +80,7 @@ class Compiled:
     span: timedelta
 
 
-def compile_expression(rule: str, text: str) -> Compiled:
+def compile_expression(rule: str, text: str) -> CompiledExpression:
     """Compiles an expression of the named rule.
 
     Raises UsageError with the rule, the position (from 1) and what was expected.
@@ -99,7 +99,7 @@ class _Compiler:
         self._span = timedelta(0)
         self._condition: Condition | None = None
 
-    def compile(self) -> Compiled:
+    def compile(self) -> CompiledExpression:
         try:
             tree = ast.parse(self._text, mode="eval").body
             holds = self._truth(tree)
@@ -112,7 +112,7 @@ class _Compiler:
             )
             raise UsageError(message, hint="split it into several rules") from error
         names = tuple(dict.fromkeys(key.name for key in self._keys))
-        return Compiled(holds, self._condition, tuple(self._keys), names, self._span)
+        return CompiledExpression(holds, self._condition, tuple(self._keys), names, self._span)
 
     def _fail(self, node: ast.expr, message: str, hint: str = "") -> UsageError:
         return UsageError(f"rule {self._rule}: position {node.col_offset + 1}: {message}", hint=hint)

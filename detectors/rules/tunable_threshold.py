@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors.rules.evaluation import Unknown
-from detectors.rules.expressions import Compiled, compile_expression
+from detectors.rules.expressions import CompiledExpression, compile_expression
 from outrider.model import Floats, Window
 
 _SYMBOLS: dict[type[ast.cmpop], str] = {ast.Gt: ">", ast.GtE: ">=", ast.Lt: "<", ast.LtE: "<="}
@@ -38,9 +38,9 @@ class TunableThreshold:
     start: int
     end: int
     symbol: str
-    whole: Compiled
-    if_true: Compiled
-    if_false: Compiled
+    whole: CompiledExpression
+    if_true: CompiledExpression
+    if_false: CompiledExpression
 
     @property
     def above(self) -> bool:

@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import Enum
 
 from outrider.clock import rfc3339
-from outrider.model import Alert, EntityKind, EntityRef, Incident, Why
+from outrider.model import Alert, EntityKind, EntityRef, Incident, ReasonText
 from outrider.text.i18n import Language, texts, translate
 from outrider.vocabulary.catalog import signals
 from outrider.vocabulary.faults import faults
@@ -44,7 +44,7 @@ def signal_name(name: str, language: Language = "en") -> str:
     return word("signal", name, language)
 
 
-def because(reasons: Iterable[Why], language: Language = "en") -> str:
+def because(reasons: Iterable[ReasonText], language: Language = "en") -> str:
     """Reasons as one sentence without a full stop; empty if there are none."""
     between = translate("plan.why_between", language)
     return between.join(translate(reason.text, language, **reason.arguments) for reason in reasons)

@@ -34,7 +34,7 @@ from outrider.model.findings import (
     Priority,
     TimeRange,
 )
-from outrider.model.incidents import Hypothesis, Incident, Rejected, TimelineEntry
+from outrider.model.incidents import Hypothesis, Incident, RejectedHypothesis, TimelineEntry
 from outrider.model.messages import Message, NotifyReason
 from outrider.model.plans import (
     LIVE,
@@ -50,10 +50,10 @@ from outrider.model.plans import (
     NoRecommendation,
     Plan,
     PlanReason,
+    ReasonText,
     Recommendation,
-    Why,
 )
-from outrider.model.rollout_stages import AlarmRate, DetectorStanding, ShadowFinding, Stage, StageReason
+from outrider.model.rollout_stages import AlarmRate, DetectorStatus, ShadowFinding, Stage, StageReason
 from outrider.model.samples import Floats, SampleBatch, Statuses, TrustVerdict, Window
 from outrider.model.signals import (
     HOLDING_STATUSES,
@@ -83,8 +83,8 @@ __all__ = [
     "CellStatus",
     "CycleRecord",
     "DecisionReason",
-    "DetectorStanding",
     "DetectorState",
+    "DetectorStatus",
     "EngineLoad",
     "EntityKind",
     "EntityRef",
@@ -116,8 +116,9 @@ __all__ = [
     "Plan",
     "PlanReason",
     "Priority",
+    "ReasonText",
     "Recommendation",
-    "Rejected",
+    "RejectedHypothesis",
     "RemediationSession",
     "SampleBatch",
     "ShadowFinding",
@@ -131,7 +132,6 @@ __all__ = [
     "TimelineEntry",
     "TrustVerdict",
     "Verdict",
-    "Why",
     "Window",
     "signal_keys",
 ]

@@ -22,7 +22,7 @@ class Hypothesis:
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
+class RejectedHypothesis:
     """A rejected candidate; ``why`` is an i18n key."""
 
     entity: EntityRef
@@ -52,7 +52,7 @@ class Incident:
     priority: Priority
     opened_at: datetime
     hypotheses: tuple[Hypothesis, ...]
-    rejected: tuple[Rejected, ...]
+    rejected: tuple[RejectedHypothesis, ...]
     alerts: tuple[str, ...]
     timeline: tuple[TimelineEntry, ...]
     updated_at: datetime

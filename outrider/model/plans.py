@@ -30,7 +30,7 @@ class BacktestScore:
 
 
 @dataclass(frozen=True, slots=True)
-class Why:
+class ReasonText:
     """A reason as text key and arguments, to be rendered in the reader's language."""
 
     text: str
@@ -55,7 +55,7 @@ class Forecast:
     quantiles: Mapping[float, Floats]
     model: str
     score: BacktestScore
-    why: tuple[Why, ...] = ()
+    why: tuple[ReasonText, ...] = ()
     peaks: Mapping[float, Floats] = field(default_factory=dict)
     buffers: Mapping[float, float] = field(default_factory=dict)
 

@@ -54,7 +54,7 @@ class AlarmRate:
 
 
 @dataclass(frozen=True, slots=True)
-class DetectorStanding:
+class DetectorStatus:
     """One detector in the newest cycle.
 
     ``learnt_seconds`` is the history learned for its class, ``needed_seconds`` the history needed to alert; None if it

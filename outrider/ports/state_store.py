@@ -15,8 +15,8 @@ from outrider.model import (
     AlertState,
     Calibration,
     CycleRecord,
-    DetectorStanding,
     DetectorState,
+    DetectorStatus,
     EntityRef,
     ForecastPoint,
     Incident,
@@ -36,8 +36,8 @@ from outrider.wire.cursors import Position
 class CycleCommit:
     """All decisions of one cycle, which become visible atomically.
 
-    ``alerts`` and ``incidents`` are those that changed. ``plan`` None: the planner did not run. ``standings`` are those
-    of every detector; empty leaves the previous ones.
+    ``alerts`` and ``incidents`` are those that changed. ``plan`` None: the planner did not run. ``detector_statuses``
+    are those of every detector; empty leaves the previous ones.
     """
 
     cycle: CycleRecord
@@ -49,7 +49,7 @@ class CycleCommit:
     messages: tuple[Message, ...] = ()
     audit: tuple[AuditRecord, ...] = ()
     topology: Topology | None = None
-    standings: tuple[DetectorStanding, ...] = ()
+    detector_statuses: tuple[DetectorStatus, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ class StateReader(FeedbackReader, Protocol):
         """True while remediation is paused."""
         ...
 
-    def standings(self) -> tuple[DetectorStanding, ...]:
+    def detector_statuses(self) -> tuple[DetectorStatus, ...]:
         """Rollout stage of each detector, by name; empty before the first cycle."""
         ...
 

@@ -35,7 +35,7 @@ class ActorKind(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Ended(StrEnum):
+class ChangeStatus(StrEnum):
     """Status of a change. OPEN: in progress, or its end was not reported."""
 
     OPEN = "open"
@@ -66,7 +66,7 @@ class Change:
     service: str = ""
     url: str = ""
     text: str = ""
-    ended: Ended = Ended.OPEN
+    ended: ChangeStatus = ChangeStatus.OPEN
     ended_at: datetime | None = None
     ended_because: str = ""
 
@@ -76,7 +76,7 @@ class ChangeEnd:
     """End of the change with that id. ``because`` is one sentence."""
 
     change: str
-    ended: Ended
+    ended: ChangeStatus
     at: datetime
     because: str = ""
 

@@ -32,12 +32,12 @@ from outrider.model import (
     Plan,
     PlanReason,
     Priority,
+    ReasonText,
     Recommendation,
-    Rejected,
+    RejectedHypothesis,
     RemediationSession,
     TimelineEntry,
     Verdict,
-    Why,
 )
 from outrider.testing import names
 
@@ -94,8 +94,10 @@ def incident(opened: datetime, now: datetime, alerts: tuple[str, ...]) -> Incide
             Hypothesis(names.LOST_REPLICA, "engine-dead", 0.04),
         ),
         rejected=(
-            Rejected(names.LOST_NODE, "node-lost", "other targets of the node answer"),
-            Rejected(names.LOST_NODE, "exporter-down", "the exporter answers; only one GPU is missing from its page"),
+            RejectedHypothesis(names.LOST_NODE, "node-lost", "other targets of the node answer"),
+            RejectedHypothesis(
+                names.LOST_NODE, "exporter-down", "the exporter answers; only one GPU is missing from its page"
+            ),
         ),
         alerts=alerts,
         timeline=(
@@ -144,8 +146,8 @@ def plan(now: datetime) -> Plan:
         model="prophet",
         score=BacktestScore(0.108, 0.31, 0.91, 24),
         why=(
-            Why("plan.why_mix", {"members": "prophet 41%, regression 22%, median-day 9%"}),
-            Why("plan.why_helps", {"name": "Prophet", "joined": "0.108", "error": "0.131", "own": "0.142"}),
+            ReasonText("plan.why_mix", {"members": "prophet 41%, regression 22%, median-day 9%"}),
+            ReasonText("plan.why_helps", {"name": "Prophet", "joined": "0.108", "error": "0.131", "own": "0.142"}),
         ),
     )
     recommendation = Recommendation(

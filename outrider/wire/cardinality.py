@@ -15,7 +15,7 @@ _DECAY = 0.9  # decay of a value's weight per count: values used an hour ago mak
 _MARGIN = 1.25  # hysteresis: how much busier a newcomer must be than the least busy named value
 
 
-class Bounded:
+class CardinalityLimit:
     """Selects the values that keep their names. Memory is bounded by ``most``."""
 
     def __init__(self, most: int) -> None:
@@ -72,6 +72,6 @@ def bounded(values: Iterable[str], most: int) -> dict[str, str]:
     counts: dict[str, float] = {}
     for value in values:
         counts[value] = counts.get(value, 0.0) + 1.0
-    decider = Bounded(most)
+    decider = CardinalityLimit(most)
     decider.count(counts)
     return {value: decider.name(value) for value in counts}

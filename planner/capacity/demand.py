@@ -34,7 +34,7 @@ class TrustedLoad:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class DemandInputs:
     """All inputs of one service: its row of the cleaned history, forecast, calibration and facts.
 
     ``calibration`` is the one used by the formula; ``slo`` is the bound of the service's SLO on it.
@@ -112,26 +112,28 @@ class Bound:
     margin: float
 
 
-def replayed_bound(case: Case, until: datetime, window: timedelta) -> Bound:
+def replayed_bound(demand_inputs: DemandInputs, until: datetime, window: timedelta) -> Bound:
     """Returns the load that the replayed policy plans for.
 
     ``until`` ends ``window`` after replicas ordered now start to serve.
     """
-    forecast, known = case.forecast, np.isfinite(case.values)
-    values = case.values[known]
+    forecast, known = demand_inputs.forecast, np.isfinite(demand_inputs.values)
+    values = demand_inputs.values[known]
     newest = float(values[-1]) if values.size else 0.0
-    path = forecast_path(forecast, newest, CEILING_OVER_MAXIMUM * float(values.max(initial=0.0))).bound(case.margin)
+    path = forecast_path(forecast, newest, CEILING_OVER_MAXIMUM * float(values.max(initial=0.0))).bound(
+        demand_inputs.margin
+    )
     step = forecast.step.total_seconds()
     # a slot is a mean, taken at its middle; column 0 is the slot before the first forecast one
-    first = (case.now.timestamp() - float(forecast.times[0])) / step + 0.5
-    last = first + (until - case.now).total_seconds() / step
+    first = (demand_inputs.now.timestamp() - float(forecast.times[0])) / step + 0.5
+    last = first + (until - demand_inputs.now).total_seconds() / step
     serves = last - window.total_seconds() / step
     past = last + prescale.LOOK_PAST_LEAD.total_seconds() / step
 
     def highest(begin: float, end: float) -> float:
         return float(highest_between(path, np.array([begin]), np.array([end]))[0])
 
-    return Bound(highest(serves, last), highest(first, past), case.margin)
+    return Bound(highest(serves, last), highest(first, past), demand_inputs.margin)
 
 
 def apply_formula(calibration: Calibration, qps: float, buffer: float, source: BufferSource = "configured") -> Formula:
@@ -172,66 +174,66 @@ def trust_load(
     return TrustedLoad(load, min(newest, limits.spike_ratio * before), doubted=True)
 
 
-def count(case: Case, until: datetime, buffer: Buffer, window: timedelta) -> ReplicaDemand:
+def count(demand_inputs: DemandInputs, until: datetime, buffer: Buffer, window: timedelta) -> ReplicaDemand:
     """Computes every need of a service. ``until`` ends ``window`` after replicas ordered now start to serve.
 
     A measured buffer is the error of the median's peak and is added to it; a configured one is added to the p95 of the
     peak. The load of the replayed policy counts without a buffer.
     """
     ratio, level = buffer.value, MEDIAN if buffer.source == "measured" else prescale.P95
-    ahead = prescale.peak(case.forecast, until, level)
-    replayed = replayed_bound(case, until, window)
-    newest = case.load.newest
-    by_load = None if newest is None else apply_formula(case.calibration, newest, ratio).replicas
-    sequences, by_engines = _by_engines(case, ratio)
+    ahead = prescale.peak(demand_inputs.forecast, until, level)
+    replayed = replayed_bound(demand_inputs, until, window)
+    newest = demand_inputs.load.newest
+    by_load = None if newest is None else apply_formula(demand_inputs.calibration, newest, ratio).replicas
+    sequences, by_engines = _by_engines(demand_inputs, ratio)
     # engine occupancy alone decides nothing: with the load unknown, no replica is removed
     now = None if by_load is None else max(by_load, by_engines or 0)
-    by_formula = apply_formula(case.calibration, ahead.value, ratio).replicas
-    by_bound = apply_formula(case.calibration, replayed.out, 0.0).replicas
+    by_formula = apply_formula(demand_inputs.calibration, ahead.value, ratio).replicas
+    by_bound = apply_formula(demand_inputs.calibration, replayed.out, 0.0).replicas
     forecast = max(by_formula, by_bound)
     if by_load is None and by_engines is not None:
         forecast = max(forecast, by_engines)
-    survivors = _survivors(case, until, ratio, level, replayed)
+    survivors = _survivors(demand_inputs, until, ratio, level, replayed)
     return ReplicaDemand(
         now, by_load, by_engines, sequences, forecast, ahead, survivors, replayed, by_formula, by_bound, level
     )
 
 
-def waiting_requests(case: Case) -> float:
+def waiting_requests(demand_inputs: DemandInputs) -> float:
     """Requests waiting now, from the engines or the newest slots of the history; 0 if neither has them."""
-    return max(case.service.engines.waiting or 0.0, case.newest(_QUEUE) or 0.0)
+    return max(demand_inputs.service.engines.waiting or 0.0, demand_inputs.newest(_QUEUE) or 0.0)
 
 
-def is_short_now(case: Case, count: ReplicaDemand) -> bool:
+def is_short_now(demand_inputs: DemandInputs, count: ReplicaDemand) -> bool:
     """True if the need of now, by load or by engine occupancy, exceeds the serving replicas."""
-    serving = min(case.service.ready_replicas, case.service.current_replicas)
+    serving = min(demand_inputs.service.ready_replicas, demand_inputs.service.current_replicas)
     return count.now is not None and count.now > serving
 
 
-def _by_engines(case: Case, buffer: float) -> tuple[float | None, int | None]:
+def _by_engines(demand_inputs: DemandInputs, buffer: float) -> tuple[float | None, int | None]:
     """Running and waiting sequences, and the replicas that hold them at once; the buffer applies only to a queue."""
-    running, waiting = case.service.engines.running, waiting_requests(case)
+    running, waiting = demand_inputs.service.engines.running, waiting_requests(demand_inputs)
     if running is None and waiting == 0.0:
         return None, None
     sequences = (running or 0.0) + waiting
     is_queue = waiting >= max(1.0, _QUEUE_SHARE * (running or 0.0))
-    return sequences, whole(sequences / case.calibration.batch * (1.0 + buffer if is_queue else 1.0))
+    return sequences, whole(sequences / demand_inputs.calibration.batch * (1.0 + buffer if is_queue else 1.0))
 
 
-def _survivors(case: Case, until: datetime, buffer: float, level: float, planned: Bound) -> Survivors:
+def _survivors(demand_inputs: DemandInputs, until: datetime, buffer: float, level: float, planned: Bound) -> Survivors:
     """Replicas that must stay: for recent and coming load, sequences in flight and queued, and their KV cache."""
-    recent = case.load.load.recent or 0.0
-    coming = prescale.peak(case.forecast, until + prescale.NO_REVERSAL, level).value
-    load_raw = apply_formula(case.calibration, max(recent, coming), buffer).units_raw
-    load_raw = max(load_raw, apply_formula(case.calibration, planned.hold, 0.0).units_raw)
-    engines = case.service.engines
+    recent = demand_inputs.load.load.recent or 0.0
+    coming = prescale.peak(demand_inputs.forecast, until + prescale.NO_REVERSAL, level).value
+    load_raw = apply_formula(demand_inputs.calibration, max(recent, coming), buffer).units_raw
+    load_raw = max(load_raw, apply_formula(demand_inputs.calibration, planned.hold, 0.0).units_raw)
+    engines = demand_inputs.service.engines
     # Requests in flight include queued ones if both are known.
     held = max(
-        case.newest(_QUEUE) or 0.0,
-        case.newest(_INFLIGHT) or 0.0,
+        demand_inputs.newest(_QUEUE) or 0.0,
+        demand_inputs.newest(_INFLIGHT) or 0.0,
         (engines.running or 0.0) + (engines.waiting or 0.0),
     )
-    held_raw = held / case.calibration.batch * (1.0 + buffer)
+    held_raw = held / demand_inputs.calibration.batch * (1.0 + buffer)
     kv_raw = (engines.kv_replicas or 0.0) / KV_WATERMARK
     need = whole(max(load_raw, held_raw, kv_raw) * (1.0 + prescale.HYSTERESIS))
     return Survivors(need, recent, coming, load_raw, held, held_raw, kv_raw)

@@ -9,11 +9,11 @@ from typing import Any
 
 from outrider.clock import rfc3339
 from outrider.documents.summaries import because, word
-from outrider.model import Forecast, LeadTime, Recommendation, Why
+from outrider.model import Forecast, LeadTime, ReasonText, Recommendation
 from outrider.text.i18n import Language, texts, translate
 from outrider.vocabulary.units import format_duration
 from planner.capacity import no_action_impact, node_rounding, prescale
-from planner.capacity.demand import KV_WATERMARK, Case, ReplicaDemand, apply_formula, replayed_bound
+from planner.capacity.demand import KV_WATERMARK, DemandInputs, ReplicaDemand, apply_formula, replayed_bound
 from planner.capacity.formula import Buffer, buffer_for, derivation_lines
 from planner.performance import slo_capacity
 
@@ -22,7 +22,7 @@ from planner.performance import slo_capacity
 class DerivationInputs:
     """Inputs of a recommendation. ``ordered`` and ``ready`` are served requests per second."""
 
-    case: Case
+    demand_inputs: DemandInputs
     count: ReplicaDemand
     goal: prescale.Target
     lead: LeadTime
@@ -35,10 +35,10 @@ class DerivationInputs:
 
 def derivation(inputs: DerivationInputs) -> dict[str, Any]:
     """Returns the arithmetic as plain JSON values: formula, needs, limits, data gaps and cautions."""
-    case, count = inputs.case, inputs.count
-    load = case.load
+    demand_inputs, count = inputs.demand_inputs, inputs.count
+    load = demand_inputs.load
     formula = apply_formula(
-        case.calibration, max(load.newest or 0.0, count.ahead.value), inputs.buffer.value, inputs.buffer.source
+        demand_inputs.calibration, max(load.newest or 0.0, count.ahead.value), inputs.buffer.value, inputs.buffer.source
     )
     return {
         **formula.derivation,
@@ -48,7 +48,7 @@ def derivation(inputs: DerivationInputs) -> dict[str, Any]:
         "load_trusted": load.load.trusted,
         "capacity_now": inputs.ordered,
         "capacity_ready": inputs.ready,
-        "ready_replicas": case.service.ready_replicas,
+        "ready_replicas": demand_inputs.service.ready_replicas,
         "need_now": count.now,
         "need_by_load": count.by_load,
         "need_by_engines": count.by_engines,
@@ -60,7 +60,11 @@ def derivation(inputs: DerivationInputs) -> dict[str, Any]:
         "buffer": inputs.buffer.as_dict(),
         "need_survivors": count.survivors.need,
         "survivors": _survivors(inputs),
-        "limits": {"floor": case.service.floor, "ceiling": case.service.ceiling, "quota_gpus": case.service.quota_gpus},
+        "limits": {
+            "floor": demand_inputs.service.floor,
+            "ceiling": demand_inputs.service.ceiling,
+            "quota_gpus": demand_inputs.service.quota_gpus,
+        },
         "peak": {
             "value": count.ahead.value,
             "quantile": count.level,
@@ -69,12 +73,12 @@ def derivation(inputs: DerivationInputs) -> dict[str, Any]:
             "until": rfc3339(inputs.until),
         },
         "next_24h": _next_day(inputs),
-        "without": no_action_impact.facts(case, count),
+        "without": no_action_impact.facts(demand_inputs, count),
         "lead": _lead(inputs.lead),
-        "data": _data(case),
-        "forecast": _forecast_score(case.forecast),
-        "calibration": _basis(case),
-        "slo": None if case.slo is None else case.slo.as_dict(),
+        "data": _data(demand_inputs),
+        "forecast": _forecast_score(demand_inputs.forecast),
+        "calibration": _basis(demand_inputs),
+        "slo": None if demand_inputs.slo is None else demand_inputs.slo.as_dict(),
         "cautions": _cautions(inputs),
     }
 
@@ -128,7 +132,7 @@ def caution(entry: Mapping[str, Any], language: Language = "en") -> str:
 
 def _model_lines(facts: Mapping[str, Any], language: Language) -> list[str]:
     known = facts.get("forecast") or {}
-    reasons = because((Why(reason["text"], reason["arguments"]) for reason in known.get("why") or ()), language)
+    reasons = because((ReasonText(reason["text"], reason["arguments"]) for reason in known.get("why") or ()), language)
     return [translate("plan.step_model", language, model=known["model"], why=reasons)] if reasons else []
 
 
@@ -205,7 +209,7 @@ def phase_name(name: str, language: Language = "en") -> str:
 
 def _survivors(inputs: DerivationInputs) -> dict[str, Any]:
     """The arithmetic of scale-in, with the load share of each replica before and after removing one."""
-    survivors, current = inputs.count.survivors, inputs.case.service.current_replicas
+    survivors, current = inputs.count.survivors, inputs.demand_inputs.service.current_replicas
     raw = max(survivors.load_raw, survivors.held_raw, survivors.kv_raw)
     return {
         "need": survivors.need,
@@ -228,15 +232,15 @@ def _next_day(inputs: DerivationInputs) -> dict[str, Any]:
 
     ``needed`` is the count without the limits, ``limited_by`` the limit that changed it.
     """
-    forecast = _future_part(inputs.case.forecast, inputs.case.now)
-    day = prescale.peak(forecast, inputs.case.now + inputs.horizon, inputs.count.level)
+    forecast = _future_part(inputs.demand_inputs.forecast, inputs.demand_inputs.now)
+    day = prescale.peak(forecast, inputs.demand_inputs.now + inputs.horizon, inputs.count.level)
     buffer = inputs.buffer.value
     if inputs.buffer.source == "measured":
         buffer = buffer_for(forecast.buffers, min(inputs.horizon.total_seconds(), max(forecast.buffers)), buffer).value
-    by_formula = apply_formula(inputs.case.calibration, day.value, buffer).replicas
-    replayed = replayed_bound(inputs.case, inputs.case.now + inputs.horizon, timedelta(0))
-    by_bound = apply_formula(inputs.case.calibration, max(replayed.hold, replayed.out), 0.0).replicas
-    needed, service, group = max(by_formula, by_bound), inputs.case.service, _group(inputs.case)
+    by_formula = apply_formula(inputs.demand_inputs.calibration, day.value, buffer).replicas
+    replayed = replayed_bound(inputs.demand_inputs, inputs.demand_inputs.now + inputs.horizon, timedelta(0))
+    by_bound = apply_formula(inputs.demand_inputs.calibration, max(replayed.hold, replayed.out), 0.0).replicas
+    needed, service, group = max(by_formula, by_bound), inputs.demand_inputs.service, _group(inputs.demand_inputs)
     quota = None if service.quota_gpus is None else service.quota_gpus // group
     highest, limit = service.ceiling, "ceiling"
     if quota is not None and quota < highest:
@@ -254,7 +258,7 @@ def _next_day(inputs: DerivationInputs) -> dict[str, Any]:
 
 
 def _p95(inputs: DerivationInputs) -> float:
-    return prescale.peak(inputs.case.forecast, inputs.until).value
+    return prescale.peak(inputs.demand_inputs.forecast, inputs.until).value
 
 
 def _future_part(forecast: Forecast, now: datetime) -> Forecast:
@@ -286,8 +290,8 @@ def _lead(lead: LeadTime) -> dict[str, Any]:
     }
 
 
-def _data(case: Case) -> dict[str, Any]:
-    facts = case.facts
+def _data(demand_inputs: DemandInputs) -> dict[str, Any]:
+    facts = demand_inputs.facts
     return {
         "slots": facts.slots,
         "missing": facts.missing,
@@ -300,8 +304,8 @@ def _data(case: Case) -> dict[str, Any]:
 
 def _cautions(inputs: DerivationInputs) -> list[dict[str, Any]]:
     """Cautions for the reader, beside the numbers."""
-    case, facts, cautions = inputs.case, inputs.case.facts, []
-    service, lead = case.service, inputs.lead
+    demand_inputs, facts, cautions = inputs.demand_inputs, inputs.demand_inputs.facts, []
+    service, lead = demand_inputs.service, inputs.lead
 
     def note(code: str, **arguments: object) -> None:
         cautions.append({"code": code, "arguments": {name: str(value) for name, value in arguments.items()}})
@@ -317,22 +321,26 @@ def _cautions(inputs: DerivationInputs) -> list[dict[str, Any]]:
     if service.ready_replicas < service.current_replicas:
         waiting_for = service.current_replicas - service.ready_replicas
         note("not_ready", n=waiting_for, current=service.current_replicas)
-    if case.load.doubted and case.load.load.newest is not None and case.load.newest is not None:
-        note("spike_doubted", load=f"{case.load.load.newest:.4g}", believed=f"{case.load.newest:.4g}")
-    if service.quota_gpus is not None and service.quota_gpus < service.floor * _group(case):
+    if (
+        demand_inputs.load.doubted
+        and demand_inputs.load.load.newest is not None
+        and demand_inputs.load.newest is not None
+    ):
+        note("spike_doubted", load=f"{demand_inputs.load.load.newest:.4g}", believed=f"{demand_inputs.load.newest:.4g}")
+    if service.quota_gpus is not None and service.quota_gpus < service.floor * _group(demand_inputs):
         note("quota_below_floor", quota=service.quota_gpus, floor=service.floor)
-    for objective in () if case.slo is None else case.slo.facts.get("missed", ()):
+    for objective in () if demand_inputs.slo is None else demand_inputs.slo.facts.get("missed", ()):
         missed = objective["binds"]
         target = {"sli": missed["sli"].upper(), "seconds": f"{missed['seconds']:g}"}
         note("slo_out_of_reach", **target, share=f"{missed['quantile']:.4g}")
-    if lead.gpus_free is not None and lead.gpus_free < _group(case):
-        note("no_gpu_free", free=lead.gpus_free, wanted=_group(case))
+    if lead.gpus_free is not None and lead.gpus_free < _group(demand_inputs):
+        note("no_gpu_free", free=lead.gpus_free, wanted=_group(demand_inputs))
     return cautions
 
 
-def _group(case: Case) -> int:
+def _group(demand_inputs: DemandInputs) -> int:
     """GPUs of one replica."""
-    return case.calibration.tensor_parallel * case.calibration.pipeline_parallel
+    return demand_inputs.calibration.tensor_parallel * demand_inputs.calibration.pipeline_parallel
 
 
 def _forecast_score(forecast: Forecast) -> dict[str, Any]:
@@ -349,8 +357,8 @@ def _forecast_score(forecast: Forecast) -> dict[str, Any]:
     }
 
 
-def _basis(case: Case) -> dict[str, Any]:
-    calibration, chosen = case.calibration, case.service.chosen
+def _basis(demand_inputs: DemandInputs) -> dict[str, Any]:
+    calibration, chosen = demand_inputs.calibration, demand_inputs.service.chosen
     return {
         "origin": calibration.origin,
         "samples": calibration.samples,

@@ -10,36 +10,36 @@ import numpy as np
 from outrider.clock import from_unix, rfc3339
 from outrider.documents.summaries import word
 from outrider.text.i18n import Language, translate
-from planner.capacity.demand import Case, ReplicaDemand, is_short_now, waiting_requests
+from planner.capacity.demand import DemandInputs, ReplicaDemand, is_short_now, waiting_requests
 from planner.capacity.fluid_queue import requests_beyond, simulate_queue
 from planner.performance import slo_capacity
 from planner.performance.headroom import capacity_per_second
 
 
-def facts(case: Case, count: ReplicaDemand) -> dict[str, Any]:
+def facts(demand_inputs: DemandInputs, count: ReplicaDemand) -> dict[str, Any]:
     """Requests that wait longer than two seconds with the current replicas, by the median forecast.
 
     The current queue is served first. Replicas serve what was calibrated, regardless of the SLO. Requests that arrive
     above the capacity under the SLO are counted apart, None if no SLO bounds it. ``short_now`` holds the replicas
     needed now and those that serve if there are too few, otherwise None.
     """
-    forecast, replicas = case.forecast, case.service.current_replicas
-    under_slo = serves = capacity_per_second(case.calibration, replicas, 0.0)
-    bounded = case.slo is not None and case.slo.verdict is slo_capacity.Verdict.BOUNDED
-    if case.slo is not None and bounded:
-        serves = replicas * case.slo.facts["calibrated"]["requests_per_second"]
-    begins, median = np.array([case.now.timestamp()]), forecast.quantiles[0.5]
-    result = simulate_queue(forecast.times, median, begins, np.array([serves]), queued=waiting_requests(case))
+    forecast, replicas = demand_inputs.forecast, demand_inputs.service.current_replicas
+    under_slo = serves = capacity_per_second(demand_inputs.calibration, replicas, 0.0)
+    bounded = demand_inputs.slo is not None and demand_inputs.slo.verdict is slo_capacity.Verdict.BOUNDED
+    if demand_inputs.slo is not None and bounded:
+        serves = replicas * demand_inputs.slo.facts["calibrated"]["requests_per_second"]
+    begins, median = np.array([demand_inputs.now.timestamp()]), forecast.quantiles[0.5]
+    result = simulate_queue(forecast.times, median, begins, np.array([serves]), queued=waiting_requests(demand_inputs))
     first = None if result.first_at is None else rfc3339(from_unix(result.first_at))
     above_slo = round(requests_beyond(forecast.times, median, begins, np.array([under_slo]))) if bounded else None
-    serving = min(case.service.ready_replicas, replicas)
+    serving = min(demand_inputs.service.ready_replicas, replicas)
     return {
         "waited": round(result.waited),
         "requests": round(result.requests),
         "first_at": first,
         "beyond_promise": above_slo,
-        "queued": waiting_requests(case),
-        "short_now": {"need": count.now, "has": serving} if is_short_now(case, count) else None,
+        "queued": waiting_requests(demand_inputs),
+        "short_now": {"need": count.now, "has": serving} if is_short_now(demand_inputs, count) else None,
     }
 
 

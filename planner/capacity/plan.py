@@ -110,7 +110,7 @@ def plan(
             results.append(early or rejection or NoRecommendation(service.service, NoPlanReason.NO_HISTORY, now))
             continue
         capacity = capacities[service.service]
-        case = demand.Case(
+        demand_inputs = demand.DemandInputs(
             clean,
             row,
             facts[row],
@@ -122,7 +122,7 @@ def plan(
             chosen.margins.get(service.service, DEFAULT_MARGIN),
             capacity,
         )
-        results.append(_recommend_safely(case, chosen))
+        results.append(_recommend_safely(demand_inputs, chosen))
     return Plan(tuple(forecasts.values()), tuple(results), tuple(calibrations.values()))
 
 
@@ -242,23 +242,25 @@ def _invalid_field(calibration: Calibration) -> str | None:
     return None
 
 
-def _recommend_safely(case: demand.Case, settings: PlanSettings) -> Recommendation | NoRecommendation:
+def _recommend_safely(demand_inputs: demand.DemandInputs, settings: PlanSettings) -> Recommendation | NoRecommendation:
     """The recommendation; an arithmetic error of one service is reported and affects only that service."""
     try:
-        return _recommend(case, settings)
+        return _recommend(demand_inputs, settings)
     except (OutriderError, ValueError, ArithmeticError) as error:
         message = error.message if isinstance(error, OutriderError) else str(error)
         arguments = {"error": message[:200]}
-        return NoRecommendation(case.service.service, NoPlanReason.FAILED, case.now, "plan.failed", arguments)
+        return NoRecommendation(
+            demand_inputs.service.service, NoPlanReason.FAILED, demand_inputs.now, "plan.failed", arguments
+        )
 
 
-def _recommend(case: demand.Case, settings: PlanSettings) -> Recommendation:
-    service, calibration, now = case.service, case.calibration, case.now
+def _recommend(demand_inputs: demand.DemandInputs, settings: PlanSettings) -> Recommendation:
+    service, calibration, now = demand_inputs.service, demand_inputs.calibration, demand_inputs.now
     lead = service.lead or _configured_lead(calibration)
     ahead_of = timedelta(seconds=lead.seconds)
     until = now + ahead_of + settings.scaling_window
-    buffer = buffer_for(case.forecast.buffers, (until - now).total_seconds(), settings.buffer)
-    count = demand.count(case, until, buffer, settings.scaling_window)
+    buffer = buffer_for(demand_inputs.forecast.buffers, (until - now).total_seconds(), settings.buffer)
+    count = demand.count(demand_inputs, until, buffer, settings.scaling_window)
     group = calibration.tensor_parallel * calibration.pipeline_parallel
     goal = prescale.target(
         current=service.current_replicas,
@@ -271,24 +273,28 @@ def _recommend(case: demand.Case, settings: PlanSettings) -> Recommendation:
         most=prescale.most_replicas(service.current_replicas, service.recent, now, settings.limits),
         ready=service.ready_replicas,
         cooling=prescale.is_cooling(service.current_replicas, service.recent, now, settings.limits),
-        shrunk=case.load.load.steady
+        shrunk=demand_inputs.load.load.steady
         and prescale.is_shrunk(service.current_replicas, service.recent, now, settings.limits),
-        doubted=case.load.doubted,
+        doubted=demand_inputs.load.doubted,
     )
     ordered = capacity_per_second(calibration, service.current_replicas, buffer.value)
     ready = capacity_per_second(calibration, min(service.ready_replicas, service.current_replicas), buffer.value)
     # capacity left after a scale-in may have to be added again: the need counts from there
     remaining = ordered * min(1.0, goal.replicas / max(1, service.current_replicas))
-    short = (case.load.load.newest or 0.0) > min(ready, ordered) * (1 + 1e-9) or demand.is_short_now(case, count)
-    need_at = now if short else prescale.first_need(case.forecast, remaining, count.level)
+    short = (demand_inputs.load.load.newest or 0.0) > min(ready, ordered) * (1 + 1e-9) or demand.is_short_now(
+        demand_inputs, count
+    )
+    need_at = now if short else prescale.first_need(demand_inputs.forecast, remaining, count.level)
     need_at = None if need_at is None else need_at.replace(microsecond=0)
     top = min(service.ceiling, service.ceiling if service.quota_gpus is None else service.quota_gpus // group)
     # if a limit allows no start there is no time to start by; replicas removed by a scale-in may come back
     starts = need_at is not None and min(service.current_replicas, goal.replicas) < top
     needed_by = (need_at - ahead_of).replace(microsecond=0) if need_at and starts else None
     gpus = goal.replicas * group
-    inputs = derivation.DerivationInputs(case, count, goal, lead, until, ordered, ready, buffer, settings.horizon)
-    growth = weekly_growth(case.history.times, case.values, now)
+    inputs = derivation.DerivationInputs(
+        demand_inputs, count, goal, lead, until, ordered, ready, buffer, settings.horizon
+    )
+    growth = weekly_growth(demand_inputs.history.times, demand_inputs.values, now)
     return Recommendation(
         service=service.service,
         gpu_type=service.gpu_type,

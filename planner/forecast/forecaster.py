@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from outrider.model import EntityRef, Floats, Forecast, NoPlanReason, Why
+from outrider.model import EntityRef, Floats, Forecast, NoPlanReason, ReasonText
 from planner.forecast import scoring
 from planner.forecast.calendar import NO_CALENDAR, Calendar, by_wall_clock, effects
 from planner.forecast.ensemble import HISTORY_DAYS, forecast_many
@@ -34,7 +34,7 @@ DEFAULT_MODELS = (ENSEMBLE, PROPHET)
 STEP = timedelta(minutes=10)
 HORIZON = timedelta(hours=24)
 
-NO_REASONS: Mapping[EntityRef, tuple[Why, ...]] = MappingProxyType({})
+NO_REASONS: Mapping[EntityRef, tuple[ReasonText, ...]] = MappingProxyType({})
 _ROWS = 64
 
 
@@ -79,7 +79,7 @@ def forecast_rows(
     horizon: timedelta = HORIZON,
     step: timedelta = STEP,
     calendar: Calendar = NO_CALENDAR,
-    reasons: Mapping[EntityRef, tuple[Why, ...]] = NO_REASONS,
+    reasons: Mapping[EntityRef, tuple[ReasonText, ...]] = NO_REASONS,
 ) -> list[Forecast | NoPlanReason]:
     """Forecasts many signals at once, without nightly models: ``values`` are (entities, times), results in that order.
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from outrider.model import BacktestScore, Floats, Why
+from outrider.model import BacktestScore, Floats, ReasonText
 from planner.forecast import scoring
 from planner.forecast.ensemble import QUANTILES, ExtraMember, Outlook, forecast_many
 from planner.forecast.nightly_fit import Fits, NightlyMember, nights
@@ -36,9 +36,9 @@ class Choice:
     name: str
     outlook: Outlook
     score: BacktestScore
-    why: tuple[Why, ...]
+    why: tuple[ReasonText, ...]
     selected: tuple[str, ...] = ()
-    member_reasons: tuple[Why, ...] = ()
+    member_reasons: tuple[ReasonText, ...] = ()
 
 
 def select_models(
@@ -71,12 +71,12 @@ def select_models(
     return _select(series, steps, alone, extra, refused, ready)
 
 
-def plain_reason(series: Series) -> tuple[Why, ...]:
+def plain_reason(series: Series) -> tuple[ReasonText, ...]:
     """Reasons why there is nothing to select from, empty if there is."""
     if series.days < _SHORT_DAYS:
-        return (Why("plan.why_short", {"days": f"{series.days:.1f}"}),)
+        return (ReasonText("plan.why_short", {"days": f"{series.days:.1f}"}),)
     if float(np.ptp(series.values[series.present])) == 0.0:
-        return (Why("plan.why_constant"),)
+        return (ReasonText("plan.why_constant"),)
     return ()
 
 
@@ -85,12 +85,12 @@ def is_judgeable(series: Series) -> bool:
     return series.days >= _JUDGED_FROM_DAYS and len(nights(series, NIGHTS)) > 1
 
 
-def mix_reason(outlook: Outlook, row: int = 0) -> Why:
+def mix_reason(outlook: Outlook, row: int = 0) -> ReasonText:
     """The members with the largest weights over all leads, with their share."""
     shares = outlook.weights[:, row].mean(axis=1)
     best = np.argsort(shares)[::-1][:_NAMED_MEMBERS]
     named = ", ".join(f"{outlook.members[index]} {shares[index]:.0%}" for index in best)
-    return Why("plan.why_mix", {"members": named})
+    return ReasonText("plan.why_mix", {"members": named})
 
 
 def _select(
@@ -98,7 +98,7 @@ def _select(
     steps: int,
     alone: Outlook,
     extra: Mapping[str, ExtraMember],
-    refused: tuple[Why, ...],
+    refused: tuple[ReasonText, ...],
     ready: Mapping[tuple[str, ...], Outlook],
 ) -> Choice:
     """Adds the model that helps most, round by round, until none of the others helps.
@@ -112,7 +112,7 @@ def _select(
         if own
         else np.zeros(0, dtype=bool)
     )
-    current, selected, member_reasons = alone, list[str](), dict[str, Why]()
+    current, selected, member_reasons = alone, list[str](), dict[str, ReasonText]()
     remaining = list(extra)
     while remaining:
         tried = {
@@ -131,7 +131,7 @@ def _select(
             key = "plan.why_helps" if helps and name == best else "plan.why_refused"
             totals = {"error": before, "joined": errors_joined[name], "own": errors_alone[name]}
             figures = {figure: f"{total:.3f}" for figure, total in totals.items()}
-            member_reasons[name] = Why(key, {"name": FORECASTERS[name].title, **figures})
+            member_reasons[name] = ReasonText(key, {"name": FORECASTERS[name].title, **figures})
         if not helps:
             break
         remaining = [name for name in remaining if name != best]
@@ -162,9 +162,9 @@ def _compare_errors(
     )
 
 
-def _unjudged(series: Series, names: Sequence[str]) -> Why:
+def _unjudged(series: Series, names: Sequence[str]) -> ReasonText:
     titles = ", ".join(FORECASTERS[name].title for name in names)
-    return Why("plan.why_unjudged", {"name": titles, "days": f"{series.days:.1f}"})
+    return ReasonText("plan.why_unjudged", {"name": titles, "days": f"{series.days:.1f}"})
 
 
 def build_outlooks(rows: Sequence[Series], steps: int, fits: Sequence[Fits]) -> list[dict[tuple[str, ...], Outlook]]:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from outrider.model import Why
+from outrider.model import ReasonText
 from planner.forecast.grid import Matrix, Slots
 from planner.forecast.series import DAY_SECONDS, Series
 
@@ -61,7 +61,7 @@ class Fits:
     """
 
     made: dict[str, dict[float, FittedModel]] = field(default_factory=dict)
-    refused: dict[str, Why] = field(default_factory=dict)
+    refused: dict[str, ReasonText] = field(default_factory=dict)
     made_count: int = 0
 
     @property
@@ -78,12 +78,12 @@ class Fits:
             name, title = forecaster.name, forecaster.title
             self.refused.pop(name, None)
             if forecaster.is_absent():
-                self.refused[name] = Why("plan.why_absent", {"name": title, "extra": forecaster.extra})
+                self.refused[name] = ReasonText("plan.why_absent", {"name": title, "extra": forecaster.extra})
                 continue
             try:
                 self._prepare(forecaster, series, days, steps)
             except Exception as error:  # noqa: BLE001 - an error of one library must not cost other services their fits
-                self.refused[name] = Why("plan.why_no_fit", {"name": title, "error": reason_of(error)})
+                self.refused[name] = ReasonText("plan.why_no_fit", {"name": title, "error": reason_of(error)})
 
     def _prepare(self, forecaster: Forecaster, series: Series, days: int, steps: int) -> None:
         fits = self.made.setdefault(forecaster.name, {})
@@ -110,8 +110,8 @@ class NightlyDecision:
 
     fits: Fits
     selected: tuple[str, ...] = ()
-    why: tuple[Why, ...] = ()
-    notes: tuple[Why, ...] = ()
+    why: tuple[ReasonText, ...] = ()
+    notes: tuple[ReasonText, ...] = ()
 
 
 def reason_of(error: Exception) -> str:

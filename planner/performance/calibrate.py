@@ -20,7 +20,7 @@ from outrider.text.i18n import Language, translate
 from outrider.vocabulary import catalog
 from outrider.windows import believed
 from planner.performance.block_bootstrap import Estimate, estimate, middle, middles, ratios
-from planner.performance.saturation_point import Knee
+from planner.performance.saturation_point import SaturationPoint
 
 RUNNING = "engine_requests_running"
 WAITING = "engine_requests_waiting"
@@ -41,8 +41,8 @@ STARTUP_PRIOR_SOURCE = "prior: a vLLM pod with image pull takes 2 to 8 min, the 
 
 _LEAST_SAMPLES = 30
 _LEAST_FINISHED = 20.0
-_KNEE_KV_RATIO = 0.7
-_KNEE_SAMPLES = 5
+_SATURATED_KV_RATIO = 0.7
+_SATURATED_SAMPLES = 5
 _CALM_WAITING_SHARE = 0.1
 _MOST_QUANTILE = 0.99
 _ALIKE = 2.0
@@ -162,8 +162,8 @@ def calibrate(
     )
 
 
-def from_knee(
-    test: Knee,
+def from_saturation_point(
+    test: SaturationPoint,
     service: EntityRef,
     *,
     gpu_type: str,
@@ -244,10 +244,10 @@ def measure(window: Window, service: EntityRef) -> MeasuredFigures | NoCalibrati
     """Measures the figures with their intervals, or returns the refusal.
 
     Only cells under load count: a queue, or 70 % of the KV cache in use. The batch is the median of their running
-    sequences while the queue is at most a tenth of them, each cell weighted by the time it covers: just below the knee.
-    So quiet periods of a window and the density of its cells have no effect. The speed of a sequence is generated
-    tokens over running sequences and the time of the counter's increase (``_covered``), in cells at 70 % of that batch
-    or more: sequences slow down as the batch fills.
+    sequences while the queue is at most a tenth of them, each cell weighted by the time it covers: just below
+    saturation. So quiet periods of a window and the density of its cells have no effect. The speed of a sequence is
+    generated tokens over running sequences and the time of the counter's increase (``_covered``), in cells at 70 % of
+    that batch or more: sequences slow down as the batch fills.
     """
     running, waiting = window.column(RUNNING), np.nan_to_num(window.column(WAITING), nan=0.0)
     tokens, kv_used = window.column(TOKENS), np.nan_to_num(window.column(KV_USED), nan=0.0)
@@ -263,8 +263,8 @@ def measure(window: Window, service: EntityRef) -> MeasuredFigures | NoCalibrati
         return NoCalibration(service, CalibrationRefusal.NO_FINISHED_REQUESTS, samples)
     covered = _covered(window)
     loaded &= covered > 0
-    under = loaded & (_full_engines(running, waiting, loaded) | (kv_used >= _KNEE_KV_RATIO))
-    if int(under.sum()) < _KNEE_SAMPLES:
+    under = loaded & (_full_engines(running, waiting, loaded) | (kv_used >= _SATURATED_KV_RATIO))
+    if int(under.sum()) < _SATURATED_SAMPLES:
         most = float(kv_used.max(initial=0.0))
         return NoCalibration(service, CalibrationRefusal.NOT_ENOUGH_LOAD, samples, {"kv": f"{most:.0%}"})
     at_batch = _batch_cells(running, waiting, covered, loaded, under)
@@ -321,7 +321,7 @@ def _batch_cells(
     calm = loaded & (waiting <= np.maximum(1.0, _CALM_WAITING_SHARE * running))
     near = calm & (running >= _NEAR_BATCH * middle(running[under], covered[under]))
     for cells in (calm & under, near):
-        if int(cells.sum()) >= _KNEE_SAMPLES:
+        if int(cells.sum()) >= _SATURATED_SAMPLES:
             return cells
     return under
 

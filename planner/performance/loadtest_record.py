@@ -24,7 +24,7 @@ _FIELDS = frozenset(LoadPoint.__slots__)
 
 @dataclass(frozen=True, slots=True)
 class LoadTestRecord:
-    """Steps and setup of a test, its end, its validity, and the SLO its knee was searched for."""
+    """Steps and setup of a test, its end, its validity, and the SLO its saturation point was searched for."""
 
     service: str
     namespace: str | None

@@ -6,8 +6,6 @@ bound by dense arithmetic. Tensor-parallel groups exchange two vectors a layer a
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from outrider.text.i18n import Language, translate
 from planner.performance.gpu_catalog import GpuSpec
 from planner.performance.memory_fit import Fit, Setup
@@ -65,23 +63,6 @@ def step_times(shape: ModelShape, gpu: GpuSpec, setup: Setup) -> StepTimes:
 def bounds(memory: Fit, setup: Setup) -> Bounds:
     """Returns the limits of a replica that fits."""
     return Bounds(setup.sequences, float(memory.kv_tokens), setup.token_budget, setup.block)
-
-
-def carry_over(
-    measured: StepTimes, shape: ModelShape, here: tuple[GpuSpec, Setup], there: tuple[GpuSpec, Setup]
-) -> StepTimes:
-    """Scales times measured ``here`` to ``there``: by the ratio of the two priors, term by term."""
-    old, new = step_times(shape, *here), step_times(shape, *there)
-
-    def scale(name: str) -> float:
-        before = getattr(old, name)
-        return float(getattr(measured, name) * getattr(new, name) / before) if before else float(getattr(new, name))
-
-    source = f"{measured.source}, on {here[0].name}, scaled by data sheets to {there[0].name}"
-    return replace(
-        new, base=scale("base"), sequence=scale("sequence"), context=scale("context"), prompt=scale("prompt"),
-        front=measured.front, source=source,
-    )  # fmt: skip
 
 
 def _exchange(shape: ModelShape, gpu: GpuSpec, setup: Setup) -> tuple[float, float]:

@@ -1,8 +1,8 @@
 """Saturation point of a load test: capacity of a replica under its SLO, and its maximum number of sequences.
 
-Points are steps of rising concurrency. The knee is the last step before throughput stays flat while TTFT rises, or
-before errors start. The stored figure is the throughput of the largest step that meets the SLO: the offline peak beyond
-it is several times larger, but no answer is in time there.
+Points are steps of rising concurrency. The saturation point is the last step before throughput stays flat while TTFT
+rises, or before errors start. The stored figure is the throughput of the largest step that meets the SLO: the offline
+peak beyond it is several times larger, but no answer is in time there.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class LoadPoint:
         return self.tokens_per_second / self.concurrency
 
 
-class KneeReason(StrEnum):
+class SaturationReason(StrEnum):
     """Reasons why a test ends, or has no result."""
 
     SLO = "slo"  # the next step violates the SLO
@@ -81,11 +81,11 @@ class KneeReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Knee:
+class SaturationPoint:
     """The step to use. ``sequences`` is the proposed maximum number of sequences of the engine."""
 
     point: LoadPoint
-    reason: KneeReason
+    reason: SaturationReason
     sequences: int
     peak_tokens_per_second: float
     following: LoadPoint | None = None
@@ -109,36 +109,36 @@ class Knee:
 
 
 @dataclass(frozen=True, slots=True)
-class NoKnee:
+class NoSaturationPoint:
     """No usable step, and the step that came nearest."""
 
-    reason: KneeReason
+    reason: SaturationReason
     best: LoadPoint | None = None
 
 
-def knee(points: Sequence[LoadPoint], slo: Slo | None = None) -> Knee | NoKnee:
+def saturation_point(points: Sequence[LoadPoint], slo: Slo | None = None) -> SaturationPoint | NoSaturationPoint:
     """Returns the largest step that meets the SLO and still adds throughput; steps may be in any order."""
     objective = slo or Slo()
     steps = merge_points(points)
     if not steps:
-        return NoKnee(KneeReason.NO_POINTS)
+        return NoSaturationPoint(SaturationReason.NO_POINTS)
     peak = max(step.tokens_per_second for step in steps)
     if not steps[0].meets(objective):
-        return NoKnee(KneeReason.SLO_NEVER, steps[0])
-    last, reason, following = steps[0], KneeReason.NOT_REACHED, None
+        return NoSaturationPoint(SaturationReason.SLO_NEVER, steps[0])
+    last, reason, following = steps[0], SaturationReason.NOT_REACHED, None
     for step in steps[1:]:
         if step.error_ratio > ERROR_RATIO:
-            reason = KneeReason.ERRORS
+            reason = SaturationReason.ERRORS
         elif not step.meets(objective):
-            reason = KneeReason.SLO
+            reason = SaturationReason.SLO
         elif _is_flat(last, step):
-            reason = KneeReason.FLAT
+            reason = SaturationReason.FLAT
         else:
             last = step
             continue
         following = step
         break
-    return Knee(last, reason, max(1, round(last.concurrency)), peak, following)
+    return SaturationPoint(last, reason, max(1, round(last.concurrency)), peak, following)
 
 
 def merge_points(points: Sequence[LoadPoint]) -> list[LoadPoint]:

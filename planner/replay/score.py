@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ from outrider.model import Floats
 from planner.capacity.lead_bound import Paths
 from planner.replay.backtest import Trace
 from planner.replay.fleet import Run, Strategy, simulate
-from planner.replay.oracle import least_replica_minutes
 from planner.replay.policies import (
     KNATIVE_TARGETS,
     UTILIZATION_TARGETS,
@@ -28,12 +28,13 @@ from planner.replay.policies import (
 from planner.replay.predictive import PredictivePolicy, build_policy, forecast_paths
 from planner.replay.prophet_policy import Curves, fit_curves, formula_policy
 from planner.replay.quantile import choose_margins
-from planner.replay.reversals import reversals
 from planner.replay.workload import Workload, build_workload
 
 WAITING_GOAL = 0.005
 """Largest share of requests that may wait over two seconds."""
 MOST_STARTUP = timedelta(hours=1)
+REVERSAL_MINUTES = 30
+STEADY_RATIO = 0.05
 _SETTLE_MINUTES = 720
 _SHADOW_AFTER_DAYS = 2.5
 
@@ -278,3 +279,39 @@ def _best(traces: Sequence[TraceReplay], name: str) -> float | None:
         if all(row is not None and row.requests_waiting_over_2s_ratio <= WAITING_GOAL for row in rows):
             costs[setting] = float(np.mean([row.gpu_hours_ratio for row in rows if row is not None]))
     return min(costs, key=lambda setting: costs[setting]) if costs else None
+
+
+def least_replica_minutes(workload: Workload, startup_minutes: float) -> float:
+    """Replica-minutes from ``workload.first`` on, billed from launch.
+
+    Exact by construction: the k-th replica is needed while the load needs k or more. Each stretch costs its length and
+    one start-up time. A gap no longer than a start-up time is cheaper to bridge. Replicas of the first minute already
+    run.
+    """
+    need = workload.need[workload.first :]
+    total = 0.0
+    for level in range(1, int(need.max()) + 1):
+        edges = np.diff(np.concatenate([[0], (need >= level).astype(np.int8), [0]]))
+        begins, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
+        gaps = begins[1:] - ends[:-1]
+        total += float((ends - begins).sum() + np.minimum(gaps, startup_minutes).sum())
+        total += startup_minutes if begins[0] > 0 else 0.0
+    return total
+
+
+def reversals(replicas: Floats, load: Floats, *, steady: float | None = STEADY_RATIO) -> int:
+    """Counts pairs of successive changes in opposite directions at most half an hour apart.
+
+    ``replicas`` and ``load`` are by minute. A pair counts only if the load, from half an hour before the first change
+    to the second, stayed within ``steady`` of itself; None counts all pairs.
+    """
+    changes = np.diff(replicas)
+    minutes = np.flatnonzero(changes) + 1
+    count = 0
+    for before, after in pairwise(minutes.tolist()):
+        if after - before > REVERSAL_MINUTES or changes[before - 1] * changes[after - 1] > 0:
+            continue
+        recent = load[max(0, before - REVERSAL_MINUTES) : after + 1]
+        if steady is None or recent.max() <= recent.min() * (1.0 + steady):
+            count += 1
+    return count

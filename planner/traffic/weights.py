@@ -219,12 +219,6 @@ def split(prompt_tokens: Sequence[float] | Floats, long_ratio: float, counts: Fl
     )
 
 
-def split_point(prompt_tokens: Sequence[float], long_ratio: float) -> float | None:
-    """The length alone of ``split``."""
-    result = split(prompt_tokens, long_ratio)
-    return None if result is None else result.split_tokens
-
-
 def replay_rate(replicas: Sequence[ReplicaLoad], arriving_tokens_per_second: float, tokens_per_request: float) -> float:
     """Tokens per second for a meaningful replay: at least a request a minute, at most the capacity of ``replicas``."""
     speed = sum(replica.tokens_per_second for replica in replicas)

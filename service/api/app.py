@@ -16,7 +16,7 @@ from service.api import errors
 from service.api.context import LATE_AFTER_CYCLES, Context, CycleWatch
 from service.api.dependencies import ApiExtras
 from service.api.ingest import otlp_logs, push
-from service.api.ingest.endpoints import IngestEndpoints, SpoolCollector
+from service.api.ingest.endpoints import IngestBufferCollector, IngestEndpoints
 from service.api.routers import (
     actions,
     alerts,
@@ -34,7 +34,7 @@ from service.api.routers import (
     slos,
     startups,
 )
-from service.api.routers.own_metrics import StateCollector, StoreCollector, StoreSpoolCollector
+from service.api.routers.own_metrics import StateCollector, StoreCollector, WriteBufferCollector
 from service.api.security import REFUSALS_PER_MINUTE, Limiter, reader
 from service.config.api_settings import ApiSettings
 from store.tsdb.metric_store import SqlMetricStore
@@ -74,9 +74,9 @@ def create_app(
     app.state.context = Context(state, metrics, settings, parts, watch)
     app.state.refusals = Limiter(parts.clock, REFUSALS_PER_MINUTE)
     app.state.ingest_endpoints = None
-    if settings.ingest is not None and parts.spool is not None:
-        app.state.ingest_endpoints = IngestEndpoints(settings.ingest, parts.spool, parts.clock, parts.registry)
-        parts.registry.register(SpoolCollector(parts.spool))
+    if settings.ingest is not None and parts.ingest_buffer is not None:
+        app.state.ingest_endpoints = IngestEndpoints(settings.ingest, parts.ingest_buffer, parts.clock, parts.registry)
+        parts.registry.register(IngestBufferCollector(parts.ingest_buffer))
     app.state.log_lines = LogMatcher(otlp_lines.SOURCE)
     errors.install(app)
     for router in _ROUTERS:
@@ -89,7 +89,7 @@ def create_app(
     if isinstance(metrics, SqlMetricStore):
         parts.registry.register(StoreCollector(metrics))
     if settings.spool is not None:
-        parts.registry.register(StoreSpoolCollector(settings.spool))
+        parts.registry.register(WriteBufferCollector(settings.spool))
     app.middleware("http")(_timed(parts.registry))
     app.middleware("http")(_known_host(settings.hosts))
     return app

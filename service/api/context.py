@@ -54,7 +54,7 @@ class CycleWatch:
         return appeared is not None and self._clock.monotonic() - appeared <= self._limit.total_seconds()
 
 
-class Remembered:
+class ResultCache:
     """Cache of expensive results. One computation serves every viewer of the same cycle."""
 
     def __init__(self, size: int = 16) -> None:
@@ -86,7 +86,7 @@ class Context:
     settings: ApiSettings
     extras: ApiExtras
     watch: CycleWatch
-    remembered: Remembered = field(default_factory=Remembered)
+    result_cache: ResultCache = field(default_factory=ResultCache)
 
     def newest_cycle(self) -> CycleRecord | None:
         """The newest cycle. None before the first."""
@@ -96,14 +96,14 @@ class Context:
     def topology(self) -> Topology:
         """The newest topology, read once per cycle: with 10,000 GPUs it has several megabytes."""
         newest = self.newest_cycle()
-        cached: Topology = self.remembered.get(("topology", newest.id if newest else None), self.state.topology)
+        cached: Topology = self.result_cache.get(("topology", newest.id if newest else None), self.state.topology)
         return cached
 
     def topology_of(self, incident: Incident) -> Topology:
         """Topology at the time of an incident, built once per cycle."""
         newest = self.topology()
         key = ("topology of", incident.id, newest.at)
-        cached: Topology = self.remembered.get(key, lambda: topology_at.of_incident(self.state, incident, newest))
+        cached: Topology = self.result_cache.get(key, lambda: topology_at.of_incident(self.state, incident, newest))
         return cached
 
     def drills_around(self, incidents: Sequence[Incident]) -> tuple[DrillWindow, ...]:

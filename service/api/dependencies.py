@@ -21,15 +21,15 @@ class ApiExtras:
     """The clock, the platform's own metrics, and optional parts of the API.
 
     Without ``targets`` the API reads target health from the store, which holds entities but no names. Without
-    ``spool`` there are no ingest endpoints; without ``ledger`` there are no changes and no start-ups. ``explainer``
-    summarizes incidents. ``knowledge`` is the fault catalog.
+    ``ingest_buffer`` there are no ingest endpoints; without ``change_log`` there are no changes and no start-ups.
+    ``explainer`` summarizes incidents. ``knowledge`` is the fault catalog.
     """
 
     clock: Clock = field(default_factory=SystemClock)
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     targets: Callable[[], Sequence[serialization.Target]] | None = None
     database_revision: Callable[[], str] | None = None
-    spool: IngestBuffer | None = None
-    ledger: ChangeLog | None = None
+    ingest_buffer: IngestBuffer | None = None
+    change_log: ChangeLog | None = None
     explainer: Explainer = field(default_factory=NoExplainer)
     knowledge: Knowledge = field(default_factory=load_knowledge)

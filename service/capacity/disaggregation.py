@@ -44,7 +44,7 @@ class SizingRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Sized:
+class PoolSizing:
     """The cheapest pair of pools. ``cost_per_hour`` uses prior prices of the GPU types."""
 
     pools: Pools
@@ -79,12 +79,12 @@ def refused(refusal: NoPools, language: Language = "en") -> dict[str, Any]:
     }
 
 
-def answer(request: SizingRequest) -> Sized | NoPools:
+def answer(request: SizingRequest) -> PoolSizing | NoPools:
     """Returns the cheapest pair that meets the SLO, else the refusal closest to it.
 
     Raises UsageError if the model does not fit any group size of a GPU type.
     """
-    best: Sized | None = None
+    best: PoolSizing | None = None
     nearest: NoPools | None = None
     decode = list(_pool_options(request, request.decode_gpu, request.decode_groups, request.decode_times))
     for prefill_tp, first in _pool_options(request, request.prefill_gpu, request.prefill_groups, request.prefill_times):
@@ -98,7 +98,7 @@ def answer(request: SizingRequest) -> Sized | NoPools:
             cost = pools.prefill.gpus * request.prefill_gpu.price + pools.decode.gpus * request.decode_gpu.price
             if best is None or (cost, pools.ttft) < (best.cost_per_hour, best.pools.ttft):
                 mixed = None if pools.mixed is None else pools.mixed.gpus * request.decode_gpu.price
-                best = Sized(pools, prefill_tp, decode_tp, cost, mixed)
+                best = PoolSizing(pools, prefill_tp, decode_tp, cost, mixed)
     if best is not None:
         return best
     assert nearest is not None

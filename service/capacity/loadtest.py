@@ -27,7 +27,14 @@ from outrider.errors import UnavailableError, UsageError
 from outrider.model import Interval
 from outrider.text import install_hints
 from planner.performance.queueing import Slo
-from planner.performance.saturation_point import Knee, LoadPoint, NoKnee, bootstrap_mean, is_saturated, knee
+from planner.performance.saturation_point import (
+    LoadPoint,
+    NoSaturationPoint,
+    SaturationPoint,
+    bootstrap_mean,
+    is_saturated,
+    saturation_point,
+)
 
 WARM_RATIO = 0.2
 """Share of a step that is not counted, because the batch fills."""
@@ -92,7 +99,9 @@ def host_of(url: str) -> str:
     return urlsplit(url).netloc.rpartition("@")[2] or url
 
 
-def run(plan: LoadPlan, on_point: Callable[[LoadPoint], None] | None = None) -> tuple[Knee | NoKnee, list[LoadPoint]]:
+def run(
+    plan: LoadPlan, on_point: Callable[[LoadPoint], None] | None = None
+) -> tuple[SaturationPoint | NoSaturationPoint, list[LoadPoint]]:
     """Runs the steps up to the saturation point; calls ``on_point`` after each.
 
     Raises UnavailableError without Locust, or if no request succeeds.
@@ -112,7 +121,7 @@ def run(plan: LoadPlan, on_point: Callable[[LoadPoint], None] | None = None) -> 
             on_point(point)
         if len(points) > 1 and is_saturated(points[-2], point, plan.slo):
             break
-    return knee(points, plan.slo), points
+    return saturation_point(points, plan.slo), points
 
 
 def point_of(records: Sequence[dict[str, Any]], users: int, seconds: float, quantile: float = 0.95) -> LoadPoint:

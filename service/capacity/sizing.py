@@ -15,7 +15,7 @@ from outrider.topology import Topology
 from planner.performance import loadtest_import
 from planner.performance.calibrate import CalibrationRefusal, NoCalibration
 from planner.performance.queueing import Slo
-from planner.performance.saturation_point import Knee, LoadPoint, NoKnee, knee
+from planner.performance.saturation_point import LoadPoint, NoSaturationPoint, SaturationPoint, saturation_point
 from service.config import input_files
 from service.config.service_settings import ServiceSettings, setting_of
 from service.config.settings import Settings
@@ -80,11 +80,13 @@ def _of_group(
     return results[0]
 
 
-def of_file(path: Path, slo: Slo, *, tokens: float | None = None) -> tuple[str, Knee | NoKnee, list[LoadPoint]]:
+def of_file(
+    path: Path, slo: Slo, *, tokens: float | None = None
+) -> tuple[str, SaturationPoint | NoSaturationPoint, list[LoadPoint]]:
     """Returns the tool that wrote a file, and the saturation point of its steps. Raises UsageError."""
     text = input_files.text_of(path, "give the file that the load tester wrote")
     tool, points = loadtest_import.load_points(text, str(path), tokens=tokens)
-    return tool, knee(points, slo), points
+    return tool, saturation_point(points, slo), points
 
 
 def as_dict(calibration: Calibration) -> dict[str, Any]:

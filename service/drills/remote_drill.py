@@ -17,7 +17,7 @@ from outrider.errors import ConfigError, UnavailableError, UsageError
 from service.config.settings import Settings, read_secret
 from service.config.tokens import token_file
 from simulator.scenarios import Scenario
-from simulator.scenarios.choosing import is_name
+from simulator.scenarios.entity_choice import is_name
 from simulator.scoring.score import GRACE, has_remedy
 
 POLL_SECONDS = 1.0

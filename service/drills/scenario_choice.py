@@ -11,7 +11,7 @@ from outrider.errors import UsageError
 from simulator import scenarios as shipped
 from simulator.faults import FAULTS
 from simulator.scenarios import PlannedFault, Scenario
-from simulator.scenarios.reading import LEAD
+from simulator.scenarios.loader import LEAD
 from simulator.traffic.shapes import SHAPES
 
 

@@ -31,7 +31,7 @@ from service.engine import inputs as cycle_inputs
 from service.engine.audit_trail import StandingReasons
 from service.engine.decide import CycleOutcome, DecisionConfig, decide
 from service.engine.detect import DetectionInputs
-from service.engine.detection import Detection
+from service.engine.detector_memory import Detection
 from service.engine.forecast_context import ForecastContext
 from service.engine.inputs import CycleInputs
 from service.engine.recent_topology import RecentTopology

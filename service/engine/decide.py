@@ -79,7 +79,7 @@ def decide(inputs: CycleInputs, config: DecisionConfig) -> CycleOutcome:
         messages=messages,
         audit=audit,
         topology=inputs.uncommitted_topology,
-        standings=detected.standings,
+        detector_statuses=detected.detector_statuses,
     )
     return CycleOutcome(commit, facts, standing, memory)
 

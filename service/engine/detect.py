@@ -11,8 +11,8 @@ from typing import Protocol
 from detectors.base.protocols import AlertFeedback, FeedbackDetector, ResumableDetector
 from detectors.learning.dormant_state import DormantState
 from outrider.model import (
-    DetectorStanding,
     DetectorState,
+    DetectorStatus,
     EntityKind,
     Finding,
     ForecastView,
@@ -27,7 +27,7 @@ from outrider.topology import Topology
 from service.engine import detector_rollout
 from service.engine.detector_rollout import DetectorRollout, DetectorRun
 
-STANDINGS_EVERY = timedelta(minutes=1)
+STATUS_INTERVAL = timedelta(minutes=1)
 
 
 class RecentValues(Protocol):
@@ -54,12 +54,12 @@ class DetectionResult:
     """Result of one run of all detectors.
 
     ``findings`` include those of detectors on trial: they are evidence for alerts of others. ``alertable`` holds the
-    findings that may raise alerts, and every NoVerdict. ``standings`` are empty if none has to be stored.
+    findings that may raise alerts, and every NoVerdict. ``detector_statuses`` are empty if none has to be stored.
     """
 
     findings: tuple[Finding, ...]
     alertable: tuple[Finding | NoVerdict, ...]
-    standings: tuple[DetectorStanding, ...]
+    detector_statuses: tuple[DetectorStatus, ...]
 
 
 @dataclass(slots=True, eq=False)
@@ -67,7 +67,7 @@ class DetectionMemory:
     """State that detectors carry from cycle to cycle.
 
     ``states`` and ``dormant`` are by detector name. ``kinds`` are the kinds of entities that had values at least once.
-    ``reported`` is the stage and reason of each detector in the newest standings, written at ``reported_at``.
+    ``reported`` is the stage and reason of each detector in the newest statuses, written at ``reported_at``.
     """
 
     rollout: DetectorRollout
@@ -113,10 +113,10 @@ class DetectorSet:
         for detector in self.detectors:
             run = _run(detector, memory, inputs)
             memory.states[detector.name] = run.state
-            standing = memory.rollout.judge(run, inputs.now)
+            status = memory.rollout.judge(run, inputs.now)
             findings += run.findings
-            alertable += detector_rollout.alertable_verdicts(standing, run.verdicts)
-        return DetectionResult(tuple(findings), tuple(alertable), _due_standings(memory, inputs.now)), memory
+            alertable += detector_rollout.alertable_verdicts(status, run.verdicts)
+        return DetectionResult(tuple(findings), tuple(alertable), _due_statuses(memory, inputs.now)), memory
 
 
 def state_of(detector: Detector, memory: DetectionMemory) -> DetectorState:
@@ -158,12 +158,12 @@ def _localized(
     return detector.placed(state, verdicts, window, beside, inputs.topology, inputs.now)
 
 
-def _due_standings(memory: DetectionMemory, now: datetime) -> tuple[DetectorStanding, ...]:
-    """Returns the standings once a minute, and at once if a stage changed. Changes ``memory``."""
-    standings = memory.rollout.standings.values()
-    stages = {standing.detector: (standing.stage, standing.reason) for standing in standings}
+def _due_statuses(memory: DetectionMemory, now: datetime) -> tuple[DetectorStatus, ...]:
+    """Returns the statuses once a minute, and at once if a stage changed. Changes ``memory``."""
+    statuses = memory.rollout.detector_statuses.values()
+    stages = {status.detector: (status.stage, status.reason) for status in statuses}
     at = memory.reported_at
-    if stages == memory.reported and at is not None and timedelta(0) <= now - at < STANDINGS_EVERY:
+    if stages == memory.reported and at is not None and timedelta(0) <= now - at < STATUS_INTERVAL:
         return ()
     memory.reported, memory.reported_at = stages, now
-    return tuple(detector_rollout.as_stored(standing) for standing in standings)
+    return tuple(detector_rollout.as_stored(status) for status in statuses)

@@ -17,8 +17,8 @@ from detectors.base.protocols import LearningDetector
 from detectors.statistics.weekly_profile import MATURE
 from outrider.model import (
     AlarmRate,
-    DetectorStanding,
     DetectorState,
+    DetectorStatus,
     Finding,
     NoVerdict,
     NoVerdictReason,
@@ -50,31 +50,31 @@ class DetectorRun:
 
 
 class DetectorRollout:
-    """The standing of every detector, carried from cycle to cycle."""
+    """The status of every detector, carried from cycle to cycle."""
 
     def __init__(self, trial: timedelta = TRIAL) -> None:
         """``trial`` is the history that a statistical detector learns before it may alert."""
         self._trial = trial
-        self._standings: dict[str, DetectorStanding] = {}
+        self._statuses: dict[str, DetectorStatus] = {}
 
     def copy(self) -> DetectorRollout:
         """Returns a copy that can be changed without effect on this one."""
         other = DetectorRollout(self._trial)
-        other.restore(self._standings.values())
+        other.restore(self._statuses.values())
         return other
 
-    def restore(self, standings: Iterable[DetectorStanding]) -> None:
-        """Restores the standings from before a restart."""
-        self._standings = {standing.detector: standing for standing in standings}
+    def restore(self, statuses: Iterable[DetectorStatus]) -> None:
+        """Restores the statuses from before a restart."""
+        self._statuses = {status.detector: status for status in statuses}
 
     @property
-    def standings(self) -> Mapping[str, DetectorStanding]:
-        """Standings by detector name."""
-        return self._standings
+    def detector_statuses(self) -> Mapping[str, DetectorStatus]:
+        """Statuses by detector name."""
+        return self._statuses
 
-    def judge(self, run: DetectorRun, now: datetime) -> DetectorStanding:
-        """Returns the standing of a detector after a cycle."""
-        before = self._standings.get(run.detector.name)
+    def judge(self, run: DetectorRun, now: datetime) -> DetectorStatus:
+        """Returns the status of a detector after a cycle."""
+        before = self._statuses.get(run.detector.name)
         learner = run.detector if isinstance(run.detector, LearningDetector) else None
         learned = learner.learnt(run.state) if learner else None
         rate = learner.alarm_rate(run.state) if learner else None
@@ -82,7 +82,7 @@ class DetectorRollout:
         same = before is not None and (before.stage, before.reason) == (stage, reason)
         silent, everyone = _silences(run.verdicts)
         findings = run.findings
-        standing = DetectorStanding(
+        status = DetectorStatus(
             detector=run.detector.name,
             kind=run.detector.kind,
             stage=stage,
@@ -97,13 +97,13 @@ class DetectorRollout:
             rate=rate,
             shadowed=_shadowed(findings) if stage is Stage.SHADOW else (),
         )
-        self._standings[standing.detector] = standing
-        return standing
+        self._statuses[status.detector] = status
+        return status
 
     def _stage(
         self,
         run: DetectorRun,
-        before: DetectorStanding | None,
+        before: DetectorStatus | None,
         learned: timedelta | None,
         rate: AlarmRate | None,
         *,
@@ -125,19 +125,19 @@ class DetectorRollout:
 
 
 def alertable_verdicts(
-    standing: DetectorStanding, verdicts: Sequence[Finding | NoVerdict]
+    status: DetectorStatus, verdicts: Sequence[Finding | NoVerdict]
 ) -> Sequence[Finding | NoVerdict]:
     """Returns the verdicts that may raise alerts: none in shadow mode. Existing alerts are kept meanwhile."""
-    if standing.stage is not Stage.SHADOW:
+    if status.stage is not Stage.SHADOW:
         return verdicts
     silent = [verdict for verdict in verdicts if isinstance(verdict, NoVerdict)]
-    return (*silent, NoVerdict(standing.detector, None, NoVerdictReason.WARMING_UP))
+    return (*silent, NoVerdict(status.detector, None, NoVerdictReason.WARMING_UP))
 
 
-def as_stored(standing: DetectorStanding) -> DetectorStanding:
-    """Returns the standing with a limited number of the newest shadow findings."""
-    newest = sorted(standing.shadowed, key=lambda finding: finding.since, reverse=True)[:_SHOWN]
-    return replace(standing, shadowed=tuple(newest))
+def as_stored(status: DetectorStatus) -> DetectorStatus:
+    """Returns the status with a limited number of the newest shadow findings."""
+    newest = sorted(status.shadowed, key=lambda finding: finding.since, reverse=True)[:_SHOWN]
+    return replace(status, shadowed=tuple(newest))
 
 
 def _warming_up(run: DetectorRun) -> bool:

@@ -26,7 +26,7 @@ NAB_READINGS_A_DAY = 288  # the benchmark's budget is per readings, independent 
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class ScoredRecording:
     """Scores and alarms of one recording's test part; all of shape (times,)."""
 
     times: Floats
@@ -45,12 +45,12 @@ def servers(folder: Path, *, step_seconds: float, budget: float, progress: Progr
 
 def judge_servers(
     read: Sequence[Recording], step_seconds: float, budget: float, progress: Progress
-) -> dict[str, Judged]:
+) -> dict[str, ScoredRecording]:
     """Scores servers; those with the same number of metrics are one class and share ensemble members and limits."""
     classes: dict[int, list[Recording]] = {}
     for recording in read:
         classes.setdefault(recording.values.shape[1], []).append(recording)
-    judged: dict[str, Judged] = {}
+    judged: dict[str, ScoredRecording] = {}
     for index, members in enumerate(classes.values()):
         begin = index / len(classes)
 
@@ -63,7 +63,7 @@ def judge_servers(
 
 def _judge_class(
     members: Sequence[Recording], step_seconds: float, budget: float, progress: Callable[[float], None]
-) -> dict[str, Judged]:
+) -> dict[str, ScoredRecording]:
     """Scores one class. Recordings are aligned at the start of their test parts; absent readings are missing."""
     train = max(recording.train for recording in members)
     length = train + max(recording.times.size - recording.train for recording in members)
@@ -101,8 +101,8 @@ def _joined(parts: Sequence[EnsembleScore]) -> EnsembleScore:
     )
 
 
-def _judged(recording: Recording, scores: EnsembleScore, row: int, span: slice, step_seconds: float) -> Judged:
-    return Judged(
+def _judged(recording: Recording, scores: EnsembleScore, row: int, span: slice, step_seconds: float) -> ScoredRecording:
+    return ScoredRecording(
         times=recording.times[recording.train :],
         scores=scores.scores[row, span],
         limits=scores.limits[row, span],
@@ -119,7 +119,7 @@ def nab_corpus(folder: Path, *, budget: float, progress: Progress) -> dict[str, 
     return figures(judged) | {"nab_standard": counts.score}
 
 
-def judge_nab(read: Sequence[Recording], budget: float, progress: Progress) -> dict[str, Judged]:
+def judge_nab(read: Sequence[Recording], budget: float, progress: Progress) -> dict[str, ScoredRecording]:
     """Returns the scores and alarm points of every series."""
     judged = {}
     for index, series in enumerate(read):
@@ -135,7 +135,7 @@ def judge_nab(read: Sequence[Recording], budget: float, progress: Progress) -> d
     return judged
 
 
-def figures(judged: dict[str, Judged]) -> dict[str, Any]:
+def figures(judged: dict[str, ScoredRecording]) -> dict[str, Any]:
     """Returns the figures of all entities together and of each."""
     counts = {name: count(item) for name, item in judged.items()}
     volumes = {name: vus.vus_pr(item.scores, item.labels) for name, item in judged.items()}
@@ -145,7 +145,7 @@ def figures(judged: dict[str, Judged]) -> dict[str, Any]:
     return {"entities": len(judged)} | _row(events.total(counts.values())) | {"vus_pr": mean, "by_entity": by_entity}
 
 
-def count(judged: Judged) -> events.EventCounts:
+def count(judged: ScoredRecording) -> events.EventCounts:
     """Counts events and alarms of one entity."""
     return events.count(np.maximum.accumulate(judged.times), judged.points, judged.labels, judged.step_seconds)
 

@@ -33,7 +33,7 @@ _HINT = "DATA is one traffic folder with graph.csv, noissue/metrics.csv, and iss
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MetricsFile:
     """One ``metrics.csv``. ``columns`` (service, metric, statistic) of ``values`` (steps, columns); NaN is missing."""
 
     columns: tuple[tuple[str, str, str], ...]
@@ -63,7 +63,7 @@ class Issue:
     symptom: Symptom
     since: float
     cause: str
-    measured: Measured
+    measured: MetricsFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Folder:
 
     services: tuple[str, ...]
     graph: CallGraph
-    normal: Measured
+    normal: MetricsFile
     step_seconds: float
     issues: tuple[Path, ...]
 
@@ -112,7 +112,7 @@ def read_issue(path: Path) -> Issue:
     return Issue(path.parent.name, path.name, nodes[0], SYMPTOMS[str(metric)], float(since), nodes[1], measured)
 
 
-def read_metrics(path: Path) -> Measured:
+def read_metrics(path: Path) -> MetricsFile:
     """Reads one ``metrics.csv``. Raises UsageError with file and line."""
     rows = list(_rows(path))
     headings = [cells for _, cells in rows[: len(_HEADINGS)]]
@@ -132,7 +132,7 @@ def read_metrics(path: Path) -> Measured:
         values[row] = _numbers(path, line, cells, width)
     if (np.diff(values[:, 0]) <= 0).any() or np.isnan(values[:, 0]).any():
         raise UsageError(f"{path}: timestamps in the first column must increase from line to line")
-    return Measured(columns, values[:, 0], values[:, 1:])
+    return MetricsFile(columns, values[:, 0], values[:, 1:])
 
 
 def _read_graph(path: Path) -> tuple[tuple[str, ...], list[tuple[int, int]]]:

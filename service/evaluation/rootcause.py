@@ -19,7 +19,7 @@ NAMED = 3  # services kept of each answer
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class RankingInput:
     """Input of a ranker for one incident; services are numbers. ``before`` may have no steps."""
 
     issue: Issue
@@ -39,7 +39,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Ranked:
+class RankedIncident:
     """One incident and the rank of its cause: 1 is first, None is not named. ``named`` are the first three."""
 
     part: str
@@ -61,10 +61,10 @@ class Ranked:
 class RootCauseBacktest:
     """Results of all incidents. ``seconds`` is the time to read and rank them, None without a timer."""
 
-    cases: tuple[Ranked, ...]
+    cases: tuple[RankedIncident, ...]
     seconds: float | None
 
-    def top(self, places: int, cases: Sequence[Ranked] | None = None) -> float:
+    def top(self, places: int, cases: Sequence[RankedIncident] | None = None) -> float:
         """Returns the share of incidents whose cause is among the first ``places``."""
         chosen = self.cases if cases is None else cases
         return sum(case.place is not None and case.place <= places for case in chosen) / len(chosen)
@@ -94,25 +94,25 @@ class RootCauseBacktest:
             ],
         }
 
-    def _shares(self, cases: Sequence[Ranked]) -> dict[str, Any]:
+    def _shares(self, cases: Sequence[RankedIncident]) -> dict[str, Any]:
         return {"cases": len(cases), "top1": self.top(1, cases), "top3": self.top(3, cases)}
 
-    def parts(self) -> dict[str, tuple[Ranked, ...]]:
+    def parts(self) -> dict[str, tuple[RankedIncident, ...]]:
         """Incidents by part: train, test."""
         return self._grouped(lambda case: case.part)
 
-    def kinds(self) -> dict[str, tuple[Ranked, ...]]:
+    def kinds(self) -> dict[str, tuple[RankedIncident, ...]]:
         """Incidents by kind: symptom and cause."""
         return self._grouped(lambda case: case.kind)
 
-    def _grouped(self, name_of: Callable[[Ranked], str]) -> dict[str, tuple[Ranked, ...]]:
-        groups: dict[str, list[Ranked]] = {}
+    def _grouped(self, name_of: Callable[[RankedIncident], str]) -> dict[str, tuple[RankedIncident, ...]]:
+        groups: dict[str, list[RankedIncident]] = {}
         for case in self.cases:
             groups.setdefault(name_of(case), []).append(case)
         return {name: tuple(cases) for name, cases in groups.items()}
 
 
-def by_calls(case: Case) -> Answer:
+def by_calls(case: RankingInput) -> Answer:
     """Ranks with the platform's own ranker."""
     ranking = call_graph.rank(case.graph, case.normal, case.incident, case.target, case.issue.symptom, case.before)
     if isinstance(ranking, NoVerdict):
@@ -124,7 +124,7 @@ def by_calls(case: Case) -> Answer:
 def backtest(
     path: Path,
     *,
-    ranker: Callable[[Case], Answer] = by_calls,
+    ranker: Callable[[RankingInput], Answer] = by_calls,
     timer: Callable[[], float] | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> RootCauseBacktest:
@@ -134,7 +134,7 @@ def backtest(
     """
     folder = petshop.open_folder(path)
     normal = folder.normal.calls(folder.services)
-    started, ranked = (timer() if timer else 0.0), list[Ranked]()
+    started, ranked = (timer() if timer else 0.0), list[RankedIncident]()
     for number, issue_path in enumerate(folder.issues):
         case = _case(folder, normal, issue_path)
         ranked.append(_scored(case, ranker(case), folder.services))
@@ -143,7 +143,7 @@ def backtest(
     return RootCauseBacktest(tuple(ranked), timer() - started if timer else None)
 
 
-def _case(folder: Folder, normal: Calls, path: Path) -> Case:
+def _case(folder: Folder, normal: Calls, path: Path) -> RankingInput:
     """Reads one incident. A step belongs to it if it ends after the symptom began."""
     issue = petshop.read_issue(path)
     if issue.target not in folder.services:
@@ -152,12 +152,12 @@ def _case(folder: Folder, normal: Calls, path: Path) -> Case:
     if not since.any():
         raise UsageError(f"{path / 'metrics.csv'}: no step lies after target.timestamp, {issue.since:.0f}")
     before, incident = (issue.measured.calls(folder.services, steps) for steps in (~since, since))
-    return Case(issue, folder.graph, normal, before, incident, folder.services.index(issue.target))
+    return RankingInput(issue, folder.graph, normal, before, incident, folder.services.index(issue.target))
 
 
-def _scored(case: Case, answer: Answer, services: Sequence[str]) -> Ranked:
+def _scored(case: RankingInput, answer: Answer, services: Sequence[str]) -> RankedIncident:
     issue, named = case.issue, [services[number] for number, _ in answer.suspects]
-    return Ranked(
+    return RankedIncident(
         part=issue.part,
         name=issue.name,
         symptom=issue.symptom,

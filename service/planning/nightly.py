@@ -9,7 +9,7 @@ from datetime import date, datetime, timedelta
 from types import MappingProxyType
 
 from outrider import log
-from outrider.model import EntityRef, Floats, Why, Window
+from outrider.model import EntityRef, Floats, ReasonText, Window
 from planner.capacity.plan import LOAD
 from planner.forecast import Calendar, Fits, NightlyDecision, fit_nightly
 from planner.forecast.forecaster import DEFAULT_MODELS
@@ -53,13 +53,13 @@ def fit_one(night: Night) -> NightlyForecast:
     try:
         decision = _decide(night)
     except Exception as error:  # noqa: BLE001 - one bad history must not fail the other services
-        decision = NightlyDecision(night.fits, notes=(Why("plan.why_no_night", {"error": reason_of(error)}),))
+        decision = NightlyDecision(night.fits, notes=(ReasonText("plan.why_no_night", {"error": reason_of(error)}),))
     if night.lead is None:
         return NightlyForecast(decision, None)
     try:
         return NightlyForecast(decision, best_margin(night.times, night.values, night.step, night.lead))
     except Exception as error:  # noqa: BLE001 - as above
-        note = Why("plan.why_no_margin", {"error": reason_of(error)})
+        note = ReasonText("plan.why_no_margin", {"error": reason_of(error)})
         return NightlyForecast(replace(decision, notes=(*decision.notes, note)), None)
 
 

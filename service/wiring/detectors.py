@@ -12,7 +12,7 @@ from detectors.rules import burn_rate, threshold
 from outrider.vocabulary.rules import Rule
 from service.config.settings import Settings
 from service.engine import fleet_state
-from service.engine.detection import Detection
+from service.engine.detector_memory import Detection
 
 
 def rules(settings: Settings) -> tuple[Rule, ...]:

@@ -10,7 +10,7 @@ from outrider.records.change_log import ChangeLog
 from outrider.topology import Topology
 from service.config.settings import Settings
 from service.engine import fleet_state
-from service.engine.detection import Detection
+from service.engine.detector_memory import Detection
 from service.planning.planning import Planning
 from service.planning.slo_inputs import PlanOverrides, SloInputs
 from service.wiring.stores import open_change_log, stores

@@ -20,7 +20,7 @@ from service.config import knowledge_overlay
 from service.config.settings import Settings
 from service.config.tokens import flights_of, spool_of
 from service.engine.cycle import Cycle, Parts
-from service.engine.detection import Detection
+from service.engine.detector_memory import Detection
 from service.engine.dispatch import Dispatcher
 from service.incidents import recent_feedback
 from service.planning.planning import NoPlanning, Planning

@@ -17,7 +17,7 @@ from simulator.cluster.pod import Phase, Pod
 from simulator.journal import Journal, JournalSource
 from simulator.spec.parts import FleetSpec
 
-__all__ = ["BACKOFF_SECONDS", "Pace", "Phase", "Pod", "Pods"]
+__all__ = ["BACKOFF_SECONDS", "Phase", "Pod", "Pods", "StartupFactors"]
 
 BACKOFF_SECONDS = (10.0, 20.0, 40.0, 80.0, 160.0, 300.0)
 FORGIVEN_SECONDS = 600.0  # a container that ran this long resets its back-off
@@ -29,7 +29,7 @@ _SPENT = {Phase.PENDING: "schedule", Phase.PULLING: "pull", Phase.LOADING: "load
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class StartupFactors:
     """Factors of pull and load times, and slots whose load fails; each of shape (slots,)."""
 
     pull: Floats
@@ -156,7 +156,7 @@ class Pods:
         if pod.phase is Phase.CRASHED and pod.generation == generation and pod.reason == reason:
             self._restart_in_place(pod, at)
 
-    def advance(self, at: float, pace: Pace | None = None) -> list[int]:
+    def advance(self, at: float, pace: StartupFactors | None = None) -> list[int]:
         """Advances every pod to ``at``; returns the slots whose engine became ready."""
         became_ready = []
         for slot in sorted(self._active):
@@ -199,7 +199,7 @@ class Pods:
         else:
             self._active.add(slot)
 
-    def _start_up(self, pod: Pod, at: float, pace: Pace | None) -> None:
+    def _start_up(self, pod: Pod, at: float, pace: StartupFactors | None) -> None:
         while pod.moved_at < at and pod.phase in _SPENT:
             factor, most = 1.0, np.inf
             if pace is not None and pod.phase is Phase.PULLING:

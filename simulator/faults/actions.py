@@ -1,9 +1,9 @@
 """Actions of faults: functions that the ``deeds`` of a fault file call, in addition to its effects.
 
-``breaking`` has actions for processes, devices and exporters; ``rolling`` for rollouts, flags and replicas;
-``log_events`` for log lines, events and changes. Each takes the fleet, the active fault and the arguments of the file.
-It may return an undo function, which runs when the fault ends or is stopped. Arguments are checked against the
-annotations of the signature when a file is read.
+``failure_actions`` has actions for processes, devices and exporters; ``deployment_actions`` for rollouts, flags and
+replicas; ``log_events`` for log lines, events and changes. Each takes the fleet, the active fault and the arguments of
+the file. It may return an undo function, which runs when the fault ends or is stopped. Arguments are checked against
+the annotations of the signature when a file is read.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from simulator.faults import breaking, log_events, rolling
+from simulator.faults import deployment_actions, failure_actions, log_events
 from simulator.faults.log_events import ABOUT, FIELDS
 
 __all__ = ["ABOUT", "ACTIONS", "FIELDS", "Action"]
@@ -29,19 +29,19 @@ class Action:
 
 
 _FUNCTIONS: tuple[Callable[..., Any], ...] = (
-    breaking.crash,
-    breaking.oom_kill,
-    breaking.xid,
-    breaking.lose_gpu,
-    breaking.vanish,
-    breaking.evict,
-    breaking.restart_some,
-    breaking.exporter_down,
-    rolling.rollout,
-    rolling.reconfigure,
-    rolling.rollback,
-    rolling.scale,
-    rolling.fill_pool,
+    failure_actions.crash,
+    failure_actions.oom_kill,
+    failure_actions.xid,
+    failure_actions.lose_gpu,
+    failure_actions.vanish,
+    failure_actions.evict,
+    failure_actions.restart_some,
+    failure_actions.exporter_down,
+    deployment_actions.rollout,
+    deployment_actions.reconfigure,
+    deployment_actions.rollback,
+    deployment_actions.scale,
+    deployment_actions.fill_pool,
     log_events.kernel_line,
     log_events.engine_line,
     log_events.kubernetes_event,

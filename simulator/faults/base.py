@@ -16,7 +16,7 @@ from simulator.faults.impact import impacted_slots
 from simulator.faults.scope import NOTHING, Scope, fleet_entities
 
 if TYPE_CHECKING:
-    from simulator.faults.declared import Declared, DeclaredAction, Effect
+    from simulator.faults.definition import DeclaredAction, Effect, FaultDefinition
     from simulator.fleet import Fleet
 
 Undo = Callable[["Fleet"], None]
@@ -60,7 +60,13 @@ class Injection:
     """An active fault of a fleet. The fleet calls ``advance`` every tick until it returns True."""
 
     def __init__(
-        self, fleet: Fleet, declared: Declared, entity: EntityRef, start: datetime, duration: timedelta, seed: int
+        self,
+        fleet: Fleet,
+        declared: FaultDefinition,
+        entity: EntityRef,
+        start: datetime,
+        duration: timedelta,
+        seed: int,
     ) -> None:
         """Raises KeyError if the fleet has no such entity."""
         self.declared = declared
@@ -269,7 +275,7 @@ def _out_of_service(fleet: Fleet) -> np.ndarray:
     return np.asarray(fleet.pods.existing & ~fleet.pods.ready)
 
 
-def touched(fleet: Fleet, declared: Declared, entity: EntityRef, here: Scope) -> tuple[EntityRef, ...]:
+def touched(fleet: Fleet, declared: FaultDefinition, entity: EntityRef, here: Scope) -> tuple[EntityRef, ...]:
     """Returns the entity and all entities affected by its effects: GPUs, nodes, the replicas on them, services."""
     pods, result = fleet.pods.pods, [entity]
     whole = declared.removes and entity.kind is not EntityKind.GPU

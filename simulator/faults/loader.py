@@ -51,7 +51,7 @@ from outrider.vocabulary.faults import faults
 from outrider.vocabulary.units import parse_duration
 from simulator.effects import ClusterEffects, GpuEffects, NodeEffects, ServiceEffects, SlotEffects
 from simulator.faults.actions import ABOUT, ACTIONS, FIELDS
-from simulator.faults.declared import DOINGS, HOLDS, Declared, DeclaredAction, Effect
+from simulator.faults.definition import DOINGS, HOLDS, DeclaredAction, Effect, FaultDefinition
 from simulator.faults.lines import KNOWN_XIDS
 from simulator.faults.needs import NEEDS
 from simulator.faults.onset import SHAPES, Onset
@@ -80,9 +80,9 @@ def never_a_fault() -> tuple[str, ...]:
     return tuple(yaml.safe_load(text)["never_a_fault"])
 
 
-def load(folder: Path = CATALOGUE) -> dict[str, Declared]:
+def load(folder: Path = CATALOGUE) -> dict[str, FaultDefinition]:
     """Reads every fault file of a folder, by id. Raises ConfigError with all problems of all files, by line."""
-    result: dict[str, Declared] = {}
+    result: dict[str, FaultDefinition] = {}
     problems: list[ConfigProblem] = []
     for path in sorted(folder.glob("*.yaml")):
         reader = _Reader(read(path))
@@ -114,7 +114,7 @@ class _Reader:
         """Records a problem at a key."""
         self.problems.append(self._document.problem(path, message))
 
-    def declared(self) -> Declared | None:
+    def declared(self) -> FaultDefinition | None:
         """Returns the fault, or None if the file is not a mapping or names no known fault."""
         top = self._mapping(self._document.value, ())
         self._known(top, (), _KEYS)
@@ -127,7 +127,7 @@ class _Reader:
         actions = tuple(self._actions(top))
         if holds == "revision" and not any(action.do in ("rollout", "reconfigure") for action in actions):
             self.problem(("holds",), "is revision, but no deed is a rollout or reconfigure")
-        return Declared(
+        return FaultDefinition(
             fault=fault,
             kind=kind,
             layer=None if negative else faults()[fault].layer,

@@ -15,7 +15,7 @@ from outrider.errors import UsageError
 from outrider.model import EntityRef
 from simulator.faults.base import Injection, Truth
 from simulator.faults.compose import conflict
-from simulator.faults.declared import Declared
+from simulator.faults.definition import FaultDefinition
 from simulator.faults.loader import load
 from simulator.faults.needs import unmet
 from simulator.faults.scope import choose, fleet_entities, scope_of
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from simulator.fleet import Fleet
 
 
-class _Catalogue(Mapping[str, Declared]):
+class _Catalogue(Mapping[str, FaultDefinition]):
     """Fault files by id, read on first use."""
 
-    def __getitem__(self, fault: str) -> Declared:
+    def __getitem__(self, fault: str) -> FaultDefinition:
         return _loaded()[fault]
 
     def __iter__(self) -> Iterator[str]:
@@ -38,11 +38,11 @@ class _Catalogue(Mapping[str, Declared]):
 
 
 @cache
-def _loaded() -> dict[str, Declared]:
+def _loaded() -> dict[str, FaultDefinition]:
     return load()
 
 
-FAULTS: Mapping[str, Declared] = _Catalogue()
+FAULTS: Mapping[str, FaultDefinition] = _Catalogue()
 
 
 def inject(
@@ -86,7 +86,7 @@ def _refuse(fleet: Fleet, new: Injection) -> None:
         raise UsageError(f"{name} {missing}", hint=f"choose another entity for {new.truth.fault}")
 
 
-def _choose(fleet: Fleet, declared: Declared, seed: int) -> EntityRef:
+def _choose(fleet: Fleet, declared: FaultDefinition, seed: int) -> EntityRef:
     chosen = choose(fleet, declared.kind, declared.likely, np.random.default_rng([seed, 7]))
     if chosen is None:
         raise UsageError(
@@ -95,7 +95,7 @@ def _choose(fleet: Fleet, declared: Declared, seed: int) -> EntityRef:
     return chosen
 
 
-def _find(fleet: Fleet, declared: Declared, entity: EntityRef | str) -> EntityRef:
+def _find(fleet: Fleet, declared: FaultDefinition, entity: EntityRef | str) -> EntityRef:
     known = list(fleet_entities(fleet, declared.kind))
     name = entity if isinstance(entity, str) else entity.name
     result = next((ref for ref in known if entity in (ref, ref.name)), None)

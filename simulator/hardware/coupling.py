@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from outrider.model import Floats
-from simulator.cluster.pods import Pace
+from simulator.cluster.pods import StartupFactors
 from simulator.engine.request_table import group_sum
 from simulator.hardware.gpus import Activity, Load, activity
 from simulator.hardware.nodes import HostWork
@@ -67,7 +67,7 @@ def cpu_stretch(fleet: Fleet) -> Floats:
     return 1.0 + THROTTLED_STRETCH * np.clip(fleet.effects.slots.cpu_throttled_ratio, 0.0, 1.0)
 
 
-def pace(fleet: Fleet) -> Pace:
+def pace(fleet: Fleet) -> StartupFactors:
     """Returns the factors of pull and load times, and the failing loads."""
     node, slot = fleet.effects.nodes, fleet.effects.slots
     disk = on_slots(fleet, node.disk_factor, 1.0)
@@ -76,7 +76,7 @@ def pace(fleet: Fleet) -> Pace:
     copy = worst_of_group(fleet, 1.0 / np.maximum(fleet.effects.gpus.pcie_factor, 1e-3))
     pull = on_slots(fleet, node.pull_factor, 1.0) * (1.0 + DISK_OF_PULL_RATIO * (disk - 1.0)) * lost
     load = slot.load_factor * (1.0 + READ_RATIO * (read - 1.0) + COPY_RATIO * (copy - 1.0))
-    return Pace(pull, load, slot.load_fails > 0.5)
+    return StartupFactors(pull, load, slot.load_fails > 0.5)
 
 
 def stalled(fleet: Fleet) -> np.ndarray:

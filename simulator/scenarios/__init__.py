@@ -1,13 +1,18 @@
 """Scenarios: combinations of faults, load and world, as YAML files in this package.
 
-Thresholds must not be tuned on ``SCORING_SEEDS`` or ``SCORING_SHAPES``. Must not import ``servers``.
+``load`` reads them; ``arrange`` plans one on a world and returns the ground truth. The YAML files are in this package.
+``loader`` describes their format, ``entity_choice`` the words for entities.
+
+Tuning and scoring are separate. Thresholds and rules may be tuned only on drills of ``TUNING_SEEDS`` under
+``TUNING_SHAPES``. The packaged scenarios use only ``SCORING_SHAPES``. Published tables use ``SCORING_SEEDS``; a score
+of a tuning seed is marked.
 """
 
 from datetime import timedelta
 
-from simulator.scenarios.arranging import arrange
-from simulator.scenarios.choosing import WORDS
-from simulator.scenarios.reading import PlannedFault, Scenario, load
+from simulator.scenarios.entity_choice import WORDS
+from simulator.scenarios.fault_plan import arrange
+from simulator.scenarios.loader import PlannedFault, Scenario, load
 
 # Tuning and scoring are separate. Thresholds and rules may be tuned only on drills of ``TUNING_SEEDS`` under
 # ``TUNING_SHAPES``. The packaged scenarios use only ``SCORING_SHAPES``. Published tables use ``SCORING_SEEDS``; a score

@@ -46,7 +46,7 @@ _DOCUMENTS: Final[dict[str, Callable[[bytes], Any]]] = {
     "topology": state_rows.unpack_topology,
     "topology_at": json.loads,
     "detector": state_rows.unpack_state,
-    "standings": state_rows.unpack_standings,
+    "standings": state_rows.unpack_statuses,
     "paper": json.loads,
 }
 _UNREADABLE = (StoreError, ValueError, TypeError, KeyError, OSError, zstandard.ZstdError)

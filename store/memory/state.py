@@ -59,7 +59,7 @@ class MemoryStateStore(MemoryStateReader):
                 self._keep_plan(commit.plan)
             if commit.topology is not None:
                 self._keep_topology(commit.topology, commit.cycle.at)
-            self._standings = state_rows.by_name(commit.standings) or self._standings
+            self._statuses = state_rows.by_name(commit.detector_statuses) or self._statuses
             self._append(commit.audit)
             self._cycles[commit.cycle.id] = commit.cycle
             while len(self._cycles) > state_rows.KEPT_CYCLES:

@@ -15,8 +15,8 @@ from outrider.model import (
     AlertState,
     Calibration,
     CycleRecord,
-    DetectorStanding,
     DetectorState,
+    DetectorStatus,
     EntityRef,
     ForecastPoint,
     Incident,
@@ -70,7 +70,7 @@ class MemoryStateReader:
         self._feedback_values: dict[str, Window] = {}
         self._paused = False
         self._states: dict[str, DetectorState] = {}
-        self._standings: tuple[DetectorStanding, ...] = ()
+        self._statuses: tuple[DetectorStatus, ...] = ()
 
     def alerts(
         self,
@@ -246,9 +246,9 @@ class MemoryStateReader:
         result = [silence for silence in self._silences.values() if silence.until > now]
         return tuple(sorted(result, key=lambda silence: (silence.until, silence.id)))
 
-    def standings(self) -> tuple[DetectorStanding, ...]:
+    def detector_statuses(self) -> tuple[DetectorStatus, ...]:
         """Rollout stage of each detector, by name; empty before the first cycle."""
-        return self._standings
+        return self._statuses
 
     def paused(self) -> bool:
         """True while remediation is paused."""

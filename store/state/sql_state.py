@@ -34,7 +34,7 @@ from store.schema.metadata import micros
 from store.sql.backend import put
 from store.state import plan_rows, retention, state_rows
 from store.state.commit_rows import CommitRows
-from store.state.sql_state_reader import STANDINGS, SqlStateReader
+from store.state.sql_state_reader import DETECTOR_STATUSES, SqlStateReader
 from store.state.topology_history import TopologyHistory
 
 T = TypeVar("T")
@@ -82,9 +82,13 @@ class SqlStateStore(SqlStateReader):
             _put_plan(connection, commit)
             if commit.topology is not None:
                 self._topologies.put(connection, commit.topology, commit.cycle.at)
-            if commit.standings:
-                payload = state_rows.pack_standings(commit.standings)
-                put(connection, metadata.document, _document(STANDINGS, STANDINGS, commit.cycle.at, payload))
+            if commit.detector_statuses:
+                payload = state_rows.pack_statuses(commit.detector_statuses)
+                put(
+                    connection,
+                    metadata.document,
+                    _document(DETECTOR_STATUSES, DETECTOR_STATUSES, commit.cycle.at, payload),
+                )
             _append(connection, commit.audit)
             cycle = {"id": commit.cycle.id, "at_us": micros(commit.cycle.at), "body": json_codec.dumps(commit.cycle)}
             put(connection, metadata.cycle, cycle)

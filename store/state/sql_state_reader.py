@@ -17,7 +17,7 @@ from outrider.model import (
     AlertState,
     Calibration,
     CycleRecord,
-    DetectorStanding,
+    DetectorStatus,
     EntityRef,
     ForecastPoint,
     Incident,
@@ -38,7 +38,7 @@ from store.sql.database import Database
 from store.state import keyset_pagination, plan_rows, state_rows, topology_history
 
 T = TypeVar("T")
-STANDINGS = "standings"  # standings of the detectors: one document
+DETECTOR_STATUSES = "standings"  # statuses of all detectors, one document; the stored name
 _IDS_AT_ONCE = 500
 
 
@@ -281,10 +281,10 @@ class SqlStateReader:
             value = connection.execute(sa.select(table.c.value).where(table.c.name == "paused")).scalar()
         return value == "true"
 
-    def standings(self) -> tuple[DetectorStanding, ...]:
+    def detector_statuses(self) -> tuple[DetectorStatus, ...]:
         """Rollout stage of each detector, by name; empty before the first cycle."""
-        held = self._documents(STANDINGS).get(STANDINGS)
-        return () if held is None else state_rows.unpack_standings(held)
+        held = self._documents(DETECTOR_STATUSES).get(DETECTOR_STATUSES)
+        return () if held is None else state_rows.unpack_statuses(held)
 
     def _documents(self, area: str) -> dict[str, bytes]:
         table = metadata.document

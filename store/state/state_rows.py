@@ -27,8 +27,8 @@ from outrider.model import (
     AlertReason,
     AlertState,
     DecisionReason,
-    DetectorStanding,
     DetectorState,
+    DetectorStatus,
     EntityKind,
     EntityRef,
     Incident,
@@ -291,19 +291,19 @@ def unpack_topology(payload: bytes) -> Topology:
     )
 
 
-def by_name(standings: Iterable[DetectorStanding]) -> tuple[DetectorStanding, ...]:
-    """Sorts standings by detector name, the order of every store."""
-    return tuple(sorted(standings, key=lambda standing: standing.detector))
+def by_name(statuses: Iterable[DetectorStatus]) -> tuple[DetectorStatus, ...]:
+    """Sorts statuses by detector name, the order of every store."""
+    return tuple(sorted(statuses, key=lambda status: status.detector))
 
 
-def pack_standings(standings: Iterable[DetectorStanding]) -> bytes:
+def pack_statuses(statuses: Iterable[DetectorStatus]) -> bytes:
     """Rollout stages of the detectors as JSON."""
-    return json_codec.dumps(by_name(standings)).encode()
+    return json_codec.dumps(by_name(statuses)).encode()
 
 
-def unpack_standings(payload: bytes) -> tuple[DetectorStanding, ...]:
-    """Unpacks ``pack_standings``. Raises StoreError if it is damaged."""
-    return json_codec.loads(tuple[DetectorStanding, ...], payload.decode())
+def unpack_statuses(payload: bytes) -> tuple[DetectorStatus, ...]:
+    """Unpacks ``pack_statuses``. Raises StoreError if it is damaged."""
+    return json_codec.loads(tuple[DetectorStatus, ...], payload.decode())
 
 
 def pack_state(state: DetectorState) -> bytes:

@@ -239,7 +239,7 @@ class Maintenance:
     def _merge(self, tier: str, mark: Mark, report: MaintenanceReport) -> None:
         """One row per signal and fold for a whole day, once no work is pending for the day."""
         with self._access.reading() as connection:
-            held = maintenance_queue.standing(connection, mark.kind, mark.start, mark.start + DAY)
+            held = maintenance_queue.tier_status(connection, mark.kind, mark.start, mark.start + DAY)
             if held.due_ten_minutes or (tier == ONE_HOUR and held.due_hours):
                 return
             loaded = self._load(connection, mark.kind, mark.start, mark.start + DAY, tier)

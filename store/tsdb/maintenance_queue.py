@@ -59,7 +59,7 @@ def _is(mark: Mark) -> sa.ColumnElement[bool]:
     return sa.and_(due.c.work == mark.work.value, due.c.kind == mark.kind.value, due.c.start_us == mark.start)
 
 
-def standing(connection: sa.Connection, kind: EntityKind, start: int, end: int) -> TierStatus:
+def tier_status(connection: sa.Connection, kind: EntityKind, start: int, end: int) -> TierStatus:
     """State of a kind's tiers, for a read of [start, end)."""
     query = sa.select(due.c.work, due.c.start_us).where(
         due.c.kind == kind.value, due.c.work.in_([Work.TEN_MINUTES.value, Work.ONE_HOUR.value])

@@ -242,8 +242,8 @@ class SqlMetricStore:
         """
         grid = Grid(keys, start, end, step, statistic)
         with self._database.reading() as connection:
-            standing = maintenance_queue.standing(connection, kind, *grid.span)
-            parts = tiers.segments(standing, *grid.span, grid.step)
+            status = maintenance_queue.tier_status(connection, kind, *grid.span)
+            parts = tiers.segments(status, *grid.span, grid.step)
             return self._window(connection, kind, keys, parts, grid, entities, total=True)
 
     def _window(

@@ -65,13 +65,6 @@ class RetentionStats:
             self.rows[item, reason] = self.rows.get((item, reason), 0) + rows
 
 
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    kind: EntityKind
-    end: int
-    size: int
-
-
 class RetentionRun:
     """Deletes what is due in short transactions; a kill after any of them is safe."""
 

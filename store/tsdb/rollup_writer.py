@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -100,11 +100,6 @@ def merged(loaded: LoadedRows, tier: str) -> Iterator[Draft]:
     for name in loaded.names:
         for columns in stored(loaded, name):
             yield draft(tier, loaded.kind, columns, level)
-
-
-def scattered(loaded_rows: Sequence[tuple[int, int]]) -> bool:
-    """True if a (keyset, sections) pair occurs in more than one row."""
-    return len(set(loaded_rows)) < len(loaded_rows)
 
 
 def draft(tier: str, kind: EntityKind, columns: Columns, level: int = BULK_LEVEL) -> Draft:

@@ -57,7 +57,7 @@ class TierStatus:
         return (self.kept_from or {}).get(tier, -(1 << 62))
 
 
-def segments(standing: TierStatus, start: int, end: int, step: int) -> list[Segment]:
+def segments(status: TierStatus, start: int, end: int, step: int) -> list[Segment]:
     """Splits [start, end) into parts by tier, oldest first.
 
     An hour is read from the coarsest tier whose spacing divides the step, whose cells align with the steps, and whose
@@ -67,20 +67,20 @@ def segments(standing: TierStatus, start: int, end: int, step: int) -> list[Segm
     if end <= start:
         return []
     hours = np.arange(start // HOUR * HOUR, end, HOUR)
-    chosen = _chosen(standing, hours, start, end, step)
+    chosen = _chosen(status, hours, start, end, step)
     result: list[Segment] = []
     for tier, first, last in _runs(hours, chosen):
-        result += _cut(standing, tier, max(first, start), min(last, end))
+        result += _cut(status, tier, max(first, start), min(last, end))
     return _joined(result)
 
 
-def _chosen(standing: TierStatus, hours: NDArray[np.int64], start: int, end: int, step: int) -> NDArray[np.int64]:
+def _chosen(status: TierStatus, hours: NDArray[np.int64], start: int, end: int, step: int) -> NDArray[np.int64]:
     """For each hour the index of its tier in ``TIERS``."""
     fits = {tier: step % SPACING[tier] == 0 and start % SPACING[tier] == 0 for tier in TIERS}
-    raw = (hours >= standing.kept(RAW)) | _among(hours, standing.first)
-    ten = hours >= standing.kept(TEN_MINUTES)
-    made_ten = ~_among(hours, standing.due_ten_minutes) | ~raw
-    made_hour = (made_ten & ~_among(hours, standing.due_hours)) | ~ten
+    raw = (hours >= status.kept(RAW)) | _among(hours, status.first)
+    ten = hours >= status.kept(TEN_MINUTES)
+    made_ten = ~_among(hours, status.due_ten_minutes) | ~raw
+    made_hour = (made_ten & ~_among(hours, status.due_hours)) | ~ten
     whole = (hours >= start) & (hours + HOUR <= end)
     by_hour = fits[ONE_HOUR] & made_hour & whole
     by_ten = fits[TEN_MINUTES] & made_ten & ten
@@ -97,10 +97,10 @@ def _runs(hours: NDArray[np.int64], chosen: NDArray[np.int64]) -> Iterator[tuple
         yield TIERS[chosen[first]], int(hours[first]), int(hours[after - 1]) + HOUR
 
 
-def _cut(standing: TierStatus, tier: str, start: int, end: int) -> list[Segment]:
+def _cut(status: TierStatus, tier: str, start: int, end: int) -> list[Segment]:
     """A run of hours; the rest of a 10-minute span at its end is read from raw values if they exist."""
     whole = end // SPACING[TEN_MINUTES] * SPACING[TEN_MINUTES]
-    if tier != TEN_MINUTES or whole == end or end // HOUR * HOUR < standing.kept(RAW):
+    if tier != TEN_MINUTES or whole == end or end // HOUR * HOUR < status.kept(RAW):
         return [Segment(tier, start, end)]
     parts = [Segment(tier, start, whole), Segment(RAW, max(start, whole), end)]
     return [part for part in parts if part.end > part.start]

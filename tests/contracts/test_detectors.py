@@ -40,7 +40,7 @@ from outrider.vocabulary import catalog
 from outrider.vocabulary.faults import faults
 from outrider.vocabulary.rules import Rule
 from outrider.vocabulary.slo import Slo
-from service.engine.detection import Detection
+from service.engine.detector_memory import Detection
 from store.memory.state import MemoryStateStore
 
 ROOT = Path(__file__).parents[2]

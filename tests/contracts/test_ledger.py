@@ -15,7 +15,7 @@ from outrider.records.change_log import (
     Change,
     ChangeEnd,
     ChangeLog,
-    Ended,
+    ChangeStatus,
     PhaseTime,
     StartPhase,
     Startup,
@@ -81,12 +81,12 @@ def test_changes_are_stored_once_and_listed_newest_first(change_log: ChangeLog) 
 
 
 def test_the_newest_end_of_a_change_counts_and_may_arrive_before_the_change(change_log: ChangeLog) -> None:
-    change_log.append_ends([ChangeEnd("a", Ended.SUCCEEDED, T0, "all pods are new")])
+    change_log.append_ends([ChangeEnd("a", ChangeStatus.SUCCEEDED, T0, "all pods are new")])
     change_log.append_changes([change("a", 5), change("b", 6)])
-    change_log.append_ends([ChangeEnd("a", Ended.ROLLED_BACK, T0 + MINUTE, "revision 3 came back")])
+    change_log.append_ends([ChangeEnd("a", ChangeStatus.ROLLED_BACK, T0 + MINUTE, "revision 3 came back")])
     a, b = change_log.changes()
-    assert (a.ended, a.ended_at, a.ended_because) == (Ended.ROLLED_BACK, T0 + MINUTE, "revision 3 came back")
-    assert (b.ended, b.ended_at) == (Ended.OPEN, None)
+    assert (a.ended, a.ended_at, a.ended_because) == (ChangeStatus.ROLLED_BACK, T0 + MINUTE, "revision 3 came back")
+    assert (b.ended, b.ended_at) == (ChangeStatus.OPEN, None)
 
 
 def test_a_startup_is_updated_as_it_progresses(change_log: ChangeLog) -> None:

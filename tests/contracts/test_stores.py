@@ -24,8 +24,8 @@ from outrider.model import (
     CellStatus,
     CycleRecord,
     DecisionReason,
-    DetectorStanding,
     DetectorState,
+    DetectorStatus,
     EntityKind,
     EntityRef,
     Event,
@@ -47,7 +47,7 @@ from outrider.model import (
     PlanReason,
     Priority,
     Recommendation,
-    Rejected,
+    RejectedHypothesis,
     RemediationSession,
     SampleBatch,
     ShadowFinding,
@@ -399,7 +399,7 @@ def incident(identifier: str = "i1", opened_at: datetime = T0, resolved_at: date
         Priority.P1,
         opened_at,
         (Hypothesis(gpu("a"), "gpu-lost", 0.93, (evidence,)),),
-        (Rejected(replica("r"), "engine-hung", "rejected.progress"),),
+        (RejectedHypothesis(replica("r"), "engine-hung", "rejected.progress"),),
         ("f1",),
         (TimelineEntry(opened_at, "timeline.opened", {"n": "1"}),),
         opened_at,
@@ -819,19 +819,19 @@ def test_detector_states_are_replaced_by_the_newest_checkpoint(state: StateStore
     assert found["seasonal"].arrays["seen"].dtype == np.bool_
 
 
-def test_the_newest_standings_of_the_detectors_are_kept(state: StateStore) -> None:
-    assert state.standings() == ()
+def test_the_newest_statuses_of_the_detectors_are_kept(state: StateStore) -> None:
+    assert state.detector_statuses() == ()
     rate = AlarmRate(0.25, None, 1.5, 0.4)
     held = ShadowFinding(gpu("a"), ("hw_accel_power_watts",), T0)
-    one = DetectorStanding(
+    one = DetectorStatus(
         "seasonal", EntityKind.GPU, Stage.SHADOW, StageReason.ON_TRIAL, T0, 6, 1,
         {NoVerdictReason.NO_EXPECTATION: 2}, NoVerdictReason.WARMING_UP, 3600.0, 172800.0, rate, (held,),
     )  # fmt: skip
-    other = DetectorStanding("liveness", EntityKind.REPLICA, Stage.ALERTING, StageReason.NEEDS_NO_PAST, T0)
-    state.commit(replace(commit(), standings=(one, other)))
-    assert state.standings() == (other, one)
+    other = DetectorStatus("liveness", EntityKind.REPLICA, Stage.ALERTING, StageReason.NEEDS_NO_PAST, T0)
+    state.commit(replace(commit(), detector_statuses=(one, other)))
+    assert state.detector_statuses() == (other, one)
     state.commit(commit(cycle=cycle("c2", T0 + STEP)))
-    assert state.standings() == (other, one), "a cycle without standings keeps the stored ones"
+    assert state.detector_statuses() == (other, one), "a cycle without statuses keeps the stored ones"
     learnt = replace(one, stage=Stage.ALERTING, reason=StageReason.LEARNT, shadowed=())
-    state.commit(replace(commit(cycle=cycle("c3", T0 + 2 * STEP)), standings=(learnt,)))
-    assert state.standings() == (learnt,)
+    state.commit(replace(commit(cycle=cycle("c3", T0 + 2 * STEP)), detector_statuses=(learnt,)))
+    assert state.detector_statuses() == (learnt,)

@@ -19,7 +19,7 @@ from dashboards import client, session
 from outrider.clock import ManualClock
 from outrider.model import (
     AlarmRate,
-    DetectorStanding,
+    DetectorStatus,
     EntityKind,
     EntityRef,
     NoVerdictReason,
@@ -50,7 +50,7 @@ class Api:
         if story is not None:
             story.fill(self.state, metrics)
         self.ledger = MemoryChangeLog()
-        extras = ApiExtras(clock=ManualClock(NOW + timedelta(seconds=5)), ledger=self.ledger)
+        extras = ApiExtras(clock=ManualClock(NOW + timedelta(seconds=5)), change_log=self.ledger)
         app = create_app(self.state, metrics, ApiSettings(token=TOKEN), extras)
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
@@ -270,16 +270,16 @@ def test_the_detectors_page_reports_that_no_cycle_has_run(empty, opened):
 
 def test_the_detectors_page_shows_stages_and_missing_verdicts(fresh, opened):
     held = ShadowFinding(EntityRef("prod", EntityKind.GPU, None, "GPU-odd<b>"), ("hw_accel_power_watts",), NOW)
-    tried = DetectorStanding(
+    tried = DetectorStatus(
         "seasonal-gpu", EntityKind.GPU, Stage.SHADOW, StageReason.ON_TRIAL, NOW - timedelta(hours=3), 8, 1,
         {NoVerdictReason.NO_EXPECTATION: 2}, None, 43200.0, 172800.0, AlarmRate(0.25, 0.5, 1.2, 9.0), (held,),
     )  # fmt: skip
-    ready = DetectorStanding(
+    ready = DetectorStatus(
         "liveness", EntityKind.REPLICA, Stage.ALERTING, StageReason.NEEDS_NO_PAST, NOW,
         everyone_silent=NoVerdictReason.NO_VALUES,
     )  # fmt: skip
     newest = fresh.state.cycles(limit=1)[0]
-    fresh.state.commit(CycleCommit(replace(newest, id="detectors"), standings=(tried, ready)))
+    fresh.state.commit(CycleCommit(replace(newest, id="detectors"), detector_statuses=(tried, ready)))
     page = text(opened(fresh.url, "detectors"))
     for part in ("1 of 2 detectors alerting; 1 in shadow mode", "0.5 of 2 d", "0.5, budget 0.25", "no baseline yet 2"):
         assert part in page

@@ -113,7 +113,7 @@ def test_a_platform_with_kubernetes_as_its_only_source(
 def api(state: Any, metrics: Any, settings: settings_file.Settings) -> dict[str, Any]:
     """Returns documents of the API for the same store."""
     ledger = factory.open_change_log(factory.urls_of(settings.store.url)[0])
-    app = create_app(state, metrics, wiring_api.api_settings(settings), ApiExtras(ledger=ledger))
+    app = create_app(state, metrics, wiring_api.api_settings(settings), ApiExtras(change_log=ledger))
     transport = httpx.ASGITransport(app, client=("testclient", 1))
 
     async def request() -> dict[str, Any]:

@@ -33,7 +33,7 @@ def ledger() -> MemoryChangeLog:
 
 @pytest.fixture
 def url(ledger: MemoryChangeLog) -> Iterator[str]:
-    app = create_app(MemoryStateStore(), MemoryMetricStore(), ApiSettings(token="secret"), ApiExtras(ledger=ledger))
+    app = create_app(MemoryStateStore(), MemoryMetricStore(), ApiSettings(token="secret"), ApiExtras(change_log=ledger))
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
     with contextlib.closing(server.config.bind_socket()) as bound:
         thread = threading.Thread(target=server.run, args=([bound],))

@@ -43,7 +43,7 @@ from outrider.model import (
     Verdict,
 )
 from outrider.ports import CycleCommit, Silence
-from outrider.records.change_log import ActorKind, Change, ChangeEnd, Ended, PhaseTime, StartPhase, Startup
+from outrider.records.change_log import ActorKind, Change, ChangeEnd, ChangeStatus, PhaseTime, StartPhase, Startup
 from outrider.records.drill import Drill
 from outrider.records.feedback import Usefulness, judged
 from outrider.records.ingest_buffer import PushedBlock
@@ -167,7 +167,7 @@ def fill(store_url: str, first: int = 0, count: int = CYCLES) -> None:
         state.save_detector_states({"seasonal": DetectorState(2, GPUS[:2], arrays)}, now)
         change = Change(f"g{first}", "image", SERVICE, now, "kubernetes", "ada", ActorKind.PERSON, "v1", "v2")
         change_log.append_changes([change])
-        change_log.append_ends([ChangeEnd(f"g{first}", Ended.SUCCEEDED, now + STEP, "rolled out")])
+        change_log.append_ends([ChangeEnd(f"g{first}", ChangeStatus.SUCCEEDED, now + STEP, "rolled out")])
         phase = PhaseTime(StartPhase.PULL, 41.5, "event Pulled")
         change_log.save_startups([Startup(f"u{first}", REPLICAS[0], now, node="node-1", phases=(phase,))])
         change_log.post([event(first + 1), event(first + 2)], now)

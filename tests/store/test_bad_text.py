@@ -38,7 +38,7 @@ from outrider.model import (
     Verdict,
 )
 from outrider.ports import CycleCommit, Silence
-from outrider.records.change_log import Change, ChangeEnd, Ended, Startup
+from outrider.records.change_log import Change, ChangeEnd, ChangeStatus, Startup
 from outrider.records.drill import Drill
 from outrider.records.feedback import Feedback, Usefulness
 from outrider.records.ingest_buffer import PushedBlock
@@ -148,9 +148,9 @@ def test_bad_text_from_ingest_endpoints_and_operators_is_stored(state: SqlStateS
     ingest_buffer.close()
     change_log = open_change_log(url)
     assert change_log.append_changes([Change(bad, bad, pod, T0, bad, actor=bad)] * 2) == 1
-    change_log.append_ends([ChangeEnd(bad, Ended.FAILED, T0)])
+    change_log.append_ends([ChangeEnd(bad, ChangeStatus.FAILED, T0)])
     (change,) = change_log.changes()
-    assert (change.id, change.ended) == (bad, Ended.FAILED)
+    assert (change.id, change.ended) == (bad, ChangeStatus.FAILED)
     change_log.save_startups([Startup(bad, pod, T0, node=bad)])
     assert change_log.startups()[0].pod == pod
     event = Event("e", EventKind.LOG, pod, T0, bad, bad, {bad: bad}, bad)

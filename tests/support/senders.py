@@ -92,7 +92,7 @@ class PushWorld:
         self.spool = spool or MemoryIngestBuffer()
         self.state, self.metrics = MemoryStateStore(), MemoryMetricStore()
         ingest_settings = IngestSettings(**{"kpi_services": ("shop",), **settings_of_ingest})
-        self.extras = ApiExtras(clock=self.clock, spool=self.spool)
+        self.extras = ApiExtras(clock=self.clock, ingest_buffer=self.spool)
         settings = ApiSettings(token=TOKEN, cluster="c", ingest=ingest_settings)
         self.app = create_app(self.state, self.metrics, settings, self.extras)
         self.received = PushReceiver(self.spool, "c", self.clock, rules=ingest_settings.rules, limits=limits, kpis=kpis)

@@ -15,7 +15,7 @@ from collectors.receive import block as receive_block
 from collectors.receive import kpi as receive_kpi
 from collectors.receive.kpi import Kpi
 from collectors.receive.protocol import (
-    Decoded,
+    DecodedRequest,
     DropReason,
     IngestProtocol,
     ReceiveError,
@@ -67,7 +67,7 @@ class IngestEndpoints:
             registry=registry,
         )
 
-    def take(self, decoded: Decoded, sender: str) -> int:
+    def take(self, decoded: DecodedRequest, sender: str) -> int:
         """Buffers the samples that an adapter reads; returns their number. Raises ReceiveError, StoreError."""
         total = decoded.samples + decoded.histograms
         if total > self.settings.samples_per_request:
@@ -107,7 +107,7 @@ class IngestEndpoints:
         """Counts rejected KPI entries."""
         self._left_out.labels(IngestProtocol.KPI.value, "refused").inc(count)
 
-    def _encode(self, decoded: Decoded, assigned: Sequence[RoutedSeries]) -> bytes:
+    def _encode(self, decoded: DecodedRequest, assigned: Sequence[RoutedSeries]) -> bytes:
         sources: set[Source] = {source.stream.source for source in assigned}
         return receive_block.encode(
             assigned, {source: decoded.about[source] for source in sources if source in decoded.about}
@@ -141,14 +141,14 @@ class IngestEndpoints:
                 hint="send less, or raise receive.samples_per_minute",
             )
 
-    def _count(self, decoded: Decoded, kept: int) -> None:
+    def _count(self, decoded: DecodedRequest, kept: int) -> None:
         self._samples.labels(decoded.protocol.value).inc(kept)
         for reason, count in decoded.left_out.items():
             self._left_out.labels(decoded.protocol.value, reason.value).inc(count)
         if any(decoded.left_out[reason] for reason in UNUSED):
             self._log_unread(decoded)
 
-    def _log_unread(self, decoded: Decoded) -> None:
+    def _log_unread(self, decoded: DecodedRequest) -> None:
         """Logs each unread metric once, one line per request."""
         with self._lock:
             fresh = [name for name in decoded.unread if (DropReason.NO_ADAPTER, name) not in self._logged]
@@ -161,7 +161,7 @@ class IngestEndpoints:
             _log.warning("pushed_metrics_unread", protocol=decoded.protocol.value, metrics=len(fresh), such_as=shown)
 
 
-def unused(decoded: Decoded) -> tuple[int, str]:
+def unused(decoded: DecodedRequest) -> tuple[int, str]:
     """Number of samples that no adapter reads, and a sentence about them; (0, "") if there are none."""
     count = sum(decoded.left_out[reason] for reason in UNUSED)
     if not count:
@@ -173,7 +173,7 @@ def unused(decoded: Decoded) -> tuple[int, str]:
     return count, f"{message}; name an adapter under receive.rules, or send less"
 
 
-class SpoolCollector(Collector):
+class IngestBufferCollector(Collector):
     """Metrics of the ingest buffer and of samples the engine dropped, read from the store on request."""
 
     def __init__(self, spool: IngestBuffer) -> None:

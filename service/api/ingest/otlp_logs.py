@@ -19,7 +19,7 @@ from outrider.model import Event
 from service.api import security
 from service.api.bodies import read_body
 from service.api.context import Context, Ctx
-from service.api.routers.changes import ledger_of, now_of
+from service.api.routers.changes import change_log_of, now_of
 
 router = APIRouter(tags=["receive"])
 MOST_BYTES, MOST_UNPACKED = 16 * 1024 * 1024, 64 * 1024 * 1024
@@ -42,7 +42,7 @@ async def logs(request: Request, ctx: Ctx) -> Response:
 
 
 def _take(request: Request, ctx: Context, body: bytes, kind: str) -> None:
-    now, ledger = now_of(ctx), ledger_of(ctx)
+    now, change_log = now_of(ctx), change_log_of(ctx)
     unpacked = _unpacked(body, request.headers.get("content-encoding", ""))
     lines: LogMatcher = request.app.state.log_lines
     found: list[UnresolvedEvent] = []
@@ -52,7 +52,7 @@ def _take(request: Request, ctx: Context, body: bytes, kind: str) -> None:
             found.extend(lines.take(line.origin, line.at, line.text, now))
         lines.drain_marks()
     if found:
-        ledger.post([_event(one) for one in found], now)
+        change_log.post([_event(one) for one in found], now)
 
 
 def _event(seen: UnresolvedEvent) -> Event:

@@ -172,7 +172,7 @@ def _entries(raw: bytes, most: int) -> Sequence[Any]:
 
 def _finder(ctx: Context, unwatched: Sequence[str]) -> Callable[[str, str | None, str | None], Sequence[EntityRef]]:
     newest, topology = ctx.newest_cycle(), ctx.topology()
-    by_name: Mapping[str, list[EntityRef]] = ctx.remembered.get(
+    by_name: Mapping[str, list[EntityRef]] = ctx.result_cache.get(
         ("services", newest.id if newest else None), lambda: _services(topology)
     )
 

@@ -30,7 +30,7 @@ QUEUE = SignalKey("svc_queue_requests")
 TTFT = "svc_ttft_seconds"
 
 
-class Standing(StrEnum):
+class HealthStatus(StrEnum):
     """Status of a service or of the monitoring."""
 
     OK = "ok"
@@ -39,7 +39,7 @@ class Standing(StrEnum):
     UNKNOWN = "unknown"
 
 
-class StandingReason(StrEnum):
+class HealthReason(StrEnum):
     """Reason for the status. The first that applies, in this order."""
 
     NO_VALUES = "no_values"
@@ -151,34 +151,34 @@ def _calls(requests: Floats, failed: Floats) -> float | None:
     return indicators.success_ratio(float(np.nansum(requests)), float(np.nansum(failed)))
 
 
-def standing(
+def health(
     now: Recent | None, day: Day | None, incidents: Sequence[Incident], slo_defaults: SloDefaults
-) -> tuple[Standing, StandingReason]:
+) -> tuple[HealthStatus, HealthReason]:
     """Verdict on one service. ``incidents`` are the open ones that concern it."""
     if now is None or (now.success is None and now.ready is None):
-        return Standing.UNKNOWN, StandingReason.NO_VALUES
+        return HealthStatus.UNKNOWN, HealthReason.NO_VALUES
     if now.ready is not None and now.ready < 1:
-        return Standing.BROKEN, StandingReason.NO_READY_REPLICA
+        return HealthStatus.BROKEN, HealthReason.NO_READY_REPLICA
     if now.success is not None and now.success < slo_defaults.violated_below_ratio:
-        return Standing.BROKEN, StandingReason.CALLS_FAIL
+        return HealthStatus.BROKEN, HealthReason.CALLS_FAIL
     if now.ttft_p99 is not None and not now.ttft_p99_below and now.ttft_p99 > slo_defaults.ttft_p99_seconds:
-        return Standing.BROKEN, StandingReason.TTFT_OVER_LIMIT
+        return HealthStatus.BROKEN, HealthReason.TTFT_OVER_LIMIT
     if now.success is not None and now.success < slo_defaults.success_ratio:
-        return Standing.AT_RISK, StandingReason.CALLS_BELOW_TARGET
+        return HealthStatus.AT_RISK, HealthReason.CALLS_BELOW_TARGET
     if any(incident.priority.rank <= 1 for incident in incidents):
-        return Standing.AT_RISK, StandingReason.URGENT_INCIDENT
+        return HealthStatus.AT_RISK, HealthReason.URGENT_INCIDENT
     if day is not None and day.availability is not None and day.availability < slo_defaults.availability_ratio:
-        return Standing.AT_RISK, StandingReason.DAY_BELOW_TARGET
+        return HealthStatus.AT_RISK, HealthReason.DAY_BELOW_TARGET
     if day is not None and day.sla_high is not None and day.sla_high < slo_defaults.sla_attainment_ratio:
-        return Standing.AT_RISK, StandingReason.SLA_BELOW_TARGET
-    return Standing.OK, StandingReason.WITHIN_LIMITS
+        return HealthStatus.AT_RISK, HealthReason.SLA_BELOW_TARGET
+    return HealthStatus.OK, HealthReason.WITHIN_LIMITS
 
 
 def as_json(
     service: EntityRef, now: Recent | None, day: Day | None, incidents: Sequence[Incident], slo_defaults: SloDefaults
 ) -> dict[str, Any]:
     """One service of the overview, without its plan."""
-    verdict, reason = standing(now, day, incidents, slo_defaults)
+    verdict, reason = health(now, day, incidents, slo_defaults)
     return {
         "service": serialization.entity(service),
         "status": verdict.value,

@@ -24,7 +24,7 @@ from outrider.clock import rfc3339
 from outrider.documents import serialization
 from outrider.errors import UsageError
 from outrider.model import EntityKind, EntityRef
-from outrider.records.change_log import CHANGE_CODES, ActorKind, Change, ChangeEnd, ChangeLog, Ended, event_of
+from outrider.records.change_log import CHANGE_CODES, ActorKind, Change, ChangeEnd, ChangeLog, ChangeStatus, event_of
 from outrider.text import yaml_file, yaml_words
 from outrider.topology import Topology
 from service.api import paging, security
@@ -65,19 +65,19 @@ class Announcement(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class _Taken:
-    """Counts of one request."""
+class _ReceivedChanges:
+    """Changes and ends of one request; ``unknown`` names entities that are not in the topology."""
 
     changes: tuple[Change, ...] = ()
     ends: tuple[ChangeEnd, ...] = ()
     unknown: tuple[str, ...] = ()
 
 
-def ledger_of(ctx: Context) -> ChangeLog:
+def change_log_of(ctx: Context) -> ChangeLog:
     """The change log. Raises ConflictError if this API has none."""
-    if ctx.extras.ledger is None:
+    if ctx.extras.change_log is None:
         raise ConflictError("This API has no change log.", hint="outrider serve creates one next to the store")
-    return ctx.extras.ledger
+    return ctx.extras.change_log
 
 
 @router.get("/changes")
@@ -91,7 +91,7 @@ def changes(
     cursor: paging.Cursor = "",
 ) -> dict[str, Any]:
     """Changes with actor and outcome, newest first."""
-    ledger = ledger_of(ctx)
+    change_log = change_log_of(ctx)
 
     def keep(change: Change) -> bool:
         return (service is None or service in (change.service, change.workload)) and (
@@ -99,7 +99,7 @@ def changes(
         )
 
     selected, following = paging.by_key(
-        lambda after, count: ledger.changes(since=since, until=until, limit=count, after=after), keep, cursor, limit
+        lambda after, count: change_log.changes(since=since, until=until, limit=count, after=after), keep, cursor, limit
     )
     return {"changes": [change_row(change) for change in selected], "next_cursor": following}
 
@@ -169,11 +169,11 @@ async def announce(
 
 
 def _announce(request: Request, ctx: Context, body: bytes, by: str) -> dict[str, Any]:
-    ledger, now = ledger_of(ctx), now_of(ctx)
+    change_log, now = change_log_of(ctx), now_of(ctx)
     accepted = _read(request, ctx, body, by, now)
-    new = ledger.append_changes(accepted.changes)
-    ledger.post([event_of(change) for change in accepted.changes], now)
-    ledger.append_ends(accepted.ends)
+    new = change_log.append_changes(accepted.changes)
+    change_log.post([event_of(change) for change in accepted.changes], now)
+    change_log.append_ends(accepted.ends)
     unknown = {"unknown": list(accepted.unknown)} if accepted.unknown else {}
     return {"taken": new, "known": len(accepted.changes) - new, "ended": len(accepted.ends), **unknown}
 
@@ -184,7 +184,7 @@ def now_of(ctx: Context) -> datetime:
     return now if abs(now - newest) < FIRST_LOOK or newest < now else newest
 
 
-def _read(request: Request, ctx: Context, body: bytes, by: str, now: datetime) -> _Taken:
+def _read(request: Request, ctx: Context, body: bytes, by: str, now: datetime) -> _ReceivedChanges:
     try:
         document = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -196,14 +196,14 @@ def _read(request: Request, ctx: Context, body: bytes, by: str, now: datetime) -
     ):
         if event is not None:
             delivery = webhooks.parse_delivery(source, event, document, now)
-            return _Taken() if delivery is None else _of_webhook(delivery, source, ctx, now)
+            return _ReceivedChanges() if delivery is None else _of_webhook(delivery, source, ctx, now)
     return _of_announcements(document, ctx, by, now)
 
 
-def _of_webhook(delivery: Delivery, source: str, ctx: Context, now: datetime) -> _Taken:
+def _of_webhook(delivery: Delivery, source: str, ctx: Context, now: datetime) -> _ReceivedChanges:
     ends = () if delivery.end is None else (delivery.end,)
     if delivery.change is None:
-        return _Taken(ends=ends)
+        return _ReceivedChanges(ends=ends)
     announced_change = delivery.change
     entity = _about(delivery.names, ctx)
     change = Change(
@@ -220,7 +220,7 @@ def _of_webhook(delivery: Delivery, source: str, ctx: Context, now: datetime) ->
         url=announced_change.url,
         text=announced_change.text,
     )
-    return _Taken((change,), ends)
+    return _ReceivedChanges((change,), ends)
 
 
 def _about(names: tuple[str, ...], ctx: Context) -> EntityRef:
@@ -247,7 +247,7 @@ def service_named(name: str, topology: Topology, cluster: str, namespace: str | 
     return matches[0] if len(matches) == 1 else EntityRef(cluster, EntityKind.SERVICE, wanted, bare)
 
 
-def _of_announcements(document: Any, ctx: Context, by: str, now: datetime) -> _Taken:
+def _of_announcements(document: Any, ctx: Context, by: str, now: datetime) -> _ReceivedChanges:
     entries = document if isinstance(document, list) else [document]
     if len(entries) > MOST_AT_ONCE:
         raise UsageError(f"{len(entries)} changes are more than {MOST_AT_ONCE}", hint="send fewer changes per request")
@@ -263,8 +263,10 @@ def _of_announcements(document: Any, ctx: Context, by: str, now: datetime) -> _T
         change = _of_announcement(index, announcement, ctx, by, now)
         changes.append(change)
         if announcement.outcome is not None:
-            ends.append(ChangeEnd(change.id, Ended(announcement.outcome), now, redacted(announcement.text)[:400]))
-    return _Taken(tuple(changes), tuple(ends), _not_seen(changes, ctx.topology()))
+            ends.append(
+                ChangeEnd(change.id, ChangeStatus(announcement.outcome), now, redacted(announcement.text)[:400])
+            )
+    return _ReceivedChanges(tuple(changes), tuple(ends), _not_seen(changes, ctx.topology()))
 
 
 def _not_seen(changes: Sequence[Change], topology: Topology) -> tuple[str, ...]:

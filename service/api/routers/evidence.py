@@ -48,7 +48,7 @@ _RELATED_KINDS: dict[EntityKind, tuple[EntityKind, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ChartRequest:
     """One chart: a signal of some entities, of the cause itself or of those it affects."""
 
     signal: str
@@ -98,10 +98,10 @@ def step_for(length: timedelta, points: int = POINTS) -> timedelta:
     return timedelta(seconds=next((step for step in _STEPS if step >= wanted), _STEPS[-1]))
 
 
-def choose(incident: Incident, topology: Topology) -> list[Wanted]:
+def choose(incident: Incident, topology: Topology) -> list[ChartRequest]:
     """Selected charts, those of the cause first."""
     cause = incident.suspected_cause
-    chosen: list[Wanted] = []
+    chosen: list[ChartRequest] = []
     if cause is not None:
         named = [item.signal for item in cause.evidence if catalog.known(item.signal)]
         near = _RELATED_KINDS.get(cause.entity.kind, ())
@@ -110,26 +110,28 @@ def choose(incident: Incident, topology: Topology) -> list[Wanted]:
         for kind in near:
             chosen += [w for name in _DEFAULT_SIGNALS[kind][:2] for w in _about(name, cause.entity, topology, kind)]
     services = _services(incident, topology)
-    chosen += [Wanted(name, "service", services[:_LINES]) for name in _DEFAULT_SIGNALS[EntityKind.SERVICE] if services]
-    seen: dict[str, Wanted] = {}
+    chosen += [
+        ChartRequest(name, "service", services[:_LINES]) for name in _DEFAULT_SIGNALS[EntityKind.SERVICE] if services
+    ]
+    seen: dict[str, ChartRequest] = {}
     for wanted in chosen:
         seen.setdefault(wanted.signal, wanted)
     return _balanced(list(seen.values()))
 
 
-def _balanced(chosen: list[Wanted]) -> list[Wanted]:
+def _balanced(chosen: list[ChartRequest]) -> list[ChartRequest]:
     """Half of the charts for the cause, half for the impact on users."""
     impact = [wanted for wanted in chosen if wanted.role == "service"][: _CHARTS // 2]
     return [wanted for wanted in chosen if wanted.role != "service"][: _CHARTS - len(impact)] + impact
 
 
-def _about(name: str, cause: EntityRef, topology: Topology, kind: EntityKind | None = None) -> list[Wanted]:
+def _about(name: str, cause: EntityRef, topology: Topology, kind: EntityKind | None = None) -> list[ChartRequest]:
     about = kind or catalog.signal(name).entity
     if about is cause.kind:
         peers = tuple(each for each in topology.of_kind(cause.kind) if each != cause)
-        return [Wanted(name, "cause", (cause,), peers[:_PEERS])]
+        return [ChartRequest(name, "cause", (cause,), peers[:_PEERS])]
     reached = topology.above(cause, about) or topology.below(cause, about)
-    return [Wanted(name, "reached", reached[:_LINES])] if reached else []
+    return [ChartRequest(name, "reached", reached[:_LINES])] if reached else []
 
 
 def _services(incident: Incident, topology: Topology) -> tuple[EntityRef, ...]:
@@ -142,7 +144,9 @@ def _services(incident: Incident, topology: Topology) -> tuple[EntityRef, ...]:
     )
 
 
-def chart(wanted: Wanted, metrics: MetricStore, start: datetime, end: datetime, step: timedelta) -> dict[str, Any]:
+def chart(
+    wanted: ChartRequest, metrics: MetricStore, start: datetime, end: datetime, step: timedelta
+) -> dict[str, Any]:
     """Series of one chart: one per entity, and the median of the peers if there are any."""
     signal = catalog.signal(wanted.signal)
     quantile = 0.99 if signal.kind is SignalKind.HISTOGRAM else None

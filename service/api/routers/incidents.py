@@ -79,9 +79,9 @@ def narrative(incident_id: str, ctx: Ctx, lang: Lang) -> dict[str, Any]:
     incident = known(ctx, incident_id)
     facts = explanation.explain(incident, ctx.extras.knowledge)
     key = ("narrative", incident.id, incident.updated_at, lang)
-    reply: Narrative = ctx.remembered.peek(key) or ctx.extras.explainer.summarize(facts, lang)
+    reply: Narrative = ctx.result_cache.peek(key) or ctx.extras.explainer.summarize(facts, lang)
     if reply.text is not None:
-        ctx.remembered.get(key, lambda: reply)
+        ctx.result_cache.get(key, lambda: reply)
     return {"text": reply.text, "reason": reply.reason or None, "model": reply.model or None}
 
 
@@ -103,7 +103,7 @@ def charts(incident_id: str, ctx: Ctx) -> dict[str, Any]:
 
 def _changes(ctx: Context, incident: Incident, drawn: dict[str, Any]) -> list[Change]:
     """Changes on the path of the incident within the charts, oldest first; its deploy markers."""
-    if ctx.extras.ledger is None:
+    if ctx.extras.change_log is None:
         return []
     start, end = (parse_rfc3339(drawn[name]) for name in ("start", "end"))
     topology = ctx.topology_of(incident)
@@ -120,7 +120,7 @@ def _changes(ctx: Context, incident: Incident, drawn: dict[str, Any]) -> list[Ch
         else set()
     )
     names = {entity.name for entity in near}
-    recorded = ctx.extras.ledger.changes(since=start, until=end, limit=_MOST_CHANGES)
+    recorded = ctx.extras.change_log.changes(since=start, until=end, limit=_MOST_CHANGES)
     mine = [change for change in recorded if change.entity in path or change.entity in near or change.service in names]
     return sorted(mine, key=lambda change: change.at)
 

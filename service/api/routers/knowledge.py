@@ -66,7 +66,7 @@ def of_incident(incident_id: str, ctx: Ctx, lang: Lang) -> dict[str, Any]:
 
 def _graph(ctx: Context) -> KnowledgeGraph:
     topology = ctx.topology()
-    graph: KnowledgeGraph = ctx.remembered.get(
+    graph: KnowledgeGraph = ctx.result_cache.get(
         ("knowledge", topology.at), lambda: KnowledgeGraph(topology, ctx.extras.knowledge)
     )
     return graph

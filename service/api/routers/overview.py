@@ -71,8 +71,8 @@ def services_json(ctx: Context, now: datetime, incidents: tuple[Incident, ...]) 
     """Every service of the topology or the store. Indicators over 24 h are read at most once a minute."""
     wanted, slo_defaults = _known_services(ctx), ctx.settings.slo_defaults
     minute = int(now.timestamp() // slo_status.SLOT.total_seconds())
-    days = ctx.remembered.get(("day", minute), lambda: slo_status.measure_day(ctx.metrics, wanted, now, slo_defaults))
-    recent = ctx.remembered.get(("now", now), lambda: slo_status.measure_now(ctx.metrics, wanted, now, slo_defaults))
+    days = ctx.result_cache.get(("day", minute), lambda: slo_status.measure_day(ctx.metrics, wanted, now, slo_defaults))
+    recent = ctx.result_cache.get(("now", now), lambda: slo_status.measure_now(ctx.metrics, wanted, now, slo_defaults))
     plans = {item.service: serialization.recommendation(item) for item in ctx.state.plan().recommendations}
     slos_of = slos.by_service(ctx, wanted, now)
     rows = []
@@ -81,10 +81,10 @@ def services_json(ctx: Context, now: datetime, incidents: tuple[Incident, ...]) 
         row = slo_status.as_json(service, recent.get(service), days.get(service), concerning, slo_defaults)
         rows.append({**row, "slos": slos_of.get(service, []), "plan": plans.get(service)})
     order = [
-        slo_status.Standing.BROKEN,
-        slo_status.Standing.AT_RISK,
-        slo_status.Standing.UNKNOWN,
-        slo_status.Standing.OK,
+        slo_status.HealthStatus.BROKEN,
+        slo_status.HealthStatus.AT_RISK,
+        slo_status.HealthStatus.UNKNOWN,
+        slo_status.HealthStatus.OK,
     ]
     return sorted(rows, key=lambda row: (order.index(row["status"]), row["service"]["name"]))
 
@@ -93,15 +93,15 @@ def monitoring(ctx: Context, newest: CycleRecord | None) -> dict[str, Any]:
     """Status of the monitoring itself: without it no other answer is reliable."""
     fresh = ctx.watch.is_fresh(newest)
     if newest is None:
-        status, reason = slo_status.Standing.UNKNOWN, "no_cycle"
+        status, reason = slo_status.HealthStatus.UNKNOWN, "no_cycle"
     elif not fresh:
-        status, reason = slo_status.Standing.BROKEN, "no_new_cycle"
+        status, reason = slo_status.HealthStatus.BROKEN, "no_new_cycle"
     elif newest.targets and newest.targets_up * 2 < newest.targets:
-        status, reason = slo_status.Standing.BROKEN, "most_targets_down"
+        status, reason = slo_status.HealthStatus.BROKEN, "most_targets_down"
     elif newest.targets_up < newest.targets:
-        status, reason = slo_status.Standing.AT_RISK, "targets_down"
+        status, reason = slo_status.HealthStatus.AT_RISK, "targets_down"
     else:
-        status, reason = slo_status.Standing.OK, "all_targets_up"
+        status, reason = slo_status.HealthStatus.OK, "all_targets_up"
     return {
         "status": status.value,
         "reason": reason,

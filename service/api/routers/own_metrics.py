@@ -72,17 +72,17 @@ class StateCollector(Collector):
             yield _gauge(name, help_text, float(value))
 
     def _detectors(self) -> Iterable[Metric]:
-        standings = self._state.standings()
+        detector_statuses = self._state.detector_statuses()
         stages = Counter[tuple[str, ...]](
-            (standing.detector, standing.kind, standing.stage, standing.reason) for standing in standings
+            (status.detector, status.kind, status.stage, status.reason) for status in detector_statuses
         )
         labels = ("detector", "kind", "stage", "reason")
         yield _counted("outrider_detector_stage", "1 for the current stage of each detector.", labels, stages)
-        allowed = [(standing, standing.rate.budget) for standing in standings if standing.rate]
+        allowed = [(status, status.rate.budget) for status in detector_statuses if status.rate]
         counted = [
-            (standing, standing.rate.realised)
-            for standing in standings
-            if standing.rate and standing.rate.realised is not None
+            (status, status.rate.realised)
+            for status in detector_statuses
+            if status.rate and status.rate.realised is not None
         ]
         for name, help_text, values in (
             ("budgeted", "Alarm budget: allowed alarms per entity-day.", allowed),
@@ -91,8 +91,8 @@ class StateCollector(Collector):
             family = GaugeMetricFamily(
                 f"outrider_detector_{name}_alarms_per_entity_day", help_text, labels=["detector", "kind"]
             )
-            for standing, value in values:
-                family.add_metric([standing.detector, standing.kind.value], value)
+            for status, value in values:
+                family.add_metric([status.detector, status.kind.value], value)
             yield family
 
     def _plan(self, now: datetime | None) -> Iterable[Metric]:
@@ -131,7 +131,7 @@ class StateCollector(Collector):
         return Counter((incident.priority, _fault(incident)) for incident in fleet_state.open_incidents(self._state))
 
 
-class StoreSpoolCollector(Collector):
+class WriteBufferCollector(Collector):
     """Cycles buffered on disk for an unavailable store, and dropped ones."""
 
     def __init__(self, files: CycleFiles) -> None:

@@ -43,8 +43,8 @@ def plan(ctx: Ctx, lang: Lang) -> dict[str, Any]:
 
 def _looking_back(ctx: Context, language: Language) -> dict[str, Any] | None:
     """The plan in hindsight for each service's last climb to a peak. None before the first evaluation."""
-    ledger = ctx.extras.ledger
-    document = None if ledger is None else ledger.document(hindsight.DOCUMENT)
+    change_log = ctx.extras.change_log
+    document = None if change_log is None else change_log.document(hindsight.DOCUMENT)
     if document is None:
         return None
     services = [{**service, "sentence": hindsight.sentence(service, language)} for service in document[1]["services"]]

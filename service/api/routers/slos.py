@@ -38,7 +38,7 @@ def by_service(ctx: Context, services: Sequence[EntityRef], now: datetime) -> di
     if not configured or not services:
         return {}
     block = int(now.timestamp() // CACHE_TIME.total_seconds())
-    counted: list[_Counts] = ctx.remembered.get(
+    counted: list[_Counts] = ctx.result_cache.get(
         ("slos", block), lambda: [_counts(ctx.metrics, slo, services, now) for slo in configured]
     )
     firing = ctx.state.alerts(states=[AlertState.FIRING], limit=_ALERTS)

@@ -12,7 +12,7 @@ from outrider.documents import serialization
 from outrider.records.change_log import Startup, lead_time_quantile
 from service.api import paging
 from service.api.context import Ctx, Lang
-from service.api.routers.changes import ledger_of
+from service.api.routers.changes import change_log_of
 
 router = APIRouter(tags=["startups"])
 AUDIT_DOCUMENT = "workload_audit"  # written by service.sources.change_log_source
@@ -27,13 +27,13 @@ def startups(
     cursor: paging.Cursor = "",
 ) -> dict[str, Any]:
     """Start-ups of replicas with their phases, newest first, and the lead time from those on this result page."""
-    ledger = ledger_of(ctx)
+    change_log = change_log_of(ctx)
 
     def keep(start: Startup) -> bool:
         return service is None or service in (start.service, start.workload)
 
     selected, following = paging.by_key(
-        lambda after, count: ledger.startups(since=since, limit=count, after=after), keep, cursor, limit
+        lambda after, count: change_log.startups(since=since, limit=count, after=after), keep, cursor, limit
     )
     lead = {f"p{level}": lead_time_quantile(selected, level / 100) for level in (50, 95)}
     return {
@@ -49,14 +49,14 @@ def placements(
 ) -> dict[str, Any]:
     """Pods and nodes of each replica at a time."""
     when = at or ctx.as_of()
-    placed = ledger_of(ctx).placed_at(when)
+    placed = change_log_of(ctx).placed_at(when)
     return {"at": rfc3339(when), "placements": [_placement(start) for start in placed]}
 
 
 @router.get("/audit/workloads")
 def workload_audit(ctx: Ctx, lang: Lang) -> dict[str, Any]:
     """Misconfigured workloads of model services; ``at`` is null if no Kubernetes API has been read."""
-    stored = ledger_of(ctx).document(AUDIT_DOCUMENT)
+    stored = change_log_of(ctx).document(AUDIT_DOCUMENT)
     if stored is None:
         return {"at": None, "findings": []}
     at, document = stored

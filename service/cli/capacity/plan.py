@@ -20,19 +20,19 @@ from planner.performance import slo_capacity
 from service.cli.capacity import (
     as_of,
     buffers,
-    buying,
-    calibrating,
+    buy,
+    calibrate,
     costing,
-    emitted,
+    plan_documents,
     pools,
     replay,
-    sharing,
     sizing,
+    split,
     steering,
     strategies,
-    warming,
+    warm,
 )
-from service.cli.capacity.emitted import KINDS
+from service.cli.capacity.plan_documents import KINDS
 from service.cli.capacity.slo_options import PlanOptions
 from service.cli.core import tables
 from service.cli.core.amounts import amount
@@ -168,10 +168,10 @@ def emit(
     ] = False,
 ) -> None:
     """Render the newest plan as HPA, KEDA, Knative or kustomize documents, or send it."""
-    emitted.emit(context, service, formats, out, diff=diff, send=send, for_real=for_real)
+    plan_documents.emit(context, service, formats, out, diff=diff, send=send, for_real=for_real)
 
 
-calibrating.add(app)
+calibrate.add(app)
 costing.add(app)
 replay.add(app)
 sizing.add(app)
@@ -179,7 +179,7 @@ what_if = typer.Typer(
     help="Explore alternatives: strategies, reservations, pools, spares, routing, faster starts.",
     no_args_is_help=ON_A_TERMINAL,
 )
-for topic in (strategies, buying, pools, sharing, steering, warming):
+for topic in (strategies, buy, pools, split, steering, warm):
     topic.add(what_if)
     topic.add(app, hidden=True)  # aliases from before the group existed
 app.add_typer(what_if, name="what-if")

@@ -12,7 +12,7 @@ from outrider.clock import SystemClock
 from outrider.errors import UsageError
 from outrider.model import EntityKind, EntityRef
 from outrider.text.i18n import translate
-from service.cli.capacity.buying import USUAL_LOAD, calibrated
+from service.cli.capacity.buy import USUAL_LOAD, calibrated
 from service.cli.core.amounts import amount
 from service.cli.core.common import NO, Context, duration_of, leaf
 

@@ -17,7 +17,7 @@ from service.cli.core.common import ON_A_TERMINAL, Context, leaf
 from service.cli.core.progress import bars
 from service.config import knowledge_overlay
 from service.evaluation import rootcause
-from service.evaluation.rootcause import Ranked, RootCauseBacktest
+from service.evaluation.rootcause import RankedIncident, RootCauseBacktest
 from service.wiring import stores as wiring_stores
 
 app = typer.Typer(help="Explain incidents and score root-cause ranking.", no_args_is_help=ON_A_TERMINAL)
@@ -85,6 +85,6 @@ def _table(result: RootCauseBacktest, language: Language) -> str:
     return f"{text}\n\n{missed_table}\n\n{figure_tables.localize('ms_a_case', language, ms=f'{seconds * 1000:.1f}')}"
 
 
-def _kind(case: Ranked, language: Language) -> str:
-    symptom = figure_tables.localize(f"symptom.{case.symptom}", language)
-    return figure_tables.localize("kind", language, symptom=symptom, cause=case.cause)
+def _kind(case: RankedIncident, language: Language) -> str:
+    symptom = figure_tables.say(f"symptom.{case.symptom}", language)
+    return figure_tables.say("kind", language, symptom=symptom, cause=case.cause)

@@ -7,10 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from detectors.knowledge_graph import graph_text as knowledge_graph_graph_text
-from detectors.knowledge_graph import incident_graph
+from detectors.knowledge_graph import graph_text, incident_graph
 from detectors.knowledge_graph.graph import MOST_NODES, KnowledgeGraph, Subgraph
-from outrider.documents import graph_text
+from outrider.documents import graph_diagram
 from outrider.errors import UsageError
 from outrider.ports import StateReader
 from outrider.text.i18n import Language, translate
@@ -48,7 +47,7 @@ def show(context: Context, name: Thing) -> None:
     with wiring_stores.state_reader(context.settings()) as store:
         graph = _graph(context, store)
     part = graph.around(graph.find(name), most=4 * MOST_NODES)
-    context.show(knowledge_graph_graph_text.part_json(part, context.language), lambda _: _lines(part, context))
+    context.show(graph_text.part_json(part, context.language), lambda _: _lines(part, context))
 
 
 @leaf(ask, "causes", example="outrider knowledge ask causes engine_tpot_seconds replica/chat-70b-0 -o json")
@@ -60,9 +59,7 @@ def causes(
     """List faults and components that can cause a symptom. Exits 1 if there are none."""
     with wiring_stores.state_reader(context.settings()) as store:
         graph = _graph(context, store)
-    answer = knowledge_graph_graph_text.causes_json(
-        graph.causes_of(symptom, graph.component(component)), context.language
-    )
+    answer = graph_text.causes_json(graph.causes_of(symptom, graph.component(component)), context.language)
     context.show(
         answer, lambda shown: _table(shown["causes"], shown["more"], ("name", "scope", "steps"), context.language)
     )
@@ -74,9 +71,7 @@ def explains(context: Context, fault: Annotated[str, typer.Argument(help="Fault 
     """List what else a fault of a component would explain. Exits 1 if nothing."""
     with wiring_stores.state_reader(context.settings()) as store:
         graph = _graph(context, store)
-    answer = knowledge_graph_graph_text.consequences_json(
-        graph.explains(graph.component(component), fault), context.language
-    )
+    answer = graph_text.consequences_json(graph.explains(graph.component(component), fault), context.language)
     context.show(answer, lambda shown: _table(shown["explains"], shown["more"], ("name", "scope"), context.language))
     return YES if answer["explains"] else NO
 
@@ -87,8 +82,8 @@ def path(context: Context, one: Thing, other: Annotated[str, typer.Argument(help
     with wiring_stores.state_reader(context.settings()) as store:
         graph = _graph(context, store)
     chain = graph.path(graph.find(one), graph.find(other))
-    rows = [knowledge_graph_graph_text.edge_json(edge, context.language) for edge in chain]
-    lines = [knowledge_graph_graph_text.edge_line(edge, context.language) for edge in chain]
+    rows = [graph_text.edge_json(edge, context.language) for edge in chain]
+    lines = [graph_text.edge_line(edge, context.language) for edge in chain]
     context.show({"path": rows}, lambda _: "\n".join(lines) or translate("cli.not_joined", context.language))
     return YES if chain else NO
 
@@ -103,8 +98,8 @@ def draw(
     """Write the graph of an incident, or around a name, as Graphviz DOT or Mermaid."""
     with wiring_stores.state_reader(context.settings()) as store:
         part = _incident(context, store, name) or _around(_graph(context, store), name, depth)
-    shown = knowledge_graph_graph_text.part_json(part, context.language)
-    typer.echo(graph_text.dot(shown) if form is Format.DOT else graph_text.mermaid(shown))
+    shown = graph_text.part_json(part, context.language)
+    typer.echo(graph_diagram.dot(shown) if form is Format.DOT else graph_diagram.mermaid(shown))
 
 
 def _graph(context: Context, store: StateReader) -> KnowledgeGraph:
@@ -132,8 +127,8 @@ def _around(graph: KnowledgeGraph, name: str, depth: int) -> Subgraph:
 
 def _lines(part: Subgraph, context: Context) -> str:
     language = context.language
-    centre = knowledge_graph_graph_text.label(part.nodes[0], language)
-    rows = knowledge_graph_graph_text.grouped(part, language)
+    centre = graph_text.label(part.nodes[0], language)
+    rows = graph_text.grouped(part, language)
     text = tables.table([centre, ""], rows, empty=translate("cli.knowledge_alone", language, name=centre))
     return _with_more(text, part.left_out, language)
 

@@ -1,24 +1,38 @@
-"""``outrider db``: upgrade, check, back up, restore, prune."""
+"""``outrider db``: upgrade, check, back up, restore, prune, copy."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from outrider.clock import SystemClock
+from outrider.clock import SystemClock, parse_rfc3339
 from outrider.text.i18n import translate
 from outrider.vocabulary.units import format_value
 from service.cli.core import tables
 from service.cli.core.common import NO, ON_A_TERMINAL, YES, Context, leaf
 from service.cli.core.progress import bars
-from service.cli.ops import db_copy
-from service.ops import databases
+from service.ops import databases, history_copy
 from service.wiring import stores as wiring_stores
 
 app = typer.Typer(help="Manage the databases.", no_args_is_help=ON_A_TERMINAL)
-db_copy.add(app)
+
+
+@leaf(app, "copy", example="outrider db copy --days 30")
+def copy(
+    context: Context,
+    days: Annotated[float, typer.Option(min=0.01, help="Days to copy, for example 30.")] = 15.0,
+    since: Annotated[str | None, typer.Option(help="Start time (RFC 3339), instead of a span.")] = None,
+    until: Annotated[str | None, typer.Option(help="End time (RFC 3339). Default: now.")] = None,
+) -> None:
+    """Copy values from store.url to the server of store.metrics. Can be repeated after an interruption."""
+    end = parse_rfc3339(until) if until else SystemClock().now()
+    start = parse_rfc3339(since) if since else end - timedelta(days=days)
+    with bars(context) as progress:
+        report = history_copy.run(context.settings(), start, end, progress)
+    context.show(report)
 
 
 @leaf(app, "upgrade", example="outrider db upgrade")

@@ -23,8 +23,8 @@ from collectors.kubernetes.objects import (
     Objects,
     Resource,
 )
-from collectors.kubernetes.replicas import replicas_of
 from outrider.text.i18n import texts
+from tests.support.kube_replicas import replicas_of
 
 Json = dict[str, Any]
 SOUND: Json = {

@@ -16,7 +16,7 @@ from collectors.kubernetes.audit import audit
 from collectors.kubernetes.event_source import KubernetesEventSource
 from collectors.logs.matcher import LogMatcher, Origin
 from outrider.model import EntityKind, EntityRef, EventKind, SampleBatch, SignalKey
-from outrider.records.change_log import ActorKind, ChangeEnd, Ended, StartPhase, Startup, change_of
+from outrider.records.change_log import ActorKind, ChangeEnd, ChangeStatus, StartPhase, Startup, change_of
 from outrider.topology import Topology
 from tests.support.kube import Cluster, wait_for
 from tests.support.kube_scene import H100, deployment, event, news, now, run, run_all, source, template
@@ -256,7 +256,7 @@ def test_changes_have_their_actor_and_end(cluster: Cluster, space: str) -> None:
         assert image.attributes["actor_kind"] == ActorKind.PERSON
         assert image.attributes["text"] == "new kernels"
         assert image.service == "chat-70b"
-        assert [(one.change, one.ended) for one in ends] == [(image.key, Ended.SUCCEEDED)]
+        assert [(one.change, one.ended) for one in ends] == [(image.key, ChangeStatus.SUCCEEDED)]
 
         scale = {"spec": {"replicas": 3}}
         cluster.patch(path, scale, by="argocd-controller")
@@ -268,7 +268,7 @@ def test_changes_have_their_actor_and_end(cluster: Cluster, space: str) -> None:
         back = [one for one in await news(reader) if one.kind is EventKind.CHANGE]
         assert [one.code for one in back] == ["rollback"]
         undone = {one.change: one.ended for one in reader.ends()}
-        assert undone[image.key] is Ended.ROLLED_BACK
+        assert undone[image.key] is ChangeStatus.ROLLED_BACK
 
     play(cluster, scene, space)
 
@@ -298,7 +298,7 @@ def test_a_rollout_without_ready_pods_has_failed(cluster: Cluster, space: str) -
         (change,) = [one for one in events if getattr(one, "kind", None) is EventKind.CHANGE]
         assert change.attributes["actor"] == "helm"
         assert "actor_kind" not in change.attributes  # helm is run by people and by pipelines
-        assert [(one.change, one.ended) for one in ends] == [(change.key, Ended.FAILED)]
+        assert [(one.change, one.ended) for one in ends] == [(change.key, ChangeStatus.FAILED)]
         assert "progress" in ends[0].because
 
     play(cluster, scene, space)

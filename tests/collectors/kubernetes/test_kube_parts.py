@@ -27,7 +27,7 @@ from collectors.kubernetes.objects import (
 )
 from collectors.kubernetes.pod_templates import config_maps, service_of, templated
 from collectors.kubernetes.pods import pod_facts, with_service, workload_of
-from collectors.kubernetes.replicas import PodIndex, replicas_of
+from collectors.kubernetes.replicas import PodIndex
 from collectors.kubernetes.rollout_status import PendingRollouts, rollout_status
 from collectors.kubernetes.startup_log import Mark
 from collectors.kubernetes.startups import StartupTracker, pull_seconds
@@ -35,8 +35,9 @@ from collectors.kubernetes.topology import graph, merge_graphs, unlisted_by_page
 from collectors.kubernetes.workload_diff import scale_change, shape_of, template_change
 from outrider.clock import rfc3339
 from outrider.model import EntityKind, EntityRef
-from outrider.records.change_log import ActorKind, Ended, StartPhase
+from outrider.records.change_log import ActorKind, ChangeStatus, StartPhase
 from outrider.topology import Topology
+from tests.support.kube_replicas import replicas_of
 
 Json = dict[str, Any]
 AT = datetime(2026, 11, 18, 12, tzinfo=UTC)
@@ -356,21 +357,21 @@ def test_the_end_of_a_change() -> None:
     ):
         assert rollout_status(under_way) is None
     late = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded", "message": "timed out"}
-    assert rollout_status(workload(available=1, conditions=[late])) == (Ended.FAILED, "timed out")
+    assert rollout_status(workload(available=1, conditions=[late])) == (ChangeStatus.FAILED, "timed out")
 
 
 def test_changes_supersede_and_revert_each_other() -> None:
     pending = PendingRollouts()
     assert list(pending.note("u", "c1", "image", AT)) == []
     (overtaken,) = pending.note("u", "c2", "flags", AT)
-    assert (overtaken.change, overtaken.ended) == ("c1", Ended.SUPERSEDED)
+    assert (overtaken.change, overtaken.ended) == ("c1", ChangeStatus.SUPERSEDED)
     assert list(pending.note("u", "s1", "scale", AT)) == []  # another sort of change goes on beside it
     assert {(one.change, one.ended) for one in pending.update("u", workload(), AT)} == {
-        ("c2", Ended.SUCCEEDED), ("s1", Ended.SUCCEEDED),
+        ("c2", ChangeStatus.SUCCEEDED), ("s1", ChangeStatus.SUCCEEDED),
     }  # fmt: skip
     assert list(pending.update("u", workload(), AT)) == []
     (undone,) = pending.note("u", "c3", "rollback", AT)
-    assert (undone.change, undone.ended) == ("c2", Ended.ROLLED_BACK)
+    assert (undone.change, undone.ended) == ("c2", ChangeStatus.ROLLED_BACK)
     assert [one.change for one in pending.deleted("u", AT)] == ["c3"]
 
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from collectors.kubernetes.event_source import KubernetesEventSource
 from collectors.kubernetes.numa import devices, zone_facts
 from collectors.kubernetes.objects import NODE_TOPOLOGIES, NODES, RESOURCE_SLICES, Objects
-from collectors.kubernetes.replicas import replicas_of
 from collectors.kubernetes.topology import graph
 from outrider.model import EntityKind, EntityRef
 from tests.collectors.api_server import api_server
+from tests.support.kube_replicas import replicas_of
 
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
 UUID = "GPU-e89d84ee-93b4-a63d-ac3f-8c242831ac0{}"

@@ -16,7 +16,7 @@ from collectors.receive.assembler import LayoutCache, SeriesBuffer
 from collectors.receive.histogram import ExponentialHistogram, buckets, cumulative_counts, dense, ladders, le
 from collectors.receive.otlp_names import label_name, labels, metric_name
 from collectors.receive.protocol import (
-    Decoded,
+    DecodedRequest,
     DropReason,
     IngestProtocol,
     ReceiveError,
@@ -271,7 +271,7 @@ def test_series_and_memory_stay_bounded():
 def test_remembered_sources_are_bounded():
     matcher = AdapterRouter(most_sources=3)
     for number in range(10):
-        decoded = Decoded(
+        decoded = DecodedRequest(
             IngestProtocol.REMOTE_WRITE, [Stream(Source("j", str(number)), "DCGM_FI_DEV_GPU_TEMP", {}, (1,), (1.0,))]
         )
         assert [one.adapter for one in matcher.assign(decoded)] == ["dcgm"]
@@ -279,7 +279,7 @@ def test_remembered_sources_are_bounded():
 
 
 def test_one_source_can_be_two_targets():
-    decoded = Decoded(
+    decoded = DecodedRequest(
         IngestProtocol.REMOTE_WRITE,
         [Stream(SOURCE, name, {}, (1,), (1.0,)) for name in ("node_cpu_seconds_total", "DCGM_FI_DEV_GPU_TEMP", "up")],
     )

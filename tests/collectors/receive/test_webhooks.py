@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from collectors.receive import webhooks
 from collectors.receive.webhooks import instant, parse_delivery
 from outrider.errors import UsageError
-from outrider.records.change_log import ActorKind, Ended
+from outrider.records.change_log import ActorKind, ChangeStatus
 
 AT = datetime(2026, 11, 18, 12, tzinfo=UTC)
 REPOSITORY = {"name": "chat-70b", "full_name": "acme/chat-70b", "html_url": "https://github.com/acme/chat-70b"}
@@ -58,9 +58,14 @@ def test_a_bot_is_a_system_actor(login: str, kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("state", "ended"),
-    [("success", Ended.SUCCEEDED), ("failure", Ended.FAILED), ("inactive", Ended.SUPERSEDED), ("in_progress", None)],
+    [
+        ("success", ChangeStatus.SUCCEEDED),
+        ("failure", ChangeStatus.FAILED),
+        ("inactive", ChangeStatus.SUPERSEDED),
+        ("in_progress", None),
+    ],
 )
-def test_a_status_ends_the_deployment(state: str, ended: Ended | None) -> None:
+def test_a_status_ends_the_deployment(state: str, ended: ChangeStatus | None) -> None:
     status = {"state": state, "created_at": "2026-11-18T11:59:30Z", "description": "rolled out"}
     reported = parse_delivery("github", "deployment_status", {**DEPLOYMENT, "deployment_status": status}, AT)
     assert reported is not None
@@ -95,7 +100,10 @@ def test_a_gitlab_deployment_is_a_change_with_its_end() -> None:
     assert reported.end is not None
     assert reported.change.id == reported.end.change == "gitlab/acme/chat-70b/deployment/15"
     assert (reported.change.actor, reported.change.after) == ("root", "1.0.0 279484c0")
-    assert (reported.end.ended, reported.end.at) == (Ended.SUCCEEDED, datetime(2026, 11, 18, 11, 59, 30, tzinfo=UTC))
+    assert (reported.end.ended, reported.end.at) == (
+        ChangeStatus.SUCCEEDED,
+        datetime(2026, 11, 18, 11, 59, 30, tzinfo=UTC),
+    )
     running = parse_delivery("gitlab", "Deployment Hook", {**GITLAB, "status": "running"}, AT)
     assert running is not None
     assert running.end is None
@@ -112,7 +120,11 @@ def test_an_argo_cd_sync() -> None:
     assert reported.change is not None
     assert reported.end is not None
     assert (reported.change.actor, reported.change.actor_kind) == ("argocd-automated", ActorKind.SYSTEM)
-    assert (reported.change.before, reported.change.after, reported.end.ended) == ("1a2b3c4", "53e28ff", Ended.FAILED)
+    assert (reported.change.before, reported.change.after, reported.end.ended) == (
+        "1a2b3c4",
+        "53e28ff",
+        ChangeStatus.FAILED,
+    )
     unfilled = parse_delivery("argocd", "sync", {**body, "initiated_by": "<no value>"}, AT)
     assert unfilled == reported
     by_hand = parse_delivery("argocd", "sync", {**body, "initiated_by": "ada"}, AT)

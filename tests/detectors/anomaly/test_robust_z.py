@@ -22,7 +22,7 @@ from detectors.statistics.residuals import Residuals
 from outrider.clock import from_unix as utc
 from outrider.model import DetectorState, EntityKind, EntityRef, NoVerdict, NoVerdictReason, Priority
 from outrider.topology import Topology
-from service.engine.detection import Detection
+from service.engine.detector_memory import Detection
 from store.memory import MemoryStateStore
 
 KIND = EntityKind.CONTAINER

@@ -21,11 +21,10 @@ from fleet_for_correlation import (  # type: ignore[import-not-found]
     replica,
 )
 
-from detectors.knowledge_graph import graph_text as knowledge_graph_graph_text
-from detectors.knowledge_graph import incident_graph
+from detectors.knowledge_graph import graph_text, incident_graph
 from detectors.knowledge_graph.graph import EdgeKind, KnowledgeGraph, Node, NodeKind, entity_node, fault_node
 from detectors.rca import fault_catalogue
-from outrider.documents import graph_text
+from outrider.documents import graph_diagram
 from outrider.errors import UsageError
 from outrider.model import EntityKind, Hypothesis
 from outrider.text.i18n import LANGUAGES
@@ -192,17 +191,17 @@ def test_a_graph_of_ten_thousand_components_is_truncated():
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_drawing_has_all_nodes_edges_and_texts(language):
     part = drawn([(gpu(0), "gpu-lost"), (replica(0), "engine-dead"), (CHAT, None)])
-    shown = knowledge_graph_graph_text.part_json(part, language)
-    for text in (graph_text.dot(shown), graph_text.mermaid(shown)):
+    shown = graph_text.part_json(part, language)
+    for text in (graph_diagram.dot(shown), graph_diagram.mermaid(shown)):
         assert "knowledge." not in text
         assert text.count("->") + text.count("-.->") >= len(part.edges)
         for one in shown["nodes"]:
             assert one["label"] in text
-    assert ("依赖" in graph_text.dot(shown)) == (language == "zh")
+    assert ("依赖" in graph_diagram.dot(shown)) == (language == "zh")
 
 
 def test_names_with_quotes_and_brackets_are_escaped():
     odd = {"id": "entity:a", "sort": "entity", "label": 'a"];b<x>&', "role": "cause"}
     shown = {"nodes": [odd], "edges": []}
-    assert '[label="a\\"];b<x>&"' in graph_text.dot(shown)
-    assert '["a#quot;];b#lt;x#gt;#amp;"]' in graph_text.mermaid(shown)
+    assert '[label="a\\"];b<x>&"' in graph_diagram.dot(shown)
+    assert '["a#quot;];b#lt;x#gt;#amp;"]' in graph_diagram.mermaid(shown)

@@ -206,7 +206,7 @@ def test_too_few_readings_of_ten_minutes_give_no_verdict():
 
 
 def test_it_is_registered_with_its_rollout_stage():
-    standing = DetectorRollout().judge(
+    status = DetectorRollout().judge(
         DetectorRun(
             DETECTORS[forecast_deviation.NAME](),
             learned_state(10.0),
@@ -215,8 +215,8 @@ def test_it_is_registered_with_its_rollout_stage():
         ),
         datetime.fromtimestamp(START, tz=UTC),
     )
-    assert (standing.detector, standing.stage) == (forecast_deviation.NAME, Stage.ALERTING)
-    assert standing.silent == {NoVerdictReason.WARMING_UP: 1}
+    assert (status.detector, status.stage) == (forecast_deviation.NAME, Stage.ALERTING)
+    assert status.silent == {NoVerdictReason.WARMING_UP: 1}
 
 
 def test_each_service_is_compared_with_its_own_forecast():

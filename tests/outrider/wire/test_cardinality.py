@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from outrider.vocabulary import catalog
 from outrider.vocabulary.request_class import LENGTH_BOUNDS, Mode, PromptLength, RequestClass, Tier, prompt_length
-from outrider.wire.cardinality import OTHER, Bounded, bounded
+from outrider.wire.cardinality import OTHER, CardinalityLimit, bounded
 
 amounts = st.dictionaries(st.text(max_size=3), st.floats(0, 1e6), max_size=40)
 
 
 @given(st.lists(amounts, max_size=8), st.integers(1, 5))
 def test_names_are_few_and_nothing_is_lost(rounds, most) -> None:
-    decider = Bounded(most)
+    decider = CardinalityLimit(most)
     for traffic in rounds:
         decider.count(traffic)
         folded = decider.fold(traffic)
@@ -25,14 +25,14 @@ def test_names_are_few_and_nothing_is_lost(rounds, most) -> None:
 
 
 def test_the_most_used_keep_their_names() -> None:
-    decider = Bounded(2)
+    decider = CardinalityLimit(2)
     decider.count({"a": 5, "b": 3, "c": 1, "": 100})
     assert decider.named == {"a", "b"}
     assert decider.fold({"a": 1, "b": 1, "c": 1, "d": 1, "": 1}) == {"a": 1, "b": 1, OTHER: 2, "": 1}
 
 
 def test_values_of_equal_traffic_do_not_alternate() -> None:
-    decider = Bounded(1)
+    decider = CardinalityLimit(1)
     decider.count({"a": 10})
     for number in range(50):
         decider.count({"a": 10, "b": 10 + number % 3})
@@ -40,7 +40,7 @@ def test_values_of_equal_traffic_do_not_alternate() -> None:
 
 
 def test_unused_names_are_replaced() -> None:
-    decider = Bounded(1)
+    decider = CardinalityLimit(1)
     decider.count({"old": 100})
     for _ in range(40):
         decider.count({"new": 10})
@@ -48,7 +48,7 @@ def test_unused_names_are_replaced() -> None:
 
 
 def test_a_flood_of_names_costs_no_memory() -> None:
-    decider = Bounded(3)
+    decider = CardinalityLimit(3)
     decider.count({"a": 1e6, "b": 1e5, "c": 1e4})
     for number in range(50):
         decider.count({f"user-{number}-{i}": 1.0 for i in range(1_000)})
@@ -57,11 +57,11 @@ def test_a_flood_of_names_costs_no_memory() -> None:
 
 
 def test_invalid_traffic_counts_as_zero() -> None:
-    decider = Bounded(2)
+    decider = CardinalityLimit(2)
     decider.count({"nan": float("nan"), "inf": float("inf"), "minus": -1.0, OTHER: 5.0, "a": 1.0})
     assert decider.named == {"a"}
     with pytest.raises(ValueError, match="at least one"):
-        Bounded(0)
+        CardinalityLimit(0)
 
 
 def test_names_are_chosen_by_frequency() -> None:

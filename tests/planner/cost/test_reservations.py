@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from outrider.errors import UsageError
 from planner.cost import reservations
-from planner.traffic.weights import BalanceReason, ReplicaLoad, even_weights, gain, split_point, weigh
+from planner.traffic.weights import BalanceReason, ReplicaLoad, even_weights, gain, split, weigh
 
 NOW = datetime(2026, 5, 18, tzinfo=UTC)
 WEEK = np.concatenate([np.tile(np.r_[np.full(12, 10.0), np.full(12, 40.0)], 7)])
@@ -170,11 +170,11 @@ def test_the_replay_shows_the_gain_if_speeds_differ():
 
 def test_long_prompts_split_where_both_sides_are_equally_busy():
     lengths = [100.0] * 90 + [900.0] * 10  # half of all tokens each
-    assert split_point(lengths, 0.5) == 100.0
-    assert split_point(lengths, 0.4) == 900.0
-    assert split_point([], 0.5) is None
+    assert split(lengths, 0.5).split_tokens == 100.0
+    assert split(lengths, 0.4).split_tokens == 900.0
+    assert split([], 0.5) is None
     with pytest.raises(UsageError):
-        split_point(lengths, 1.0)
+        split(lengths, 1.0)
 
 
 @settings(max_examples=50, deadline=None)

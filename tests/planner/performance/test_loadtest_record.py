@@ -13,7 +13,7 @@ from outrider.model import Interval
 from planner.performance import loadtest_record
 from planner.performance.loadtest_record import LoadTestRecord
 from planner.performance.queueing import Slo
-from planner.performance.saturation_point import LoadPoint, knee
+from planner.performance.saturation_point import LoadPoint, saturation_point
 
 SPANS = {"tokens_per_second": Interval(90.0, None)}
 POINTS = (
@@ -31,7 +31,7 @@ TEST = LoadTestRecord(
 def test_round_trip_keeps_the_test_and_its_knee() -> None:
     result = loadtest_record.read(loadtest_record.text(TEST), "t.json")
     assert result == TEST
-    assert knee(list(result.points), result.slo) == knee(list(POINTS), TEST.slo)
+    assert saturation_point(list(result.points), result.slo) == saturation_point(list(POINTS), TEST.slo)
 
 
 @pytest.mark.parametrize("given", ["", "{", "[]", '{"output_throughput": 1}', "[1, 2]"])

@@ -10,7 +10,6 @@ from planner.capacity.redundancy import whole_nodes, with_spares
 from planner.performance.gpu_catalog import gpu, gpus, terms
 from planner.performance.memory_fit import GIBIBYTE, Fit, FitReason, NoFit, Setup, fit, processes, slices
 from planner.performance.model_specs import known, model, of_config
-from planner.performance.roofline import carry_over, step_times
 
 LLAMA = {
     "vocab_size": 128256,
@@ -193,15 +192,6 @@ def test_an_unknown_model_and_a_broken_config_are_refused():
     with pytest.raises(UsageError, match="hidden_size"):
         of_config({**LLAMA, "hidden_size": None})
     assert all(shape.parameters >= shape.active for shape in known().values())
-
-
-def test_times_measured_on_one_device_are_carried_to_another():
-    shape, setup = model("Llama-3.1-8B"), Setup()
-    prior = step_times(shape, gpu("H100"), setup)
-    there = carry_over(prior, shape, (gpu("H100"), setup), (gpu("A100"), setup))
-    assert there.base == pytest.approx(step_times(shape, gpu("A100"), setup).base)
-    assert there.prompt > prior.prompt
-    assert "A100" in there.source
 
 
 @given(st.integers(1, 60), st.integers(2, 8), st.integers(0, 3))

@@ -1,4 +1,4 @@
-"""Knees of load tests, and results of other load testers."""
+"""Saturation points of load tests, and results of other load testers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ import pytest
 from outrider.errors import UsageError
 from planner.performance.loadtest_import import load_points
 from planner.performance.queueing import Slo
-from planner.performance.saturation_point import Knee, KneeReason, LoadPoint, NoKnee, knee, step_times
+from planner.performance.saturation_point import (
+    LoadPoint,
+    NoSaturationPoint,
+    SaturationPoint,
+    SaturationReason,
+    saturation_point,
+    step_times,
+)
 
 
 def point(users, tokens, ttft=0.1, **more):
@@ -22,24 +29,26 @@ RAMP = [point(1, 50), point(2, 98, 0.11), point(4, 180, 0.14), point(8, 186, 0.6
 @pytest.mark.parametrize(
     ("points", "slo", "sequences", "reason"),
     [
-        (RAMP, Slo(), 4, KneeReason.FLAT),
-        (RAMP, Slo(ttft=0.12), 2, KneeReason.SLO),
-        (RAMP[:3], Slo(), 4, KneeReason.NOT_REACHED),
-        ([*RAMP[:2], point(4, 90, error_ratio=0.4)], Slo(), 2, KneeReason.ERRORS),
-        (list(reversed(RAMP)), Slo(), 4, KneeReason.FLAT),
+        (RAMP, Slo(), 4, SaturationReason.FLAT),
+        (RAMP, Slo(ttft=0.12), 2, SaturationReason.SLO),
+        (RAMP[:3], Slo(), 4, SaturationReason.NOT_REACHED),
+        ([*RAMP[:2], point(4, 90, error_ratio=0.4)], Slo(), 2, SaturationReason.ERRORS),
+        (list(reversed(RAMP)), Slo(), 4, SaturationReason.FLAT),
     ],
 )
 def test_the_last_useful_step_within_the_slo_counts(points, slo, sequences, reason):
-    result = knee(points, slo)
-    assert isinstance(result, Knee)
+    result = saturation_point(points, slo)
+    assert isinstance(result, SaturationPoint)
     assert (result.sequences, result.reason) == (sequences, reason)
     assert result.peak_tokens_per_second == max(step.tokens_per_second for step in points)
 
 
 def test_a_test_without_a_knee_has_a_reason():
-    assert knee([]) == NoKnee(KneeReason.NO_POINTS)
-    assert knee(RAMP, Slo(ttft=0.01)).reason is KneeReason.SLO_NEVER
-    assert knee([point(1, 50, None)], Slo(ttft=1.0)).reason is KneeReason.SLO_NEVER, "the SLI was not measured"
+    assert saturation_point([]) == NoSaturationPoint(SaturationReason.NO_POINTS)
+    assert saturation_point(RAMP, Slo(ttft=0.01)).reason is SaturationReason.SLO_NEVER
+    assert saturation_point([point(1, 50, None)], Slo(ttft=1.0)).reason is SaturationReason.SLO_NEVER, (
+        "the SLI was not measured"
+    )
 
 
 def test_step_times_are_fitted_by_a_line():

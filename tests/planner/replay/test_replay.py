@@ -24,10 +24,9 @@ from planner.replay import figure, score
 from planner.replay.backtest import Trace
 from planner.replay.fleet import FleetState, simulate
 from planner.replay.margins import best_margin
-from planner.replay.oracle import least_replica_minutes
 from planner.replay.policies import ConcurrencyPolicy, Timetable, UtilizationPolicy, cron, static_peak
 from planner.replay.predictive import build_policy
-from planner.replay.reversals import reversals
+from planner.replay.score import least_replica_minutes, reversals
 from planner.replay.workload import Workload, build_workload
 
 FIVE = timedelta(minutes=5)

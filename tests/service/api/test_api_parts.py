@@ -16,7 +16,7 @@ from outrider.testing.names import GPU, LOST_GPU, NOW, SERVICE, topology
 from outrider.testing.trouble import incident
 from outrider.topology import Topology
 from service.api import paging
-from service.api.context import CycleWatch, Remembered
+from service.api.context import CycleWatch, ResultCache
 from service.api.queries import entity_location, slo_status
 from service.api.routers import evidence
 from service.config.api_settings import SloDefaults, is_loopback
@@ -48,7 +48,7 @@ def test_wall_time_is_fresh_at_once_and_stale_after_three_cycles():
 
 
 def test_a_result_is_computed_once_and_old_ones_are_dropped():
-    kept, computed = Remembered(size=2), []
+    kept, computed = ResultCache(size=2), []
     for key in (1, 1, 2, 3, 1):
         kept.get(key, lambda key=key: computed.append(key))
     assert computed == [1, 2, 3, 1]
@@ -124,19 +124,19 @@ def recent(**changes) -> slo_status.Recent:
     ],
 )
 def test_the_verdict_on_a_service_has_a_reason(now, status, reason):
-    assert slo_status.standing(now, None, (), SloDefaults()) == (status, reason)
+    assert slo_status.health(now, None, (), SloDefaults()) == (status, reason)
 
 
 def test_high_ttft_puts_a_healthy_service_at_risk():
     day = slo_status.Day(1.0, 1.0, 0.62, 0.99, ())
-    assert slo_status.standing(recent(), day, (), SloDefaults()) == ("at_risk", "sla_below_target")
+    assert slo_status.health(recent(), day, (), SloDefaults()) == ("at_risk", "sla_below_target")
     between_bounds = slo_status.Day(1.0, 1.0, 0.62, 0.999, ())
-    assert slo_status.standing(recent(), between_bounds, (), SloDefaults()) == ("ok", "within_limits")
+    assert slo_status.health(recent(), between_bounds, (), SloDefaults()) == ("ok", "within_limits")
 
 
 def test_an_urgent_incident_puts_a_healthy_service_at_risk():
     open_one = incident(NOW, NOW, ())
-    assert slo_status.standing(recent(), None, (open_one,), SloDefaults()) == ("at_risk", "urgent_incident")
+    assert slo_status.health(recent(), None, (open_one,), SloDefaults()) == ("at_risk", "urgent_incident")
     assert slo_status.concerns(open_one, SERVICE["chat"])
     assert not slo_status.concerns(open_one, SERVICE["code"])
 

@@ -11,7 +11,7 @@ import pytest
 
 from outrider.errors import UnavailableError, UsageError
 from planner.performance.queueing import Slo
-from planner.performance.saturation_point import Knee, KneeReason
+from planner.performance.saturation_point import SaturationPoint, SaturationReason
 from service.capacity import loadtest
 
 SEATS, STEP, TOKENS = 4, 0.06, 10  # an answer takes .6 s; at 16 clients one waits for three others
@@ -96,8 +96,8 @@ def test_the_saturation_point_is_the_load_at_which_requests_begin_to_wait(engine
         slo=Slo(ttft=1.2),
     )
     result, points = loadtest.run(plan)
-    assert isinstance(result, Knee)
-    assert (result.sequences, result.reason) == (4, KneeReason.SLO)
+    assert isinstance(result, SaturationPoint)
+    assert (result.sequences, result.reason) == (4, SaturationReason.SLO)
     assert [point.concurrency for point in points] == [1, 4, 16]
     assert points[1].tokens_per_request == TOKENS
     assert points[1].tokens_per_second > points[0].tokens_per_second

@@ -44,12 +44,12 @@ def test_a_fault_is_detected_within_ten_minutes_of_the_first_cycle(fault: str, s
             firing = {
                 alert.fault: alert for alert in alerts if alert.state is AlertState.FIRING and alert.fault is not None
             }
-        standings = {standing.detector: standing for standing in platform.state.standings()}
+        detector_statuses = {status.detector: status for status in platform.state.detector_statuses()}
     finally:
         platform.close()
     assert truth is not None
     assert set(firing) == {fault}, "no other fault"
     assert firing[fault].entity in truth.touches
-    learning = {name for name, standing in standings.items() if standing.learnt_seconds is not None}
+    learning = {name for name, status in detector_statuses.items() if status.learnt_seconds is not None}
     assert learning, "statistical detectors are listed too"
-    assert all(standings[name].stage is not Stage.ALERTING for name in learning), "they need more history"
+    assert all(detector_statuses[name].stage is not Stage.ALERTING for name in learning), "they need more history"

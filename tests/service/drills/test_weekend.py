@@ -77,15 +77,15 @@ def test_the_third_saturday_has_no_findings_and_a_fault_on_it_is_detected():
             if truth is None and platform.world.now >= SATURDAY + timedelta(minutes=6):
                 truth = inject(platform.world.fleets[0], "traffic-drop", seed=3, duration=timedelta(minutes=30))
             platform.step()
-            standings = {standing.detector: standing for standing in platform.state.standings()}
+            detector_statuses = {status.detector: status for status in platform.state.detector_statuses()}
             if truth is None:
                 # isolation forests have no weekly profile
-                learnt = [row for row in standings.values() if not row.detector.startswith("isolation-")]
+                learnt = [row for row in detector_statuses.values() if not row.detector.startswith("isolation-")]
                 unusual += [row.detector for row in learnt if row.learnt_seconds and row.findings]
             firing |= {alert.fault for alert in platform.state.alerts(limit=99) if alert.state is AlertState.FIRING}
         assert unusual == []
         assert "traffic-drop" in firing
-        seasonal = standings["seasonal-service"]
+        seasonal = detector_statuses["seasonal-service"]
         assert (seasonal.stage, seasonal.reason) == (Stage.ALERTING, StageReason.LEARNT)
     finally:
         platform.close()

@@ -324,12 +324,12 @@ def test_an_empty_store_is_useful_within_ten_minutes():
     world.step(3)
     (incident,) = world.state.incidents(open_only=True)
     assert (incident.suspected_cause.fault, incident.opened_at - START) <= ("engine-dead", timedelta(minutes=10))
-    standings = {one.detector: one for one in world.state.standings()}
-    learning = {name for name, one in standings.items() if one.stage is not Stage.ALERTING}
-    assert learning == {name for name, one in standings.items() if one.needed_seconds is not None}
-    assert {standings[name].reason for name in ("liveness", "slowness", "neighbours", "rule:availability-low")} == {
+    statuses = {one.detector: one for one in world.state.detector_statuses()}
+    learning = {name for name, one in statuses.items() if one.stage is not Stage.ALERTING}
+    assert learning == {name for name, one in statuses.items() if one.needed_seconds is not None}
+    assert {statuses[name].reason for name in ("liveness", "slowness", "neighbours", "rule:availability-low")} == {
         StageReason.NEEDS_NO_PAST
     }
-    assert standings["seasonal-replica"].reason is StageReason.TOO_LITTLE_PAST
-    silent = standings["seasonal-replica"].silent
+    assert statuses["seasonal-replica"].reason is StageReason.TOO_LITTLE_PAST
+    silent = statuses["seasonal-replica"].silent
     assert silent == {NoVerdictReason.WARMING_UP: 2, NoVerdictReason.NO_VALUES: 1}

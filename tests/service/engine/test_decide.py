@@ -39,7 +39,7 @@ from service.engine import decide as decide_module
 from service.engine import fleet_state
 from service.engine.decide import DecisionConfig, decide
 from service.engine.detect import DetectionInputs
-from service.engine.detection import Detection
+from service.engine.detector_memory import Detection
 from service.engine.inputs import CycleInputs, StoredState
 
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)

@@ -32,7 +32,7 @@ from outrider.ports import Collected
 from outrider.topology import Topology
 from outrider.vocabulary.rules import Rule
 from service.config.settings import Settings, StoreSettings
-from service.engine.detection import Detection
+from service.engine.detector_memory import Detection
 from service.engine.detector_rollout import DetectorRollout, DetectorRun, alertable_verdicts
 from service.wiring import platform as wiring_platform
 from store.memory import MemoryStateStore
@@ -131,8 +131,8 @@ def test_far_above_its_budget_a_detector_returns_to_shadow_mode(statistics):
 def test_shadow_mode_raises_and_resolves_no_alert(statistics):
     statistics.past = timedelta(hours=3)
     silent = NoVerdict("seasonal-gpu", GPUS[2], NoVerdictReason.NO_EXPECTATION)
-    standing = judged(DetectorRollout(), statistics, finding(), silent)
-    alertable = alertable_verdicts(standing, (finding(), silent))
+    status = judged(DetectorRollout(), statistics, finding(), silent)
+    alertable = alertable_verdicts(status, (finding(), silent))
     assert alertable == (silent, NoVerdict("seasonal-gpu", None, NoVerdictReason.WARMING_UP))
 
 
@@ -142,7 +142,7 @@ def test_the_start_of_a_stage_survives_a_restart(statistics):
     again = DetectorRollout()
     again.restore((before,))
     assert judged(again, statistics, now=NOW + timedelta(hours=1)).since == NOW
-    assert state.standings() == ()
+    assert state.detector_statuses() == ()
 
 
 def test_a_shadow_finding_is_stored_and_raises_no_alert(statistics):
@@ -156,8 +156,8 @@ def test_a_shadow_finding_is_stored_and_raises_no_alert(statistics):
         statistics.verdicts = (finding(now=at),)
         record = cycle.run_stages(at, Collected())
         assert (record.findings, record.alerts_firing) == (1, firing)
-        (standing,) = cycle.parts.state.standings()
-        assert len(standing.shadowed) == 1 - firing
+        (status,) = cycle.parts.state.detector_statuses()
+        assert len(status.shadowed) == 1 - firing
 
 
 def samples(now, rng, keys, hot=()):
@@ -177,34 +177,34 @@ def test_an_entity_kind_learns_from_values_without_gaps():
         detection.run(now, Collected((samples(now, rng, detector.keys),)), Topology.build(()))
     now += timedelta(hours=5)
     result = detection.run(now, Collected((samples(now, rng, detector.keys),)), Topology.build(()))
-    (standing,) = result.standings
-    assert 600 <= standing.learnt_seconds <= 600 + 615
-    assert standing.needed_seconds == 2 * 86400
+    (status,) = result.detector_statuses
+    assert 600 <= status.learnt_seconds <= 600 + 615
+    assert status.needed_seconds == 2 * 86400
 
 
-def test_standings_are_reported_once_a_minute_and_on_change(statistics):
+def test_statuses_are_reported_once_a_minute_and_on_change(statistics):
     detection = Detection([statistics], STEP)
 
     def reported(seconds):
-        return bool(detection.run(NOW + timedelta(seconds=seconds), Collected(), Topology.build(())).standings)
+        return bool(detection.run(NOW + timedelta(seconds=seconds), Collected(), Topology.build(())).detector_statuses)
 
     assert [reported(seconds) for seconds in (0, 15, 30, 45, 60, 75)] == [True, False, False, False, True, False]
     statistics.past = timedelta(hours=1)
     assert reported(90)
 
 
-def test_standings_are_stored(tmp_path):
+def test_statuses_are_stored(tmp_path):
     settings = Settings(store=StoreSettings(url=f"sqlite:///{tmp_path}/o.db"))
     platform = wiring_platform.platform(settings, ManualClock(NOW), lockstep=True)
     platform.cycle.run_stages(NOW, Collected())
-    stored = {one.detector: one for one in platform.state.standings()}
+    stored = {one.detector: one for one in platform.state.detector_statuses()}
     asyncio.run(platform.close())
     assert (stored["liveness"].stage, stored["liveness"].reason) == (Stage.ALERTING, StageReason.NEEDS_NO_PAST)
     assert stored["seasonal-gpu"].stage is Stage.LEARNING
     again = wiring_platform.platform(settings, ManualClock(NOW + timedelta(hours=1)), lockstep=True)
     again.warm(NOW + timedelta(hours=1))
     again.cycle.run_stages(NOW + timedelta(hours=1), Collected())
-    assert {one.detector: one.since for one in again.state.standings()} == dict.fromkeys(stored, NOW)
+    assert {one.detector: one.since for one in again.state.detector_statuses()} == dict.fromkeys(stored, NOW)
     asyncio.run(again.close())
 
 
@@ -212,7 +212,7 @@ def test_the_budgets_of_a_class_are_shared_by_its_detectors():
     settings = Settings.model_validate({"detect": {"alarms_per_entity_day": {"gpu": 0.1, "service": 0.3}}})
     cycle = wiring_platform.cycle_in_memory(settings, ScrapeManager([]), ManualClock(NOW), interval=STEP)
     cycle.run_stages(NOW, Collected())
-    budgets = {one.detector: one.rate.budget for one in cycle.parts.state.standings() if one.rate}
+    budgets = {one.detector: one.rate.budget for one in cycle.parts.state.detector_statuses() if one.rate}
     gpu = ("seasonal-gpu", "isolation-gpu", "level-shift-gpu", "drift-gpu", "power-draw", "memory-use")
     service = ("seasonal-service", "level-shift-service", "robust-z-service", "drift-service")
     assert [budgets[name] for name in gpu] == [pytest.approx(0.1 / 6)] * 6

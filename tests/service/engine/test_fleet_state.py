@@ -29,7 +29,7 @@ from outrider.model import (
 from outrider.ports import Collected, CycleCommit
 from outrider.topology import Topology
 from service.engine import fleet_state
-from service.engine.detection import Detection
+from service.engine.detector_memory import Detection
 from store.memory.state import MemoryStateStore
 
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)

@@ -23,7 +23,7 @@ from outrider.model import (
 from outrider.ports import Collected
 from planner.forecast.forecaster import forecast
 from service.config.settings import Settings
-from service.engine.detection import Detection
+from service.engine.detector_memory import Detection
 from service.engine.forecast_context import ForecastContext
 from service.planning.planning import NoPlanning
 from service.wiring.platform import cycle_in_memory

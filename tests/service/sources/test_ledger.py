@@ -21,7 +21,7 @@ from collectors.scrape.target_health import TargetHealth
 from outrider.clock import ManualClock, rfc3339
 from outrider.model import EntityKind, EntityRef, Event, EventKind, SampleBatch, SignalKey
 from outrider.ports import Collected
-from outrider.records.change_log import ActorKind, ChangeEnd, Ended, Startup
+from outrider.records.change_log import ActorKind, ChangeEnd, ChangeStatus, Startup
 from outrider.testing.names import NOW
 from outrider.testing.story import Story
 from outrider.testing.trouble import INCIDENT
@@ -51,7 +51,7 @@ class Api:
         Story().fill(self.state, self.metrics)
         settings = ApiSettings(token=TOKEN, cluster="prod", webhooks=Webhooks(**webhooks))
         self.clock = ManualClock(NOW + timedelta(seconds=5))
-        extras = ApiExtras(clock=self.clock, ledger=self.ledger)
+        extras = ApiExtras(clock=self.clock, change_log=self.ledger)
         app = create_app(self.state, self.metrics, settings, extras)
         self._transport = httpx.ASGITransport(app, raise_app_exceptions=False, client=("testclient", 50000))
 
@@ -308,10 +308,10 @@ def test_changes_of_the_cluster_are_stored_once() -> None:
     source = CompositeSource(pages, (ChangeLogContributor(ledger),))
     for _ in range(2):
         asyncio.run(source.collect(NOW))
-    ledger.append_ends([ChangeEnd("s", Ended.SUCCEEDED, NOW)])
+    ledger.append_ends([ChangeEnd("s", ChangeStatus.SUCCEEDED, NOW)])
     (change,) = ledger.changes()
     assert (change.actor_kind, change.before, change.after, change.ended) == (
-        ActorKind.PERSON, "3", "4", Ended.SUCCEEDED,
+        ActorKind.PERSON, "3", "4", ChangeStatus.SUCCEEDED,
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from outrider.model import EntityKind, Layer
 from outrider.vocabulary.faults import faults
 from simulator.faults import FAULTS
 from simulator.faults.actions import ACTIONS
-from simulator.faults.declared import Declared
+from simulator.faults.definition import FaultDefinition
 from simulator.faults.loader import load, never_a_fault
 from simulator.faults.onset import Onset
 
@@ -28,7 +28,7 @@ symptoms: [hw_accel_power_watts]
 """
 
 
-def read(text: str, name: str = "gpu-power-throttle") -> Declared:
+def read(text: str, name: str = "gpu-power-throttle") -> FaultDefinition:
     with TemporaryDirectory() as folder:
         (Path(folder) / f"{name}.yaml").write_text(text)
         return load(Path(folder))[name]

@@ -33,7 +33,7 @@ from outrider.model import (
     Verdict,
 )
 from outrider.ports import DEFAULT_STATE_RETENTION, CycleCommit
-from outrider.records.change_log import Change, ChangeEnd, Ended
+from outrider.records.change_log import Change, ChangeEnd, ChangeStatus
 from outrider.records.feedback import Feedback, Usefulness
 from outrider.topology import Topology
 from store.factory import SqlStateStore, open_change_log, open_state, urls_of
@@ -80,7 +80,7 @@ def append_only_store(state: SqlStateStore, store_url: str) -> SqlStateStore:
     state.append_audit([AuditRecord(T0, AuditEvent.PAUSED, "x", "y")])
     ledger = open_change_log(urls_of(store_url)[0])
     ledger.append_changes([Change("x", "image", SERVICE, T0, "kubernetes")])
-    ledger.append_ends([ChangeEnd("x", Ended.SUCCEEDED, T0 + MINUTE)])
+    ledger.append_ends([ChangeEnd("x", ChangeStatus.SUCCEEDED, T0 + MINUTE)])
     ledger.close()
     return state
 

@@ -11,11 +11,11 @@ T = 20_000 * DAY
 SECOND = MINUTE // 60
 
 
-def segments_in_hours(standing: TierStatus, start: int, end: int, step: int) -> list[tuple[str, float, float]]:
+def segments_in_hours(status: TierStatus, start: int, end: int, step: int) -> list[tuple[str, float, float]]:
     """(tier, start, end) with hours since T."""
     return [
         (segment.tier, (segment.start - T) / HOUR, (segment.end - T) / HOUR)
-        for segment in segments(standing, T + start, T + end, step)
+        for segment in segments(status, T + start, T + end, step)
     ]
 
 
@@ -50,36 +50,36 @@ def test_the_end_of_a_span_is_read_from_finer_tiers() -> None:
 
 
 def test_hours_with_pending_roll_ups_are_read_from_the_finer_tier() -> None:
-    standing = TierStatus(due_ten_minutes=[T + 3 * HOUR], due_hours=[T + 1 * HOUR])
-    assert segments_in_hours(standing, 0, 4 * HOUR, HOUR) == [
+    status = TierStatus(due_ten_minutes=[T + 3 * HOUR], due_hours=[T + 1 * HOUR])
+    assert segments_in_hours(status, 0, 4 * HOUR, HOUR) == [
         (ONE_HOUR, 0, 1),
         (TEN_MINUTES, 1, 2),
         (ONE_HOUR, 2, 3),
         (RAW, 3, 4),
     ]
-    assert segments_in_hours(standing, 0, 4 * HOUR, 10 * MINUTE) == [(TEN_MINUTES, 0, 3), (RAW, 3, 4)]
+    assert segments_in_hours(status, 0, 4 * HOUR, 10 * MINUTE) == [(TEN_MINUTES, 0, 3), (RAW, 3, 4)]
 
 
 def test_a_fine_step_over_old_hours_reads_the_tiers_that_remain() -> None:
-    standing = TierStatus(kept_from={RAW: T + 20 * HOUR, TEN_MINUTES: T + 10 * HOUR})
-    assert segments_in_hours(standing, 0, DAY, MINUTE) == [(ONE_HOUR, 0, 10), (TEN_MINUTES, 10, 20), (RAW, 20, 24)]
-    assert segments_in_hours(standing, 0, DAY, 10 * MINUTE) == [(ONE_HOUR, 0, 10), (TEN_MINUTES, 10, 24)]
-    assert segments_in_hours(standing, 9 * HOUR + MINUTE, 10 * HOUR + 5 * MINUTE, MINUTE) == [
+    status = TierStatus(kept_from={RAW: T + 20 * HOUR, TEN_MINUTES: T + 10 * HOUR})
+    assert segments_in_hours(status, 0, DAY, MINUTE) == [(ONE_HOUR, 0, 10), (TEN_MINUTES, 10, 20), (RAW, 20, 24)]
+    assert segments_in_hours(status, 0, DAY, 10 * MINUTE) == [(ONE_HOUR, 0, 10), (TEN_MINUTES, 10, 24)]
+    assert segments_in_hours(status, 9 * HOUR + MINUTE, 10 * HOUR + 5 * MINUTE, MINUTE) == [
         (ONE_HOUR, 9 + 1 / 60, 10),
         (TEN_MINUTES, 10, 10 + 5 / 60),
     ]
 
 
 def test_late_values_of_hours_without_raw_values_are_not_read_before_the_roll_up() -> None:
-    standing = TierStatus(due_ten_minutes=[T], due_hours=[T + HOUR], kept_from={RAW: T + 20 * HOUR})
-    assert segments_in_hours(standing, 0, 2 * HOUR, 10 * MINUTE) == [(TEN_MINUTES, 0, 2)]
-    assert segments_in_hours(standing, 0, 2 * HOUR, HOUR) == [(ONE_HOUR, 0, 1), (TEN_MINUTES, 1, 2)]
+    status = TierStatus(due_ten_minutes=[T], due_hours=[T + HOUR], kept_from={RAW: T + 20 * HOUR})
+    assert segments_in_hours(status, 0, 2 * HOUR, 10 * MINUTE) == [(TEN_MINUTES, 0, 2)]
+    assert segments_in_hours(status, 0, 2 * HOUR, HOUR) == [(ONE_HOUR, 0, 1), (TEN_MINUTES, 1, 2)]
 
 
 def test_history_written_late_is_read_raw_until_it_is_rolled_up() -> None:
-    standing = TierStatus(due_ten_minutes=[T, T + HOUR], kept_from={RAW: T + 20 * HOUR}, first=[T + HOUR])
-    assert segments_in_hours(standing, 0, 2 * HOUR, 10 * MINUTE) == [(TEN_MINUTES, 0, 1), (RAW, 1, 2)]
-    assert segments_in_hours(standing, 0, 2 * HOUR, MINUTE) == [(TEN_MINUTES, 0, 1), (RAW, 1, 2)]
+    status = TierStatus(due_ten_minutes=[T, T + HOUR], kept_from={RAW: T + 20 * HOUR}, first=[T + HOUR])
+    assert segments_in_hours(status, 0, 2 * HOUR, 10 * MINUTE) == [(TEN_MINUTES, 0, 1), (RAW, 1, 2)]
+    assert segments_in_hours(status, 0, 2 * HOUR, MINUTE) == [(TEN_MINUTES, 0, 1), (RAW, 1, 2)]
 
 
 def test_an_empty_span_has_no_segments() -> None:

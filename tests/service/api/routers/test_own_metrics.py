@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from outrider.model import (
     AlarmRate,
     CycleRecord,
-    DetectorStanding,
+    DetectorStatus,
     EntityKind,
     EntityRef,
     SampleBatch,
@@ -48,12 +48,12 @@ def test_open_incidents_and_decisions_are_counted_by_reason():
 def test_detectors_report_stage_and_alarm_rates():
     state, at = MemoryStateStore(), datetime(2026, 5, 4, tzinfo=UTC)
     held = [
-        DetectorStanding(
+        DetectorStatus(
             name, EntityKind.GPU, Stage.SHADOW, StageReason.ON_TRIAL, at, rate=AlarmRate(0.25, realised, 1.0, 4.0)
         )
         for name, realised in (("seasonal-gpu", 0.5), ("isolation-gpu", None))
     ]
-    state.commit(CycleCommit(CycleRecord("c", at, 0.1, 1, 1, 1, 0, 0, 0), standings=tuple(held)))
+    state.commit(CycleCommit(CycleRecord("c", at, 0.1, 1, 1, 1, 0, 0, 0), detector_statuses=tuple(held)))
     text = page(state)
     stage = 'outrider_detector_stage{detector="seasonal-gpu",kind="gpu",reason="on_trial",stage="shadow"} 1.0'
     assert stage in text

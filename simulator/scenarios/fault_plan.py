@@ -13,8 +13,8 @@ from outrider.text import yaml_file
 from simulator.faults import FAULTS, Truth, inject
 from simulator.faults.scope import scope_of
 from simulator.fleet import Fleet
-from simulator.scenarios.choosing import WORDS, EarlierFault, candidates, is_name
-from simulator.scenarios.reading import PlannedFault, Scenario
+from simulator.scenarios.entity_choice import WORDS, EarlierFault, candidates, is_name
+from simulator.scenarios.loader import PlannedFault, Scenario
 
 if TYPE_CHECKING:
     from simulator.world import World

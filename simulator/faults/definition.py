@@ -52,7 +52,7 @@ class DeclaredAction:
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class FaultDefinition:
     """A fault file. ``removes``: the entity and all its parts are absent while the fault lasts."""
 
     fault: str

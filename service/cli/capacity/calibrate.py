@@ -69,13 +69,13 @@ def calibrate(
         raise UsageError(
             "--from-store, --endpoint, --import and --show exclude each other", hint="give only one of them"
         )
-    from service.cli.capacity import calibrations  # noqa: PLC0415
+    from service.cli.capacity import stored_calibrations  # noqa: PLC0415
 
     if show:
-        space, name = calibrations.named(service, namespace)
-        return calibrations.show(context, name, space)
-    space, service = calibrations.named(service, namespace)
-    validity = calibrations.valid_for(duration_of("--valid", valid))
+        space, name = stored_calibrations.named(service, namespace)
+        return stored_calibrations.show(context, name, space)
+    space, service = stored_calibrations.named(service, namespace)
+    validity = stored_calibrations.valid_for(duration_of("--valid", valid))
     if endpoint is None and import_file is None:
         return _calibrate_store(context, service, space, duration_of("--span", span) if span else None)
     slo = slo_of(ttft, tpot)
@@ -89,8 +89,8 @@ def calibrate(
         pending = pending_loadtests.of_file(import_file)
         if pending is not None:
             return _import_pending(context, pending, (space, service), slo, hardware | options, keep=keep)
-        source, knee_found, points = sizing.of_file(import_file, slo, tokens=tokens)
-        subject = calibrations.entity_of(context, service or import_file.stem, space, stored=keep)
+        source, saturation, points = sizing.of_file(import_file, slo, tokens=tokens)
+        subject = stored_calibrations.entity_of(context, service or import_file.stem, space, stored=keep)
     else:
         from service.capacity import loadtest  # noqa: PLC0415
 
@@ -106,10 +106,12 @@ def calibrate(
             token=None if token_file is None else loadtest.token_of(token_file),
         )
         name = service or model or loadtest.host_of(endpoint)
-        subject = calibrations.entity_of(context, name, space, stored=keep)  # fails before a test that takes minutes
-        source, (knee_found, points) = "locust", loadtest.run(plan, _print_step if context.progress else None)
+        subject = stored_calibrations.entity_of(
+            context, name, space, stored=keep
+        )  # fails before a test that takes minutes
+        source, (saturation, points) = "locust", loadtest.run(plan, _print_step if context.progress else None)
     options["source"] = SOURCES.get(source, source)
-    return _show_test(context, source, subject, knee_found, points, hardware | options, slo, keep=keep)
+    return _show_test(context, source, subject, saturation, points, hardware | options, slo, keep=keep)
 
 
 def _import_pending(
@@ -123,8 +125,8 @@ def _import_pending(
 ) -> int | None:
     """Stores a load test that could not be stored before; options override what the file states."""
     from planner.performance.queueing import Slo  # noqa: PLC0415
-    from planner.performance.saturation_point import knee  # noqa: PLC0415
-    from service.cli.capacity import calibrations  # noqa: PLC0415
+    from planner.performance.saturation_point import saturation_point  # noqa: PLC0415
+    from service.cli.capacity import stored_calibrations  # noqa: PLC0415
 
     space, service = named
     defaults = {"gpu_type": "unknown", "tensor_parallel": 1, "pipeline_parallel": 1, "model": "", "engine_version": ""}
@@ -132,10 +134,14 @@ def _import_pending(
         name: getattr(pending, name) if options[name] == value else options[name] for name, value in defaults.items()
     }
     objectives = pending.slo if slo == Slo() else slo
-    subject = calibrations.entity_of(context, service or pending.service, space or pending.namespace, stored=keep)
+    subject = stored_calibrations.entity_of(
+        context, service or pending.service, space or pending.namespace, stored=keep
+    )
     fields |= {"source": pending.source, "at": pending.measured_at, "valid": pending.valid}
     points = list(pending.points)
-    return _show_test(context, pending.source, subject, knee(points, objectives), points, fields, objectives, keep=keep)
+    return _show_test(
+        context, pending.source, subject, saturation_point(points, objectives), points, fields, objectives, keep=keep
+    )
 
 
 def _print_step(point: Any) -> None:
@@ -216,7 +222,7 @@ def _show_test(
     context: Context,
     source: str,
     subject: EntityRef,
-    knee_found: Any,
+    saturation: Any,
     points: list[Any],
     fields: dict[str, Any],
     slo: Any,
@@ -224,43 +230,43 @@ def _show_test(
     keep: bool,
 ) -> int | None:
     from outrider.clock import SystemClock  # noqa: PLC0415
-    from planner.performance.calibrate import from_knee  # noqa: PLC0415
-    from planner.performance.saturation_point import NoKnee  # noqa: PLC0415
+    from planner.performance.calibrate import from_saturation_point  # noqa: PLC0415
+    from planner.performance.saturation_point import NoSaturationPoint  # noqa: PLC0415
     from service.capacity import sizing  # noqa: PLC0415
-    from service.cli.capacity import calibrations  # noqa: PLC0415
+    from service.cli.capacity import stored_calibrations  # noqa: PLC0415
 
     steps = [sizing.point_dict(point) for point in points]
     figures = ("tokens_per_request", "batch", "tokens_per_second_per_sequence")
-    if isinstance(knee_found, NoKnee):
-        reason = translate(f"capacity.knee_{knee_found.reason.value}", context.language)
+    if isinstance(saturation, NoSaturationPoint):
+        reason = translate(f"capacity.knee_{saturation.reason.value}", context.language)
         name = subject.name
         empty = {"service": name, "gpu_type": fields["gpu_type"], **dict.fromkeys(figures), "samples": 0}
-        result = empty | {"reason": knee_found.reason.value, "source": source, "steps": steps, "why": reason}
+        result = empty | {"reason": saturation.reason.value, "source": source, "steps": steps, "why": reason}
         context.show(result, lambda _: translate("capacity.not_calibrated", context.language, service=name, why=reason))
         return NO
-    calibration = from_knee(knee_found, subject, **{"at": SystemClock().now(), **fields})
+    calibration = from_saturation_point(saturation, subject, **{"at": SystemClock().now(), **fields})
     if keep and source == "locust":
-        calibrations.keep_test(context, calibration, points, slo)
+        stored_calibrations.keep_test(context, calibration, points, slo)
     elif keep:  # the imported file is not copied
-        calibrations.keep(context, calibration)
-    note = calibrations.note_of(context, fields["gpu_type"])
+        stored_calibrations.keep(context, calibration)
+    note = stored_calibrations.note_of(context, fields["gpu_type"])
     document = sizing.as_dict(calibration) | {
         "kept": keep,
         "valid_until": rfc3339(calibration.valid_until) if keep and calibration.valid_until else None,
         "source": source,
-        "knee": knee_found.reason.value,
-        "max_sequences": knee_found.sequences,
-        "tokens_per_second": knee_found.point.tokens_per_second,
-        "peak_tokens_per_second": knee_found.peak_tokens_per_second,
+        "knee": saturation.reason.value,
+        "max_sequences": saturation.sequences,
+        "tokens_per_second": saturation.point.tokens_per_second,
+        "peak_tokens_per_second": saturation.peak_tokens_per_second,
         "steps": steps,
         "note": note,
     }
     limit = translate(
         "capacity.calibrated_limit",
         context.language,
-        sequences=knee_found.sequences,
-        reason=translate(f"capacity.knee_{knee_found.reason.value}", context.language),
-        peak=f"{knee_found.peak_tokens_per_second:.4g}",
+        sequences=saturation.sequences,
+        reason=translate(f"capacity.knee_{saturation.reason.value}", context.language),
+        peak=f"{saturation.peak_tokens_per_second:.4g}",
     )
     below = "".join(f"\n  {line}" for line in (limit, note) if line)
     context.show(document, lambda shown: f"{_calibrations(context, [shown])}{below}")

@@ -12,7 +12,7 @@
       - {fault: gpu-lost, after: 4m, lasts: 10m, entity: serving, cluster: main}
 
 ``after`` counts from the start of the scenario (default 4m); ``lasts`` defaults to the fault's own duration;
-``entity`` is a name or words of ``choosing.WORDS``; ``cluster`` is main or standby.
+``entity`` is a name or words of ``entity_choice.WORDS``; ``cluster`` is main or standby.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from outrider.text import yaml_file
 from outrider.text.yaml_file import Document, Path_
 from outrider.vocabulary.units import parse_duration
 from simulator.faults import FAULTS
-from simulator.scenarios.choosing import is_name
+from simulator.scenarios.entity_choice import is_name
 from simulator.traffic.shapes import SHAPES
 
 TAIL = timedelta(minutes=3)  # grace period of detection, plus one scrape

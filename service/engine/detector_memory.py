@@ -81,7 +81,7 @@ class Detection:
         """
         stored = store.load_detector_states()
         names = {detector.name for detector in self.detector_set.detectors}
-        self.memory.rollout.restore(standing for standing in store.standings() if standing.detector in names)
+        self.memory.rollout.restore(status for status in store.detector_statuses() if status.detector in names)
         self.memory.states = {}
         for detector in self.detector_set.detectors:
             _restore(detector, self.memory, stored.get(detector.name), stored.get(detector.name + DORMANT_SUFFIX))
