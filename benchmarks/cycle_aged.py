@@ -21,7 +21,7 @@ import sqlalchemy as sa
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.aged import aged, copy_into
-from benchmarks.common import Result, main, result, tell
+from benchmarks.common import Result, main, print_progress, result
 from benchmarks.cycle import START, CycleTimings, measure
 from benchmarks.engines import Engine, engines
 from outrider import log

@@ -1,11 +1,6 @@
 """Scenarios: combinations of faults, load and world, as YAML files in this package.
 
-``load`` reads them; ``arrange`` plans one on a world and returns the ground truth. The YAML files are in this package.
-``loader`` describes their format, ``entity_choice`` the words for entities.
-
-Tuning and scoring are separate. Thresholds and rules may be tuned only on drills of ``TUNING_SEEDS`` under
-``TUNING_SHAPES``. The packaged scenarios use only ``SCORING_SHAPES``. Published tables use ``SCORING_SEEDS``; a score
-of a tuning seed is marked.
+Thresholds must not be tuned on ``SCORING_SEEDS`` or ``SCORING_SHAPES``. Must not import ``servers``.
 """
 
 from datetime import timedelta

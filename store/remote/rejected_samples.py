@@ -34,7 +34,7 @@ class RejectedSamples:
             if reason in self._logged and count < _TENFOLD * self._logged[reason]:
                 return
             self._logged[reason] = count
-        _log.warning("samples_refused", reason=reason, samples=count, response=message)
+        _log.warning("samples_refused", reason=reason, samples=count, error=message)
 
     def counted(self) -> dict[str, int]:
         """Rejected samples since the start, by reason."""

@@ -86,5 +86,5 @@ def _table(result: RootCauseBacktest, language: Language) -> str:
 
 
 def _kind(case: RankedIncident, language: Language) -> str:
-    symptom = figure_tables.say(f"symptom.{case.symptom}", language)
-    return figure_tables.say("kind", language, symptom=symptom, cause=case.cause)
+    symptom = figure_tables.localize(f"symptom.{case.symptom}", language)
+    return figure_tables.localize("kind", language, symptom=symptom, cause=case.cause)
