@@ -183,10 +183,10 @@ def _read_block(row: Any, known: _Known, add_problem: AddProblem, *, deep: bool)
 
 def _mismatch(row: Any, block: Block, cohort: Ids, keyset: tuple[SignalKey, ...]) -> str | None:
     if block.length != len(row.payload):
-        return f"has {len(row.payload)} bytes; its index has {block.length}"
+        return f"has {len(row.payload)} bytes, not the {block.length} of its index"
     times = block.times
     if block.instants != row.instants or not block.instants:
-        return f"has {block.instants} timestamps; its row has {row.instants}"
+        return f"has {block.instants} timestamps, not the {row.instants} of its row"
     if (np.diff(times) <= 0).any() or times[0] != row.start_us or times[-1] != row.end_us:
         return "has other timestamps than its row"
     if block.entities != cohort.size:

@@ -219,7 +219,7 @@ def test_amcheck_compares_indexes_with_their_tables(own_server: postgres.Server)
 def test_a_truncated_or_corrupt_payload_is_reported(filled: str) -> None:
     row = block_of(filled)
     for payload, text in (
-        (row.payload[:-1], "bytes; its index says"),
+        (row.payload[:-1], "bytes, not the"),
         (b"XXXX" + row.payload[4:], "unknown format"),
         (row.payload[:10], "cannot be unpacked"),
         (b"", "cannot be unpacked"),
@@ -244,7 +244,7 @@ def test_corrupt_values_are_reported_by_a_deep_check(filled: str) -> None:
 @pytest.mark.parametrize(
     ("column", "value", "text"),
     [
-        ("instants", 7, "60 timestamps; its row says 7"),
+        ("instants", 7, "60 timestamps, not the 7 of its row"),
         ("end_us", 1, "other timestamps"),
         ("cohort_id", 2, "40 entities; its list has 5"),
         ("keyset_id", 2, "other columns than its list"),
