@@ -337,7 +337,7 @@ def test_overlaps_equal_those_of_a_comparison_of_every_pair() -> None:
             ):
                 seen.numbers[name].append(int(value))
         problems: list[str] = []
-        check_blocks._overlaps(seen, check_blocks._Known(dict(members), {}, dict(columns)), problems.append)
+        check_blocks._overlaps(seen, check_blocks._MemberLists(dict(members), {}, dict(columns)), problems.append)
         expected = any(
             starts[b] <= ends[a] and set(members[a]) & set(members[b]) and set(columns[a]) & set(columns[b])
             for a in range(count)
