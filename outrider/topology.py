@@ -6,13 +6,14 @@ entity. The graph may be incomplete or contain cycles; every walk visits an enti
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from outrider.model import EntityKind, EntityRef
 
 Edge = tuple[EntityRef, EntityRef]
+Labels = Mapping[EntityRef, Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class Topology:
 
     at: datetime | None = None
     entities: frozenset[EntityRef] = frozenset()
-    labels: Mapping[EntityRef, Mapping[str, str]] = field(default_factory=dict)
+    labels: Labels = field(default_factory=dict)
     _above: Mapping[EntityRef, tuple[EntityRef, ...]] = field(default_factory=dict)
     _below: Mapping[EntityRef, tuple[EntityRef, ...]] = field(default_factory=dict)
 
@@ -29,7 +30,7 @@ class Topology:
     def build(
         edges: Iterable[Edge],
         entities: Iterable[EntityRef] = (),
-        labels: Mapping[EntityRef, Mapping[str, str]] | None = None,
+        labels: Labels | None = None,
         at: datetime | None = None,
     ) -> Topology:
         """Builds the graph from (supporter, supported) pairs. Entities without edges may be listed separately."""
@@ -104,6 +105,92 @@ class Topology:
                     seen.add(result)
                     waiting.append(result)
         return frozenset(seen)
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Edges and facts of one source, in the form of pages (``outrider.ports.Collected``)."""
+
+    edges: tuple[Edge, ...] = ()
+    labels: Labels = field(default_factory=dict)
+
+
+def unlisted_by_pages(pages: Topology, other: Graph) -> Graph:
+    """The part of ``other`` that ``pages``, the topology from pages, does not cover.
+
+    A replica whose pods are below one from pages is that one, and keeps its service and facts. A replica is omitted
+    if pages list replicas of its service without pods: the correspondence is unknown.
+    """
+    pods: dict[EntityRef, list[EntityRef]] = {}
+    services: dict[EntityRef, EntityRef] = {}
+    for lower, upper in other.edges:
+        if lower.kind is EntityKind.POD and upper.kind is EntityKind.REPLICA:
+            pods.setdefault(upper, []).append(lower)
+        elif lower.kind is EntityKind.REPLICA and upper.kind is EntityKind.SERVICE:
+            services[lower] = upper
+    unplaced = {service for service in set(services.values()) if _has_unplaced(service, pages)}
+    names: dict[EntityRef, tuple[EntityRef, ...]] = {}
+    for own, below in pods.items():
+        paged = dict.fromkeys(up for pod in below for up in pages.holds_up(pod) if up.kind is EntityKind.REPLICA)
+        if paged or own in pages.entities or services.get(own) not in unplaced:
+            names[own] = tuple(paged) or (own,)
+        else:
+            names[own] = ()
+    edges = [edge for lower, upper in other.edges for edge in _renamed(lower, upper, names, pages)]
+    labels: dict[EntityRef, Mapping[str, str]] = {}
+    for entity, facts in other.labels.items():
+        for name in names.get(entity, (entity,)):
+            labels[name] = {**labels.get(name, {}), **facts}
+    return Graph(tuple(edges), labels)
+
+
+def _renamed(
+    lower: EntityRef, upper: EntityRef, names: Mapping[EntityRef, tuple[EntityRef, ...]], pages: Topology
+) -> Iterator[Edge]:
+    if upper in names:
+        yield from ((lower, name) for name in names[upper])
+    elif lower in names:
+        for name in names[lower]:
+            if not any(upper_entity.kind is EntityKind.SERVICE for upper_entity in pages.holds_up(name)):
+                yield name, upper
+    else:
+        yield lower, upper
+
+
+def _has_unplaced(service: EntityRef, pages: Topology) -> bool:
+    members = [replica for replica in pages.rests_on(service) if replica.kind is EntityKind.REPLICA]
+    return any(all(below.kind is not EntityKind.POD for below in pages.rests_on(replica)) for replica in members)
+
+
+def merge_graphs(
+    page_edges: Iterable[Edge], page_labels: Labels, graphs: Iterable[Graph]
+) -> tuple[list[Edge], dict[EntityRef, Mapping[str, str]]]:
+    """Merges the graph of pages with other graphs.
+
+    Facts from pages take precedence. A pod of which a page knows only the uid gets its name.
+    """
+    edges: list[Edge] = []
+    labels: dict[EntityRef, Mapping[str, str]] = {}
+    for item in graphs:
+        edges += item.edges
+        labels.update(item.labels)
+    edges += page_edges
+    for entity, facts in page_labels.items():
+        labels[entity] = {**labels[entity], **facts} if entity in labels else facts
+    unnamed = {
+        entity for edge in edges for entity in edge if entity.kind is EntityKind.POD and entity.namespace is None
+    }
+    if not unnamed:
+        return edges, labels
+    pods = {
+        facts["uid"]: entity
+        for entity, facts in labels.items()
+        if entity.kind is EntityKind.POD and entity.namespace and facts.get("uid")
+    }
+    names = {entity: pods[entity.name] for entity in unnamed if entity.name in pods}
+    for entity in names:
+        labels.pop(entity, None)
+    return [(names.get(lower, lower), names.get(upper, upper)) for lower, upper in edges], labels
 
 
 def _sorted(entities: Iterable[EntityRef]) -> tuple[EntityRef, ...]:

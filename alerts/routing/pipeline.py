@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from alerts.routing import simultaneous, wording
-from alerts.routing.routes import Messaging
+from alerts.routing.routes import NotificationSettings
 from alerts.state.silence import lead_alert
 from outrider.model import (
     Action,
@@ -27,7 +27,7 @@ from outrider.model import (
 )
 from outrider.text.i18n import Language
 
-__all__ = ["MessagePlan", "Messaging", "messages", "sample_messages"]
+__all__ = ["MessagePlan", "NotificationSettings", "messages", "sample_messages"]
 
 _TIMELINE = "notify.timeline."
 
@@ -75,7 +75,7 @@ def messages(
     after: Sequence[Incident],
     alerts: Sequence[Alert],
     actions: Sequence[Action],
-    messaging: Messaging,
+    messaging: NotificationSettings,
     now: datetime,
 ) -> MessagePlan:
     """The messages of one cycle.
@@ -123,7 +123,7 @@ class _MessagePlanner:
         incident: Incident,
         alerts: Sequence[Alert],
         actions: Sequence[Action],
-        messaging: Messaging,
+        messaging: NotificationSettings,
         now: datetime,
     ) -> None:
         """``alerts`` and ``actions`` are those of the incident."""
@@ -256,7 +256,7 @@ def _counts(alert: Alert) -> bool:
     return alert.priority is not Priority.P3 or alert.fault is not None
 
 
-def _plan_approvals(actions: Iterable[Action], messaging: Messaging, now: datetime) -> list[Message]:
+def _plan_approvals(actions: Iterable[Action], messaging: NotificationSettings, now: datetime) -> list[Message]:
     """Approval requests for actions of the capacity plan; they have no incident and are routed like a P2."""
     result = []
     for action in actions:
@@ -282,7 +282,7 @@ def _plan_approvals(actions: Iterable[Action], messaging: Messaging, now: dateti
     return result
 
 
-def sample_messages(channel: str, messaging: Messaging, now: datetime) -> tuple[Message, ...]:
+def sample_messages(channel: str, messaging: NotificationSettings, now: datetime) -> tuple[Message, ...]:
     """A sample of each priority for ``outrider notify test``."""
     language = messaging.language_of(channel)
     return tuple(

@@ -30,7 +30,7 @@ REPEAT: Mapping[Priority, timedelta] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Messaging:
+class NotificationSettings:
     """Notification settings.
 
     ``routes`` maps a channel group (phone, sms, im, mail, report) to channel names. ``languages`` overrides the

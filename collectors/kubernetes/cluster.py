@@ -28,8 +28,9 @@ from collectors.kubernetes.objects import (
 )
 from collectors.kubernetes.pods import SERVICE_LABEL, PodFacts, ended_at
 from collectors.kubernetes.replicas import SERVICE_NAME, PodIndex, Replicas, fronts_of, pods_behind
-from collectors.kubernetes.topology import DeletedPod, Graph, graph
+from collectors.kubernetes.topology import DeletedPod, graph
 from collectors.kubernetes.watch import ReadFault, ResourceWatcher, SharedWatches
+from outrider.topology import Graph
 
 REMEMBERED = timedelta(minutes=15)  # as for other entities that leave: collectors.normalise.disappearance
 _Changes = list[tuple[Resource, list[ObjectChange]]]

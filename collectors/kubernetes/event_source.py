@@ -36,11 +36,11 @@ from collectors.kubernetes.replicas import Replicas
 from collectors.kubernetes.rollouts import SOURCE, WorkloadChangeTracker
 from collectors.kubernetes.startups import StartupTracker
 from collectors.kubernetes.state_metrics import StateMetrics
-from collectors.kubernetes.topology import Graph
 from collectors.kubernetes.watch import SharedWatches
 from outrider.errors import CollectError
 from outrider.model import EntityKind, EntityRef, EventKind, SampleBatch
 from outrider.records.change_log import ChangeEnd
+from outrider.topology import Graph
 
 CHANGE = "outrider.dev/change"
 FROM, TO = "outrider.dev/from", "outrider.dev/to"

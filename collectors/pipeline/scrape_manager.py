@@ -10,7 +10,6 @@ from typing import Protocol
 from zlib import crc32
 
 from collectors.exposition.parser import Page, Parser
-from collectors.kubernetes.topology import Graph, merge_graphs, unlisted_by_pages
 from collectors.mapping.target import Target
 from collectors.normalise.disappearance import LOST
 from collectors.normalise.normalise import Normaliser
@@ -27,7 +26,7 @@ from outrider import log
 from outrider.errors import CollectError, CollectReason, StoreUnavailableError
 from outrider.model import EntityKind, EntityRef, Event, SampleBatch
 from outrider.ports import Collected
-from outrider.topology import Edge, Topology
+from outrider.topology import Edge, Graph, Topology, merge_graphs, unlisted_by_pages
 
 Tap = Callable[[Sequence[Scrape]], None]
 _FULL_SPREAD_TARGETS = 1_000  # number of targets whose scrapes use all of ``spread``

@@ -24,7 +24,7 @@ class PushedBlock:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class BufferSize:
     """Size of the buffer."""
 
     blocks: int
@@ -47,7 +47,7 @@ class IngestBuffer(Protocol):
         """Deletes every block up to this id, once its samples are written."""
         ...
 
-    def waiting(self) -> Waiting:
+    def waiting(self) -> BufferSize:
         """Size of the buffer."""
         ...
 

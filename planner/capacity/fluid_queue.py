@@ -18,7 +18,7 @@ PATIENCE_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingRequests:
     """``waited`` of ``requests`` waited longer than the limit or left; ``first_at`` is the first such time."""
 
     requests: float
@@ -35,7 +35,9 @@ def requests_beyond(times: Floats, rates: Floats, begins: Floats, limits: Floats
     return float(arriving[arriving > allowed * (1.0 + 1e-9)].sum())
 
 
-def simulate_queue(times: Floats, rates: Floats, begins: Floats, capacities: Floats, *, queued: float = 0.0) -> Waiting:
+def simulate_queue(
+    times: Floats, rates: Floats, begins: Floats, capacities: Floats, *, queued: float = 0.0
+) -> WaitingRequests:
     """Counts the requests that wait longer than two seconds.
 
     ``rates`` are requests per second at ``times`` (unix seconds, rising), joined by lines; missing ones are
@@ -44,7 +46,7 @@ def simulate_queue(times: Floats, rates: Floats, begins: Floats, capacities: Flo
     """
     known = np.isfinite(rates)
     if not known.any() or times.size < 2:
-        return Waiting(0.0, 0.0, None)
+        return WaitingRequests(0.0, 0.0, None)
     arriving, served = _steps(times, rates, begins, capacities)
     grid = _grid(times)
     at_once = served[0] / STEP_SECONDS * LIMIT_SECONDS
@@ -57,7 +59,7 @@ def simulate_queue(times: Floats, rates: Floats, begins: Floats, capacities: Flo
         if seconds > LIMIT_SECONDS and arrivals > 0:
             waited += arrivals
             first = at if first is None else first
-    return Waiting(float(arriving.sum()), waited, first)
+    return WaitingRequests(float(arriving.sum()), waited, first)
 
 
 def _grid(times: Floats) -> Floats:

@@ -17,7 +17,7 @@ from outrider.clock import from_unix
 from outrider.model import Calibration, EntityRef, Floats, Forecast
 from planner.capacity import prescale
 from planner.capacity.demand import apply_formula
-from planner.capacity.fluid_queue import Waiting, requests_beyond, simulate_queue
+from planner.capacity.fluid_queue import WaitingRequests, requests_beyond, simulate_queue
 from planner.capacity.formula import whole
 from planner.performance.headroom import capacity_per_second
 
@@ -59,7 +59,7 @@ class Outcome:
     """
 
     orders: tuple[Order, ...]
-    waited: Waiting
+    waited: WaitingRequests
     replica_hours: float
     above_slo: float = 0.0
 

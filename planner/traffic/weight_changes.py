@@ -69,7 +69,7 @@ class SteeringRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Steering:
+class WeightProposal:
     """``weights`` of every backend, whole numbers that add up to 100; those of ``current`` without a proposal.
 
     ``kept`` have no values, ``drained`` were set to 0 and stay there, ``closed`` are above the watermark. ``arriving``
@@ -124,7 +124,7 @@ def propose(
     arriving_tokens_per_second: float,
     current: Mapping[str, float] | None = None,
     rules: SteeringRules | None = None,
-) -> Steering:
+) -> WeightProposal:
     """Proposes weights for ``backends``; ``loads`` has the values of some of them, by name.
 
     ``current`` weights have any sum, and are even by default. A backend at 0 among others stays there unless ``rules``
@@ -142,7 +142,7 @@ def propose(
     least, most = rules.bounds(max(sum(1 for name in backends if before[name] or name in rules.refill), 1))
     facts: dict[str, Any] = {"kept": kept, "drained": drained, "least": least, "most": most}
     if len(backends) < 2 or not open_:
-        return Steering(SteerReason.NOTHING_TO_STEER, before, before, **facts)
+        return WeightProposal(SteerReason.NOTHING_TO_STEER, before, before, **facts)
     rest = TOTAL - sum(before[name] for name in kept)
     rate = arriving_tokens_per_second * rest / TOTAL  # those without values keep their share of all arrivals
     weighed = traffic_weights.weigh(
@@ -154,13 +154,13 @@ def propose(
     waits_now = {load.name: load.wait_seconds for load in loads}
     facts |= {"closed": weighed.closed, "waits": waits_now, "arriving": rate, "speed": speed}
     if weighed.reason is traffic_weights.BalanceReason.ALL_FULL:
-        return Steering(SteerReason.ALL_FULL, before, before, **facts)
+        return WeightProposal(SteerReason.ALL_FULL, before, before, **facts)
     if rate > traffic_weights.MOST_LOAD * speed:
-        return Steering(SteerReason.OVERLOAD, before, before, **facts)
+        return WeightProposal(SteerReason.OVERLOAD, before, before, **facts)
     wanted = np.array([max(weighed.weights[name], 1e-6 * _FINE) for name in admitting], dtype=np.float64)
     bounded = _bounded(wanted, rest, least, most)
     if bounded is None:
-        return Steering(SteerReason.BOUNDS, before, before, **facts)
+        return WeightProposal(SteerReason.BOUNDS, before, before, **facts)
     weights = dict.fromkeys(backends, 0) | {name: before[name] for name in kept}
     weights |= dict(zip(admitting, bounded.tolist(), strict=True))
     waits = _replay_waits([known[name] for name in admitting], rate, before, weights, rules)
@@ -173,13 +173,13 @@ def _decide(
     waits: tuple[float | None, float | None, float | None],
     weighed: traffic_weights.Weights,
     facts: Mapping[str, Any],
-) -> Steering:
+) -> WeightProposal:
     """The weights if the replay shows a gain, otherwise the previous ones."""
     sheltered = any(before[name] for name in weighed.closed)  # relieve a full cache regardless of the queues
     reference = waits[0] if waits[1] is None else waits[1]
     gains = waits[2] is not None and reference is not None and waits[2] <= (1.0 - LEAST_GAIN) * reference
     reason = SteerReason.BY_WAIT if weights != before and (gains or sheltered) else SteerReason.NO_GAIN
-    return Steering(
+    return WeightProposal(
         reason, weights if reason is SteerReason.BY_WAIT else before, before, **facts,
         affinity_loss_seconds=weighed.affinity_loss_seconds, even_seconds=waits[0], current_seconds=waits[1],
         proposed_seconds=waits[2],

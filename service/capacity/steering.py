@@ -25,7 +25,7 @@ from outrider.model import (
 from outrider.ports import MetricStore
 from outrider.topology import Topology
 from planner.traffic import routes, weight_changes
-from planner.traffic.weight_changes import Steering, SteeringRules
+from planner.traffic.weight_changes import SteeringRules, WeightProposal
 from planner.traffic.weights import ReplicaLoad
 from service.capacity import purchasing
 from service.config import input_files
@@ -88,7 +88,7 @@ def route_of(path: Path) -> dict[str, Any]:
 class Proposal:
     """Weights by backend, the replica of each backend, and the replicas without a backend."""
 
-    steering: Steering
+    steering: WeightProposal
     replica_of: Mapping[str, EntityRef]
     unrouted: tuple[str, ...]
 

@@ -11,7 +11,7 @@ from functools import cache
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from alerts.routing.routes import Messaging
+from alerts.routing.routes import NotificationSettings
 from collectors.pipeline.scrape_manager import ScrapeManager
 from outrider.clock import Clock, ManualClock
 from outrider.errors import ActuationError, UsageError
@@ -102,7 +102,7 @@ def open_platform(world: World, *, learned: bytes | None = None) -> PrivatePlatf
     settings = settings_of(fleets[0].spec)
     clock = ManualClock(world.now)
     source = FleetSource(world)
-    messaging = Messaging(routes=dict.fromkeys(wiring_alerting.GROUPS, (CHANNEL,)))
+    messaging = NotificationSettings(routes=dict.fromkeys(wiring_alerting.GROUPS, (CHANNEL,)))
     cycle = platform.cycle_in_memory(settings, source, clock, interval=INTERVAL, messaging=messaging)
     inbox, state = Inbox(), cycle.parts.state
     if learned is not None:

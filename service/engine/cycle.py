@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from alerts.routing.pipeline import Messaging
+from alerts.routing.pipeline import NotificationSettings
 from collectors.events.deduplication import EventDeduplicator
 from detectors.base.protocols import AlertFeedback
 from detectors.rca.fault_catalogue import Knowledge
@@ -57,7 +57,7 @@ class Parts:
     rules: Sequence[Rule]
     knowledge: Knowledge
     policy: policy.Policy
-    messaging: Messaging
+    messaging: NotificationSettings
     playbooks: Mapping[str, Playbook]
     feedback: Callable[[datetime], Sequence[AlertFeedback]]
 

@@ -33,7 +33,7 @@ class DecisionConfig:
     rules: Sequence[Rule]
     knowledge: Knowledge
     policy: policy.Policy
-    messaging: pipeline.Messaging
+    messaging: pipeline.NotificationSettings
     playbooks: Mapping[str, Playbook] = field(default_factory=dict)
 
 

@@ -7,10 +7,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from collectors.kubernetes.event_source import KubernetesEventSource
-from collectors.kubernetes.topology import Graph, merge_graphs, unlisted_by_pages
 from collectors.scrape.target_health import TargetHealth
 from outrider.model import EntityKind, EntityRef, SampleBatch
-from outrider.topology import Topology
+from outrider.topology import Graph, Topology, merge_graphs, unlisted_by_pages
 
 STATE_METRICS = "kube_state_metrics"
 GRACE = timedelta(minutes=2)  # an exporter that is unavailable for longer is replaced by the API

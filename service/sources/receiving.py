@@ -10,7 +10,7 @@ from collectors.receive.consumer import PushReceiver, ReceiveLimits
 from collectors.receive.kpi import KpiLimits, KpiValues
 from collectors.receive.routing import EntityTemplate, ReceiveRule
 from outrider.clock import Clock, SystemClock
-from outrider.records.ingest_buffer import IngestBuffer, PushedBlock, Waiting
+from outrider.records.ingest_buffer import BufferSize, IngestBuffer, PushedBlock
 from service.config.api_settings import IngestSettings
 from service.config.receive_settings import ReceiveRuleSettings
 from service.config.settings import Settings, read_secret
@@ -95,7 +95,7 @@ class _ReadOnlyBuffer:
     def release(self, until: int) -> None:
         """Does nothing: the engine does."""
 
-    def waiting(self) -> Waiting:
+    def waiting(self) -> BufferSize:
         return self._buffer.waiting()
 
     def count(self, dropped: Mapping[str, int]) -> None:

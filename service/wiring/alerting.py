@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from alerts.notify.registry import NOTIFIERS
-from alerts.routing.routes import Messaging
+from alerts.routing.routes import NotificationSettings
 from detectors.rca import explanation, explanation_text
 from detectors.rca.fault_catalogue import Knowledge
 from outrider.model import Incident
@@ -18,10 +18,10 @@ from service.incidents.llm_narrative import Explainer, LlmEndpoint, NoExplainer,
 GROUPS = ("phone", "sms", "im", "mail", "report")
 
 
-def messaging_of(settings: Settings, language: Language | None = None) -> Messaging:
+def messaging_of(settings: Settings, language: Language | None = None) -> NotificationSettings:
     """Returns the configured routes of messages. ``language`` overrides the configured language."""
     notify = settings.notify
-    return Messaging(
+    return NotificationSettings(
         routes={group: tuple(names) for group, names in notify.groups.items()},
         base_url=notify.public_url,
         language=language or notify.language,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
-from alerts.routing.routes import Messaging
+from alerts.routing.routes import NotificationSettings
 from collectors.recording.ring_buffer import FlightRing
 from outrider import log
 from outrider.audit import AuditEvent, AuditRecord
@@ -103,7 +103,12 @@ def platform(
 
 
 def cycle_in_memory(
-    settings: Settings, source: Source, clock: Clock, *, interval: timedelta, messaging: Messaging | None = None
+    settings: Settings,
+    source: Source,
+    clock: Clock,
+    *,
+    interval: timedelta,
+    messaging: NotificationSettings | None = None,
 ) -> Cycle:
     """Returns a cycle on stores in memory, without planning: for replays and drills.
 
@@ -111,7 +116,7 @@ def cycle_in_memory(
     """
     state, metrics = memory.MemoryStateStore(), memory.MemoryMetricStore()
     detection = detection_of(settings, rules(settings), interval)
-    messaging = messaging or Messaging(routes=dict.fromkeys(GROUPS, ("replay",)))
+    messaging = messaging or NotificationSettings(routes=dict.fromkeys(GROUPS, ("replay",)))
     return Cycle(_parts(settings, source, clock, state, metrics, detection, NoPlanning(), messaging))
 
 
@@ -123,7 +128,7 @@ def _parts(
     metrics: MetricStore,
     detection: Detection,
     planning: Planning | NoPlanning,
-    messaging: Messaging,
+    messaging: NotificationSettings,
 ) -> Parts:
     loaded = rules(settings)
     return Parts(

@@ -40,7 +40,7 @@ class Values:
 
 
 @dataclass(slots=True)
-class _Known:
+class _MemberLists:
     """The member lists that blocks refer to; None for a damaged list."""
 
     cohorts: dict[int, Ids | None]
@@ -49,7 +49,7 @@ class _Known:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _OverlapInput:
     """Data for the overlap check, a few bytes per row, and the timestamps of raw values."""
 
     groups: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -67,10 +67,10 @@ def check(
     Rows that maintenance still writes or has yet to delete may overlap visible rows.
     ``deep`` unpacks every value. Memory: 48 bytes per block, 8 per timestamp.
     """
-    known = _Known(*_lists(connection, add_problem))
+    known = _MemberLists(*_lists(connection, tell))
     total = introspection.count(connection, metadata.block) or 1
     hidden = _hidden(connection)
-    seen, done = _Seen(), 0
+    seen, done = _OverlapInput(), 0
     for part in introspection.rows(connection, metadata.block):
         new = []
         for row in part:
@@ -161,7 +161,7 @@ def _members(row: Any, known: NDArray[np.int64], subject: str, add_problem: AddP
 # --- one block ------------------------------------------------------------------------------------
 
 
-def _read_block(row: Any, known: _Known, add_problem: AddProblem, *, deep: bool) -> Block | None:
+def _read_block(row: Any, known: _MemberLists, tell: Tell, *, deep: bool) -> Block | None:
     """The block if its header can be trusted, else None."""
     subject = f"Block {row.id} ({row.kind}, {row.tier}, from {instant(row.start_us).isoformat()})"
     cohort, keyset = known.cohorts.get(row.cohort_id), known.keysets.get(row.keyset_id)
@@ -215,7 +215,7 @@ def _contents(block: Block, *, raw: bool) -> str | None:
 # --- overlaps -------------------------------------------------------------------------------------
 
 
-def _overlaps(seen: _Seen, known: _Known, add_problem: AddProblem) -> None:
+def _overlaps(seen: _OverlapInput, known: _MemberLists, tell: Tell) -> None:
     """Reports rows of one kind and tier that hold the same column of an entity at the same time."""
     rows = {name: np.frombuffer(numbers, dtype=np.int64) for name, numbers in seen.numbers.items()}
     for (kind, tier), group in seen.groups.items():
@@ -230,7 +230,7 @@ def _overlaps(seen: _Seen, known: _Known, add_problem: AddProblem) -> None:
                     add_problem(f"{both} hold the same entity's column {column} at the same time.")
 
 
-def _by_column(keysets: NDArray[np.int64], known: _Known) -> dict[int, NDArray[np.intp]]:
+def _by_column(keysets: NDArray[np.int64], known: _MemberLists) -> dict[int, NDArray[np.intp]]:
     """For each stored column the indices of its rows; columns that always occur together are counted once."""
     holders: dict[int, list[int]] = {}
     for number in np.unique(keysets).tolist():
@@ -252,7 +252,9 @@ def _clusters(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> list[slice]
     return [slice(a, b) for a, b in pairwise(edges) if b - a > 1]
 
 
-def _shared(rows: dict[str, NDArray[np.int64]], cluster: NDArray[np.intp], known: _Known) -> tuple[int, int] | None:
+def _shared(
+    rows: dict[str, NDArray[np.int64]], cluster: NDArray[np.intp], known: _MemberLists
+) -> tuple[int, int] | None:
     """Two overlapping rows of a cluster that share an entity; None if there are none."""
     lists = [known.cohorts.get(number) for number in rows["cohort"][cluster].tolist()]
     sizes = [0 if members is None else members.size for members in lists]

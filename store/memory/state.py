@@ -22,7 +22,7 @@ from outrider.ports import DEFAULT_STATE_RETENTION, CycleCommit, Silence, StateR
 from outrider.records.drill import Drill
 from outrider.records.feedback import Feedback
 from outrider.topology import Topology
-from store.memory.state_reader import MemoryStateReader, Sending
+from store.memory.state_reader import MemoryStateReader, OutboxEntry
 from store.state import plan_rows, state_rows
 
 
@@ -53,7 +53,7 @@ class MemoryStateStore(MemoryStateReader):
                 if state_rows.cancels(known, action):
                     self._actions[action.id] = action
             for message in commit.messages:
-                self._outbox.setdefault(message.id, Sending(message, "waiting", message.created_at))
+                self._outbox.setdefault(message.id, OutboxEntry(message, "waiting", message.created_at))
             if commit.plan is not None:
                 self._plans = [*self._plans, (commit.cycle.at, commit.plan)][-state_rows.KEPT_PLANS :]
                 self._keep_plan(commit.plan)

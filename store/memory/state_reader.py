@@ -35,7 +35,7 @@ from store.state import keyset_pagination, state_rows
 
 
 @dataclass(slots=True)
-class Sending:
+class OutboxEntry:
     """Delivery status: waiting, claimed, delivered or failed; ``until`` is a retry time or the end of a lease."""
 
     message: Message
@@ -57,7 +57,7 @@ class MemoryStateReader:
         self._actions: dict[str, Action] = {}
         self._leases: dict[str, tuple[datetime, str]] = {}
         self._sessions: dict[str, RemediationSession] = {}
-        self._outbox: dict[str, Sending] = {}
+        self._outbox: dict[str, OutboxEntry] = {}
         self._cycles: dict[str, CycleRecord] = {}
         self._audit: list[AuditRecord] = []
         self._topologies: list[tuple[datetime, Topology]] = []

@@ -12,7 +12,7 @@ from threading import Lock
 
 import sqlalchemy as sa
 
-from outrider.records.ingest_buffer import PushedBlock, Waiting
+from outrider.records.ingest_buffer import BufferSize, PushedBlock
 from store.migrations.runner import open_upgraded
 from store.schema import metadata
 from store.schema.metadata import instant, micros
@@ -69,12 +69,12 @@ class SqlIngestBuffer:
         with self._database.writing() as connection:
             connection.execute(sa.delete(metadata.pushed).where(metadata.pushed.c.id <= until))
 
-    def waiting(self) -> Waiting:
+    def waiting(self) -> BufferSize:
         """Size of the buffer."""
         table = metadata.pushed
         sums = (sa.func.coalesce(sa.func.sum(column), 0) for column in (table.c.samples, table.c.bytes))
         with self._database.reading() as connection:
-            return Waiting(*connection.execute(sa.select(sa.func.count(), *sums).select_from(table)).one())
+            return BufferSize(*connection.execute(sa.select(sa.func.count(), *sums).select_from(table)).one())
 
     def count(self, dropped: Mapping[str, int]) -> None:
         """Adds to the counts of rejected samples."""
@@ -132,11 +132,11 @@ class MemoryIngestBuffer:
         with self._lock:
             self._blocks = [block for block in self._blocks if block.id > until]
 
-    def waiting(self) -> Waiting:
+    def waiting(self) -> BufferSize:
         """Size of the buffer."""
         with self._lock:
             held = list(self._blocks)
-        return Waiting(len(held), sum(block.samples for block in held), sum(len(block.payload) for block in held))
+        return BufferSize(len(held), sum(block.samples for block in held), sum(len(block.payload) for block in held))
 
     def count(self, dropped: Mapping[str, int]) -> None:
         """Adds to the counts of rejected samples."""

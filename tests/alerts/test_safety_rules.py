@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from alerts.routing.pipeline import messages
-from alerts.routing.routes import Messaging
+from alerts.routing.routes import NotificationSettings
 from alerts.rules.files import load_rules
 from alerts.state.machine import advance
 from alerts.state.silence import mute
@@ -21,7 +21,7 @@ from outrider.model import (
     Priority,
 )
 
-MESSAGING = Messaging(routes={"phone": ("hook",), "im": ("im",), "mail": ("mail",)})
+MESSAGING = NotificationSettings(routes={"phone": ("hook",), "im": ("im",), "mail": ("mail",)})
 RULES = load_rules()
 
 

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 import kept_pages  # type: ignore[import-not-found]
 import numpy as np
 import pytest
-from kept_pages import STEP, Kept
+from kept_pages import STEP, RecordedScrapes
 
 from collectors.mapping import registry
 from collectors.pipeline.scrape_manager import ScrapeManager
@@ -36,12 +36,12 @@ SERVERS = {"prometheus": ("prometheus", "promtool"), "victoria": ("victoria-metr
 
 
 @pytest.fixture(scope="module")
-def kept() -> Kept:
+def kept() -> RecordedScrapes:
     return kept_pages.kept_fleet(rounds=22)
 
 
 @pytest.fixture(scope="module", params=SERVERS)
-def url(request, kept: Kept, tmp_path_factory) -> Iterator[str]:
+def url(request, kept: RecordedScrapes, tmp_path_factory) -> Iterator[str]:
     why = kept_pages.missing(SERVERS[request.param])
     if why is not None:
         pytest.skip(why)
@@ -50,7 +50,7 @@ def url(request, kept: Kept, tmp_path_factory) -> Iterator[str]:
         yield found
 
 
-def read(url: str, kept: Kept, at: datetime, pushdown: timedelta | None) -> Collected:
+def read(url: str, kept: RecordedScrapes, at: datetime, pushdown: timedelta | None) -> Collected:
     async def run() -> Collected:
         jobs = {one.target.adapter: one.target.adapter for one in kept.scrapes}
         cluster = kept.scrapes[0].target.entity.cluster
@@ -63,7 +63,7 @@ def read(url: str, kept: Kept, at: datetime, pushdown: timedelta | None) -> Coll
     return asyncio.run(run())
 
 
-def scraped(kept: Kept, *instants: datetime) -> Collected:
+def scraped(kept: RecordedScrapes, *instants: datetime) -> Collected:
     """Signals of the last scrape at these times."""
     collector = ScrapeManager(list({scrape.target.name: scrape.target for scrape in kept.scrapes}.values()))
     for at in instants:
@@ -88,7 +88,7 @@ def cells(batches: Iterable[SampleBatch]) -> Cells:
 
 @pytest.mark.slow
 @pytest.mark.live
-def test_raw_samples_give_the_signals_of_scraping(url: str, kept: Kept) -> None:
+def test_raw_samples_give_the_signals_of_scraping(url: str, kept: RecordedScrapes) -> None:
     last = kept.instants[-1]
     ours = cells(scraped(kept, *kept.instants[-2:]).batches)
     theirs = cells(one for one in read(url, kept, last, None).batches if one.scraped_at == last)
@@ -104,7 +104,7 @@ def test_raw_samples_give_the_signals_of_scraping(url: str, kept: Kept) -> None:
 
 
 @pytest.mark.live
-def test_pushed_down_queries_give_the_signals_of_scraping(url: str, kept: Kept) -> None:
+def test_pushed_down_queries_give_the_signals_of_scraping(url: str, kept: RecordedScrapes) -> None:
     last = kept.instants[-1]
     ours = cells(scraped(kept, last - WINDOW, last).batches)
     theirs = cells(read(url, kept, last, WINDOW).batches)
@@ -125,7 +125,7 @@ def test_pushed_down_queries_give_the_signals_of_scraping(url: str, kept: Kept) 
 @pytest.mark.slow
 @pytest.mark.live
 @pytest.mark.parametrize("signal", ["engine_ttft_seconds", "engine_itl_seconds", "engine_e2e_seconds"])
-def test_pushed_down_queries_give_equal_quantiles(url: str, kept: Kept, signal: str) -> None:
+def test_pushed_down_queries_give_equal_quantiles(url: str, kept: RecordedScrapes, signal: str) -> None:
     last = kept.instants[-1]
     ours = cells(scraped(kept, last - WINDOW, last).batches)
     theirs = cells(read(url, kept, last, WINDOW).batches)

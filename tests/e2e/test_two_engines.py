@@ -46,7 +46,7 @@ class Engine:
 
 
 @dataclass(slots=True)
-class Scene:
+class EngineGroup:
     folder: Path
     settings: Settings
     server: postgres.Server
@@ -75,7 +75,7 @@ def until(check: Callable[[], object], condition: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineGroup]:
     folder = tmp_path_factory.mktemp("engines")
     try:
         with postgres.server(*postgres.UNSYNCED) as server, server.database() as url:
@@ -85,7 +85,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
             }  # fmt: skip
             document = {"store": {"url": url}, "collect": {"interval": "1s", "targets": [target]}}
             (folder / "outrider.yaml").write_text(yaml.safe_dump(document))
-            scene = Scene(folder, settings_file.load(folder / "outrider.yaml"), server, [])
+            scene = EngineGroup(folder, settings_file.load(folder / "outrider.yaml"), server, [])
             try:
                 yield scene
             finally:
@@ -96,7 +96,8 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         pytest.skip(f"missing: {error}")
 
 
-def test_the_second_engine_stands_by_and_logs_the_leader(scene: Scene) -> None:
+@pytest.mark.slow
+def test_the_second_engine_stands_by_and_logs_the_leader(scene: EngineGroup) -> None:
     first = scene.start("first")
     until(lambda: first.has_logged("engine_started"), "the first engine works")
     second = scene.start("second")
@@ -106,7 +107,8 @@ def test_the_second_engine_stands_by_and_logs_the_leader(scene: Scene) -> None:
     assert not second.has_logged("engine_started")
 
 
-def test_an_outage_of_the_server_loses_no_values(scene: Scene) -> None:
+@pytest.mark.slow
+def test_an_outage_of_the_server_loses_no_values(scene: EngineGroup) -> None:
     start = datetime.now(UTC)
     scene.server.stop("immediate")
     time.sleep(6)
@@ -124,7 +126,8 @@ def test_an_outage_of_the_server_loses_no_values(scene: Scene) -> None:
     assert not list((scene.folder / ".outrider" / "spool").glob("*.cycle"))
 
 
-def test_the_stand_by_replaces_a_killed_engine(scene: Scene) -> None:
+@pytest.mark.slow
+def test_the_stand_by_replaces_a_killed_engine(scene: EngineGroup) -> None:
     first, second = scene.engines
     first.process.send_signal(signal.SIGKILL)
     first.process.wait()
@@ -134,7 +137,8 @@ def test_the_stand_by_replaces_a_killed_engine(scene: Scene) -> None:
     assert second.process.poll() is None
 
 
-def test_without_stand_by_a_second_engine_refuses_to_start(scene: Scene) -> None:
+@pytest.mark.slow
+def test_without_stand_by_a_second_engine_refuses_to_start(scene: EngineGroup) -> None:
     written = yaml.safe_load((scene.folder / "outrider.yaml").read_text())
     written["store"]["stand_by"] = False
     config = scene.folder / "strict.yaml"

@@ -41,7 +41,7 @@ FLEET_STOPPED, FLEET_CONTINUED = 1795231388.317, 1795231468.317
 
 
 @dataclass(frozen=True)
-class Seen:
+class ObservedFinding:
     """A finding and its scrape."""
 
     at: float
@@ -61,7 +61,7 @@ def cycles(scrapes: list[Scrape]) -> Iterator[list[Scrape]]:
 
 
 @cache
-def watch(name: str) -> tuple[Seen, ...]:
+def watch(name: str) -> tuple[ObservedFinding, ...]:
     path = RECORDINGS / name
     if path.is_dir():
         fleet = read_fleet(path)
@@ -86,15 +86,15 @@ def watch(name: str) -> tuple[Seen, ...]:
         for detector in detectors:
             window = cache_.window(detector.kind, detector.keys, detector.window, SCRAPE)
             states[detector.name], verdicts = detector.detect(states[detector.name], window, topology, now)
-            seen += [Seen(now.timestamp(), number, item) for item in verdicts if isinstance(item, Finding)]
+            seen += [ObservedFinding(now.timestamp(), number, item) for item in verdicts if isinstance(item, Finding)]
     return tuple(seen)
 
 
-def times(seen: tuple[Seen, ...], fault: str) -> list[float]:
+def times(seen: tuple[ObservedFinding, ...], fault: str) -> list[float]:
     return [item.at for item in seen if item.fault == fault]
 
 
-def faults(seen: tuple[Seen, ...]) -> set[str | None]:
+def faults(seen: tuple[ObservedFinding, ...]) -> set[str | None]:
     return {item.fault for item in seen}
 
 

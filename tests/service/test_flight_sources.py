@@ -12,7 +12,7 @@ from pathlib import Path
 import kept_pages  # type: ignore[import-not-found]
 import numpy as np
 import pytest
-from kept_pages import STEP, Kept
+from kept_pages import STEP, RecordedScrapes
 from senders import START, PushWorld, vllm_page  # type: ignore[import-not-found]
 
 from collectors.pipeline.scrape_manager import ScrapeManager
@@ -82,12 +82,12 @@ def all_of(folder: Path) -> dict[tuple[EntityRef, SignalKey], float]:
 
 
 @pytest.fixture(scope="module")
-def kept() -> Kept:
+def kept() -> RecordedScrapes:
     return kept_pages.kept_fleet(rounds=8)
 
 
 @pytest.fixture(scope="module", params=SERVERS)
-def url(request, kept: Kept, tmp_path_factory) -> Iterator[str]:
+def url(request, kept: RecordedScrapes, tmp_path_factory) -> Iterator[str]:
     why = kept_pages.missing(SERVERS[request.param])
     if why is not None:
         pytest.skip(why)
@@ -96,7 +96,7 @@ def url(request, kept: Kept, tmp_path_factory) -> Iterator[str]:
         yield found
 
 
-def configured(url: str, kept: Kept, **more) -> Settings:
+def configured(url: str, kept: RecordedScrapes, **more) -> Settings:
     jobs = {one.target.adapter: one.target.adapter for one in kept.scrapes}
     cluster = kept.scrapes[0].target.entity.cluster
     return Settings.model_validate({"cluster": cluster, "collect": {"prometheus": {"url": url, "jobs": jobs, **more}}})
@@ -105,7 +105,9 @@ def configured(url: str, kept: Kept, **more) -> Settings:
 @pytest.mark.slow
 @pytest.mark.live
 @pytest.mark.parametrize("pushdown", [None, "5m"])
-def test_a_recording_of_a_prometheus_replays_to_the_same_values(url: str, kept: Kept, tmp_path: Path, pushdown) -> None:
+def test_a_recording_of_a_prometheus_replays_to_the_same_values(
+    url: str, kept: RecordedScrapes, tmp_path: Path, pushdown
+) -> None:
     settings = configured(url, kept, **({"pushdown": pushdown} if pushdown else {}))
     clock = StepClock(kept.instants[-ROUNDS])
     answer = asyncio.run(flight_recorder.record(settings, ROUNDS * STEP, tmp_path / "new", clock, silent))
@@ -133,7 +135,9 @@ def test_a_recording_of_a_prometheus_replays_to_the_same_values(url: str, kept: 
 
 @pytest.mark.slow
 @pytest.mark.live
-def test_scrapes_before_an_incident_are_recorded_from_a_prometheus(url: str, kept: Kept, tmp_path: Path) -> None:
+def test_scrapes_before_an_incident_are_recorded_from_a_prometheus(
+    url: str, kept: RecordedScrapes, tmp_path: Path
+) -> None:
     ring = FlightRing(tmp_path / "ring")
 
     async def read() -> PrometheusSource:

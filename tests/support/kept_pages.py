@@ -35,7 +35,7 @@ _SECONDS = 0.003
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RecordedScrapes:
     """All scrapes in time order, each with a body."""
 
     scrapes: tuple[Scrape, ...]
@@ -50,7 +50,7 @@ class Kept:
         return [scrape for scrape in self.scrapes if scrape.at == at]
 
 
-def kept_fleet(rounds: int) -> Kept:
+def kept_fleet(rounds: int) -> RecordedScrapes:
     """Records some minutes of a small fleet with every exporter, under load."""
     spec = default_spec()
     services = tuple(replace(one, replicas=2, ceiling=3) for one in spec.services)
@@ -65,10 +65,10 @@ def kept_fleet(rounds: int) -> Kept:
             if body is not None:
                 scrapes.append(Scrape(known[simulated.name], fleet.now, body, None, _SECONDS))
         fleet.step(STEP)
-    return Kept(tuple(scrapes))
+    return RecordedScrapes(tuple(scrapes))
 
 
-def lines(kept: Kept) -> Iterator[tuple[str, float, float]]:
+def lines(kept: RecordedScrapes) -> Iterator[tuple[str, float, float]]:
     """Yields (series, value, unix seconds) as stored by Prometheus, including its own series."""
     parser = Parser()
     for scrape in kept.scrapes:
@@ -107,7 +107,7 @@ def _escaped(text: str) -> str:
 
 
 @contextmanager
-def prometheus(folder: Path, kept: Kept) -> Iterator[str]:
+def prometheus(folder: Path, kept: RecordedScrapes) -> Iterator[str]:
     """Runs a Prometheus with these pages; yields its URL."""
     text = "".join(f"{series} {value!r} {at:.3f}\n" for series, value, at in lines(kept))
     (folder / "all.txt").write_text(text + "# EOF\n", encoding="utf-8")
@@ -127,7 +127,7 @@ def prometheus(folder: Path, kept: Kept) -> Iterator[str]:
 
 
 @contextmanager
-def victoria(folder: Path, kept: Kept) -> Iterator[str]:
+def victoria(folder: Path, kept: RecordedScrapes) -> Iterator[str]:
     """Runs a VictoriaMetrics with these pages; yields the URL of its Prometheus API."""
     port = _free_port()
     options = [

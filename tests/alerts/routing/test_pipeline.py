@@ -4,7 +4,7 @@ from datetime import timedelta
 import pytest
 
 from alerts.routing.pipeline import messages, sample_messages
-from alerts.routing.routes import Messaging
+from alerts.routing.routes import NotificationSettings
 from alerts.state.silence import mute
 from outrider.documents.summaries import entity_name, word
 from outrider.model import (
@@ -23,7 +23,7 @@ from outrider.ports import Silence
 from outrider.text.i18n import LANGUAGES, texts
 
 ROUTES = {"phone": ("hook",), "sms": ("hook",), "im": ("ding", "slack"), "mail": ("mail",)}
-MESSAGING = Messaging(routes=ROUTES, base_url="https://outrider.example/", languages={"ding": "zh"})
+MESSAGING = NotificationSettings(routes=ROUTES, base_url="https://outrider.example/", languages={"ding": "zh"})
 
 
 def say(world, incident, alerts=(), *, now=None, actions=(), before=(), messaging=MESSAGING):
@@ -92,9 +92,9 @@ def test_a_rule_may_name_its_own_routes(world):
 
 def test_a_page_is_never_lost_to_an_empty_group(world):
     alert = world.alert()
-    messaging = Messaging(routes={"mail": ("mail",)})
+    messaging = NotificationSettings(routes={"mail": ("mail",)})
     assert [m.channel for m in say(world, world.incident(alert), [alert], messaging=messaging).messages] == ["mail"]
-    nobody = say(world, world.incident(alert), [alert], messaging=Messaging(routes={}))
+    nobody = say(world, world.incident(alert), [alert], messaging=NotificationSettings(routes={}))
     assert (nobody.messages, nobody.incidents[0].pages) == ((), 0), "no page without a person"
 
 

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.control_plane
 ROOT = Path(__file__).resolve().parents[3]
 NODES = ("n1", "n2", "n3", "n4")
 _NUMBERS = count()
-Scene = Callable[[KubernetesEventSource], Awaitable[None]]
+ScenarioStep = Callable[[KubernetesEventSource], Awaitable[None]]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def space(cluster: Cluster) -> Iterator[str]:
         cluster.delete(f"/api/v1/namespaces/{name}/pods/{pod['metadata']['name']}", params={"gracePeriodSeconds": 0})
 
 
-def play(cluster: Cluster, scene: Scene, *namespaces: str, token: str = "admin") -> None:
+def play(cluster: Cluster, scene: ScenarioStep, *namespaces: str, token: str = "admin") -> None:
     async def whole() -> None:
         reader = source(cluster, *namespaces, token=token)
         try:

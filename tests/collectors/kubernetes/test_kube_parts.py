@@ -31,12 +31,12 @@ from collectors.kubernetes.replicas import PodIndex
 from collectors.kubernetes.rollout_status import PendingRollouts, rollout_status
 from collectors.kubernetes.startup_log import Mark
 from collectors.kubernetes.startups import StartupTracker, pull_seconds
-from collectors.kubernetes.topology import graph, merge_graphs, unlisted_by_pages
+from collectors.kubernetes.topology import graph
 from collectors.kubernetes.workload_diff import scale_change, shape_of, template_change
 from outrider.clock import rfc3339
 from outrider.model import EntityKind, EntityRef
 from outrider.records.change_log import ActorKind, ChangeStatus, StartPhase
-from outrider.topology import Topology
+from outrider.topology import Topology, merge_graphs, unlisted_by_pages
 from tests.support.kube_replicas import replicas_of
 
 Json = dict[str, Any]

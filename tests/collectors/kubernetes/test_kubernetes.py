@@ -25,10 +25,10 @@ from tests.collectors.api_server import ApiServer, api_server
 AT = datetime(2026, 11, 18, 12, tzinfo=UTC)
 EVENTS, DEPLOYMENTS = "/api/v1/events", "/apis/apps/v1/deployments"
 SETS = "/apis/apps/v1/namespaces/serving/replicasets"
-Scene = Callable[[ApiServer, KubernetesEventSource], Awaitable[None]]
+ScenarioStep = Callable[[ApiServer, KubernetesEventSource], Awaitable[None]]
 
 
-def play(scene: Scene, **given_: Any) -> None:
+def play(scene: ScenarioStep, **given_: Any) -> None:
     async def whole() -> None:
         async with api_server() as (server, api):
             await scene(server, KubernetesEventSource("kubernetes", api, "c", **given_))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from collectors.kubernetes.topology import Graph, merge_graphs
 from outrider.model import CellStatus, EntityKind, EntityRef
+from outrider.topology import Graph, merge_graphs
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
 

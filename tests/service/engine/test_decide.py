@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from alerts.routing.pipeline import Messaging
+from alerts.routing.pipeline import NotificationSettings
 from alerts.rules.files import load_rules
 from detectors.rca.fault_catalogue import load as load_knowledge
 from detectors.registry import DETECTORS
@@ -89,7 +89,7 @@ def setup(*names: str) -> tuple[Detection, DecisionConfig]:
         rules=load_rules(None),
         knowledge=load_knowledge(),
         policy=Policy(autonomy="act", dry_run=False),
-        messaging=Messaging(routes=dict.fromkeys(("phone", "sms", "im", "mail", "report"), ("chat-room",))),
+        messaging=NotificationSettings(routes=dict.fromkeys(("phone", "sms", "im", "mail", "report"), ("chat-room",))),
         playbooks=packaged(),
     )
     return detection, config

@@ -64,7 +64,7 @@ def test_a_failed_night_keeps_the_fits_of_the_night_before(monkeypatch):
     assert nightly.decisions() == {}
 
 
-class Refused:
+class UselessForecaster:
     """Fits, but its forecasts are useless."""
 
     name, title, extra = "prophet", "Prophet", ""
@@ -81,7 +81,7 @@ class Absurd:
         return np.full((origins.size, leads.size), 1000.0)
 
 
-class Broken(Refused):
+class Broken(UselessForecaster):
     def fit(self, series, ahead):
         raise ImportError("libstan.so.2: no such file")
 
@@ -96,7 +96,7 @@ def _night(monkeypatch, forecaster, **more):
 
 
 def test_services_without_a_selected_model_are_forecast_in_one_batch(monkeypatch):
-    decisions = _night(monkeypatch, Refused()).decisions()
+    decisions = _night(monkeypatch, UselessForecaster()).decisions()
     assert decisions[CHAT].fits.requested == ("prophet",)
     assert decisions[CHAT].selected == ()
     history, horizon = _history(6.0), timedelta(hours=24)
@@ -135,7 +135,7 @@ def test_a_failed_replay_keeps_the_default_margin_and_reports_it(monkeypatch):
         raise TypeError("no such axis")
 
     monkeypatch.setattr(module, "best_margin", broken)
-    nightly = _night(monkeypatch, Refused(), leads={CHAT: timedelta(minutes=5)})
+    nightly = _night(monkeypatch, UselessForecaster(), leads={CHAT: timedelta(minutes=5)})
     assert nightly.margins() == {}
     forecasted = batch_forecast.forecast_all(_history(6.0), NOW, timedelta(hours=24), nightly.decisions())[CHAT]
     assert "the default margin is used" in because(forecasted.why)

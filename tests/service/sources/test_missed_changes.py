@@ -33,7 +33,7 @@ class Source:
         pass
 
 
-class Ledger(MemoryChangeLog):
+class FailingChangeLog(MemoryChangeLog):
     away = False
 
     def append_changes(self, changes: Sequence[Change]) -> int:
@@ -43,7 +43,7 @@ class Ledger(MemoryChangeLog):
 
 
 def test_changes_during_an_outage_are_stored_afterwards() -> None:
-    ledger = Ledger()
+    ledger = FailingChangeLog()
     pages: Any = Source()
     source = CompositeSource(pages, (ChangeLogContributor(ledger),))
     for minute, away in enumerate((False, True, True, False)):

@@ -17,10 +17,10 @@ from simulator.world import World
 from tests.simulator.small import Bent, small_spec
 
 START = datetime(2026, 11, 18, 12, tzinfo=UTC)
-Scene = Callable[[Fleet, FleetServer, aiohttp.ClientSession], Awaitable[None]]
+ScenarioStep = Callable[[Fleet, FleetServer, aiohttp.ClientSession], Awaitable[None]]
 
 
-def play(scene: Scene, *, closes: bool = False) -> None:
+def play(scene: ScenarioStep, *, closes: bool = False) -> None:
     async def whole() -> None:
         fleet = Fleet(replace(default_spec(), slice_seconds=5.0, tick_seconds=5.0), seed=2, start=START)
         server = await serve(fleet)

@@ -334,14 +334,14 @@ def test_overlaps_equal_those_of_a_comparison_of_every_pair() -> None:
         ends = starts + generator.integers(0, 6, count)
         members = {number: np.unique(generator.integers(0, 12, 2)).astype(np.int32) for number in range(count)}
         columns = {number: np.unique(generator.integers(0, 3, 1)).astype(np.int32) for number in range(count)}
-        seen = check_blocks._Seen(groups={("gpu", "raw"): 0})
+        seen = check_blocks._OverlapInput(groups={("gpu", "raw"): 0})
         for number in range(count):
             for name, value in zip(
                 seen.numbers, (0, number, starts[number], ends[number], number, number), strict=True
             ):
                 seen.numbers[name].append(int(value))
         problems: list[str] = []
-        check_blocks._overlaps(seen, check_blocks._Known(dict(members), {}, dict(columns)), problems.append)
+        check_blocks._overlaps(seen, check_blocks._MemberLists(dict(members), {}, dict(columns)), problems.append)
         expected = any(
             starts[b] <= ends[a] and set(members[a]) & set(members[b]) and set(columns[a]) & set(columns[b])
             for a in range(count)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from outrider.records.ingest_buffer import PushedBlock, Waiting
+from outrider.records.ingest_buffer import BufferSize, PushedBlock
 from store.factory import open_ingest_buffer
 from store.memory import MemoryIngestBuffer
 
@@ -39,7 +39,7 @@ def test_blocks_are_read_back_unchanged_until_released(ingest_buffer):
     assert ingest_buffer.take(taken[0].id, PLENTY) == taken[1:]
     ingest_buffer.release(taken[1].id)
     assert ingest_buffer.take(0, PLENTY) == taken[2:]
-    assert ingest_buffer.waiting() == Waiting(1, 100, 10)
+    assert ingest_buffer.waiting() == BufferSize(1, 100, 10)
 
 
 def test_an_id_is_never_reused(ingest_buffer):
