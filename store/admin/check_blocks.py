@@ -67,7 +67,7 @@ def check(
     Rows that maintenance still writes or has yet to delete may overlap visible rows.
     ``deep`` unpacks every value. Memory: 48 bytes per block, 8 per timestamp.
     """
-    known = _MemberLists(*_lists(connection, tell))
+    known = _MemberLists(*_lists(connection, add_problem))
     total = introspection.count(connection, metadata.block) or 1
     hidden = _hidden(connection)
     seen, done = _OverlapInput(), 0
@@ -161,7 +161,7 @@ def _members(row: Any, known: NDArray[np.int64], subject: str, add_problem: AddP
 # --- one block ------------------------------------------------------------------------------------
 
 
-def _read_block(row: Any, known: _MemberLists, tell: Tell, *, deep: bool) -> Block | None:
+def _read_block(row: Any, known: _MemberLists, add_problem: AddProblem, *, deep: bool) -> Block | None:
     """The block if its header can be trusted, else None."""
     subject = f"Block {row.id} ({row.kind}, {row.tier}, from {instant(row.start_us).isoformat()})"
     cohort, keyset = known.cohorts.get(row.cohort_id), known.keysets.get(row.keyset_id)
@@ -215,7 +215,7 @@ def _contents(block: Block, *, raw: bool) -> str | None:
 # --- overlaps -------------------------------------------------------------------------------------
 
 
-def _overlaps(seen: _OverlapInput, known: _MemberLists, tell: Tell) -> None:
+def _overlaps(seen: _OverlapInput, known: _MemberLists, add_problem: AddProblem) -> None:
     """Reports rows of one kind and tier that hold the same column of an entity at the same time."""
     rows = {name: np.frombuffer(numbers, dtype=np.int64) for name, numbers in seen.numbers.items()}
     for (kind, tier), group in seen.groups.items():

@@ -96,7 +96,6 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineGroup]:
         pytest.skip(f"missing: {error}")
 
 
-@pytest.mark.slow
 def test_the_second_engine_stands_by_and_logs_the_leader(scene: EngineGroup) -> None:
     first = scene.start("first")
     until(lambda: first.has_logged("engine_started"), "the first engine works")
@@ -107,7 +106,6 @@ def test_the_second_engine_stands_by_and_logs_the_leader(scene: EngineGroup) -> 
     assert not second.has_logged("engine_started")
 
 
-@pytest.mark.slow
 def test_an_outage_of_the_server_loses_no_values(scene: EngineGroup) -> None:
     start = datetime.now(UTC)
     scene.server.stop("immediate")
@@ -126,7 +124,6 @@ def test_an_outage_of_the_server_loses_no_values(scene: EngineGroup) -> None:
     assert not list((scene.folder / ".outrider" / "spool").glob("*.cycle"))
 
 
-@pytest.mark.slow
 def test_the_stand_by_replaces_a_killed_engine(scene: EngineGroup) -> None:
     first, second = scene.engines
     first.process.send_signal(signal.SIGKILL)
@@ -137,7 +134,6 @@ def test_the_stand_by_replaces_a_killed_engine(scene: EngineGroup) -> None:
     assert second.process.poll() is None
 
 
-@pytest.mark.slow
 def test_without_stand_by_a_second_engine_refuses_to_start(scene: EngineGroup) -> None:
     written = yaml.safe_load((scene.folder / "outrider.yaml").read_text())
     written["store"]["stand_by"] = False

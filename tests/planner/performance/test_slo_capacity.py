@@ -338,7 +338,7 @@ def test_a_kv_cache_without_room_for_one_request_is_out_of_reach_and_plain_json(
     ("known", "changes", "verdict", "text"),
     [
         (ServiceFacts(), {}, Verdict.NO_OBJECTIVE, "No TTFT or TPOT objective is set"),
-        (replace(KNOWN, pool=DECODE, objectives=(TTFT,)), {}, Verdict.POOL, "the other pool is responsible"),
+        (replace(KNOWN, pool=DECODE, objectives=(TTFT,)), {}, Verdict.POOL, "does not apply to this pool"),
         (replace(KNOWN, pool=PREFILL, objectives=(TPOT,)), {}, Verdict.POOL, "TPOT within 0.042 s"),
         (KNOWN, {"origin": "prior"}, Verdict.NO_CALIBRATION, "has no measurements"),
         (KNOWN, {"gpu_type": "unknown"}, Verdict.NO_GPU, "GPU type unknown"),
