@@ -129,7 +129,7 @@ def _revert(rule: str, record: AuditRecord) -> RuleChange:
     now, old = _read(file), _read(backup)
     if _digest(now) != record.detail["sha256"]:
         raise UsageError(
-            f"{file} changed since; reverting the change of rule {rule} would lose that",
+            f"{file} has changed since then; reverting rule {rule} would discard the later changes",
             hint=f"revert later changes first, or edit it by hand; the backup is {backup}",
         )
     detail = {

@@ -176,7 +176,7 @@ def test_a_changed_rules_file_is_not_overwritten(platform):
     refused = run(
         "feedback", "revert", RULE, "--yes", "--config", str(platform / "outrider.yaml"), "-o", "json", cwd=platform
     )
-    assert (refused.returncode, "changed in the meantime" in refused.stdout) == (2, True)
+    assert (refused.returncode, "has changed since then" in refused.stdout) == (2, True)
     assert rules.read_text().endswith("# mine\n")
 
 
