@@ -22,13 +22,13 @@ $(UV): scripts/fetch_uv.py
 
 # the environment of the product alone: enough for the demo
 .venv/.product: $(UV) pyproject.toml uv.lock
-	@echo "env: installing the product's dependencies into .venv"
+	@echo "env: installing the product's dependencies into .venv" >&2
 	@$(UV) sync --frozen --quiet --no-default-groups --inexact
 	@touch $@
 
 # the same with the development tools
 .venv/.synced: .venv/.product
-	@echo "env: installing the development tools into .venv"
+	@echo "env: installing the development tools into .venv" >&2
 	@$(UV) sync --frozen --quiet
 	@touch $@
 
@@ -68,8 +68,8 @@ wheel: .venv/.synced  ## build the wheel, install it alone, test it there
 
 # the peers of the benchmarks; one that cannot be fetched is left out, and its line gives the reason
 .venv/.bench: .venv/.synced
-	@echo "env: installing the peers of the benchmarks into .venv"
-	@$(UV) sync --frozen --quiet --inexact --group bench || echo "env: they cannot be fetched here; going on without"
+	@echo "env: installing the peers of the benchmarks into .venv" >&2
+	@$(UV) sync --frozen --quiet --inexact --group bench || echo "env: they cannot be fetched here; going on without" >&2
 	@touch $@
 
 bench: .venv/.bench  ## all benchmarks: figure, target, peer, ratio (make bench NAMES="store_write")
