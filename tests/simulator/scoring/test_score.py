@@ -248,3 +248,9 @@ def test_a_cause_named_before_its_fault_began_was_wrong() -> None:
 def test_without_confidences_calibration_is_empty() -> None:
     seen = score([run([fault()], [incident(1, 6, (REPLICA, "engine-hung"))])])
     assert (seen["calibration_error"], seen["reliability"]) == (None, [])
+
+
+@pytest.mark.parametrize("fault", ["client-aborts", "storage-slow", "kpi-drop", "traffic-drop"])
+def test_an_instruction_for_a_person_is_not_an_automatic_remedy(fault):
+    assert not has_remedy(fault)
+    assert has_remedy("gpu-lost")
