@@ -22,7 +22,7 @@ from outrider.vocabulary import catalog
 WINDOW = timedelta(minutes=4)
 Cells = dict[tuple[EntityRef, SignalKey], tuple[float, CellStatus]]
 OF_SCRAPES = ("target_scrape_seconds", "target_trust_code", "hw_accel_seen")
-# What a server cannot work out (collectors/prometheus/query_builder.py says why).
+# Signals that a server cannot compute (collectors/prometheus/query_builder.py has the reasons).
 NOT_BY_SERVERS = {"engine_kv_cache_capacity_tokens", "engine_memory_reserved_ratio"}
 # Engine probes ask the engine itself, which is not there any more when a server is read.
 NOT_BEHIND_SERVERS = {"engine_health_ok", "engine_inflight_requests"}

@@ -53,7 +53,7 @@ def tracked_files(folder: str) -> list[Path]:
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", folder],
         cwd=ROOT, capture_output=True, text=True, check=True,
     ).stdout.split("\n")  # fmt: skip
-    names = (name for name in listed if name and not name.startswith(EXEMPT) and name not in EXEMPT)
+    names = (name for name in listed if name and not name.startswith(EXEMPT))
     files = (ROOT / name for name in names if folder != "." or "/" not in name)
     return [file for file in files if file.suffix in SUFFIXES and file.is_file()]
 

@@ -61,7 +61,7 @@ def got(api: Any, path: str) -> httpx.Response:
 async def watching(
     folder: Path, metrics: dict[str, Any], story: Callable[[wiring_platform.Platform, Round], Awaitable[None]]
 ) -> Settings:
-    """A small fleet under load and the platform that watches it; ``story`` says when a cycle runs."""
+    """A small fleet under load and the platform that watches it; ``story`` sets when a cycle runs."""
     spec = default_spec()
     fleet = Fleet(replace(spec, services=tuple(replace(one, replicas=2) for one in spec.services)), seed=5, start=START)
     server = await http.serve(fleet)

@@ -13,6 +13,7 @@ from outrider.clock import rfc3339
 from outrider.errors import UsageError
 from outrider.model import Calibration, EntityKind, EntityRef, Recommendation
 from outrider.text.i18n import translate
+from service.cli.capacity.weight_options import Arriving, Prefill, Tokens, Watermark
 from service.cli.core.amounts import amount
 from service.cli.core.common import NO, Context, duration_of, leaf
 
@@ -141,16 +142,10 @@ def balance(
     context: Context,
     service: Annotated[str | None, typer.Option("--service", help="Service of the store, for example chat.")] = None,
     file: Annotated[Path | None, typer.Option("--file", help="JSON file with replicas, instead of the store.")] = None,
-    arriving: Annotated[float | None, amount("--arriving", "token/second", "Arriving tokens to generate")] = None,
-    tokens: Annotated[
-        float, amount("--tokens", "token/request", "Tokens generated per request, for the replay")
-    ] = 250.0,
-    watermark: Annotated[
-        float, amount("--watermark", "ratio", "KV-cache utilization above which no request is admitted")
-    ] = 0.9,
-    prefill: Annotated[
-        float, amount("--prefill", "second", "Prefill time of a typical prompt that misses the cache")
-    ] = 0.0,
+    arriving: Arriving = None,
+    tokens: Tokens = 250.0,
+    watermark: Watermark = 0.9,
+    prefill: Prefill = 0.0,
 ) -> int | None:
     """Compute replica weights from predicted wait and KV headroom.
 

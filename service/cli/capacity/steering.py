@@ -13,7 +13,7 @@ from outrider.errors import UsageError
 from outrider.model import EntityKind, EntityRef
 from outrider.text.i18n import translate
 from service.cli.capacity.buy import USUAL_LOAD, calibrated
-from service.cli.core.amounts import amount
+from service.cli.capacity.weight_options import Arriving, Prefill, Tokens, Watermark
 from service.cli.core.common import NO, Context, duration_of, leaf
 
 
@@ -39,16 +39,10 @@ def steer(
         typer.Option("--format", help="Format of a new route: gateway (HTTPRoute) or istio (VirtualService)."),
     ] = None,
     stands: Annotated[str, typer.Option("--stands", help="Time the weights stay in effect. Default: 5m.")] = "5m",
-    arriving: Annotated[float | None, amount("--arriving", "token/second", "Arriving tokens to generate")] = None,
-    tokens: Annotated[
-        float, amount("--tokens", "token/request", "Tokens generated per request, for the replay")
-    ] = 250.0,
-    watermark: Annotated[
-        float, amount("--watermark", "ratio", "KV-cache utilization above which no request is admitted")
-    ] = 0.9,
-    prefill: Annotated[
-        float, amount("--prefill", "second", "Prefill time of a typical prompt that misses the cache")
-    ] = 0.0,
+    arriving: Arriving = None,
+    tokens: Tokens = 250.0,
+    watermark: Watermark = 0.9,
+    prefill: Prefill = 0.0,
     least: Annotated[int | None, typer.Option("--least", help="Minimum weight per backend (0-100).")] = None,
     most: Annotated[int | None, typer.Option("--most", help="Maximum weight per backend (0-100).")] = None,
     refill: Annotated[

@@ -115,7 +115,7 @@ def test_lines_of_a_tenant_are_read_once(url: str) -> None:
 def test_refusals_of_a_real_loki(url: str) -> None:
     async def whole() -> None:
         now = SystemClock().now()
-        for source, says in (
+        for source, expected_text in (
             (reader(url, tenant=""), "X-Scope-OrgID"),
             (reader(url, query="{namespace="), "LogQL"),
             (reader(url, query='sum(rate({namespace="serving"}[1m]))', prefilter=False), "log query"),
@@ -123,6 +123,6 @@ def test_refusals_of_a_real_loki(url: str) -> None:
             events, (error,) = await source.read(now, [])
             await source.close()
             assert events == []
-            assert says in error.hint
+            assert expected_text in error.hint
 
     asyncio.run(whole())

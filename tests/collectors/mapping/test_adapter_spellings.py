@@ -70,7 +70,7 @@ RATES = [
 def test_a_counter_under_another_name(bench, name, kind, series, signal, value) -> None:
     target = bench(name)
     target.scrape(f"{series} 100\n")
-    assert target.cell(signal, kind) is CellStatus.ABSENT  # one page tells no increase
+    assert target.cell(signal, kind) is CellStatus.ABSENT  # one page alone has no increase
     target.scrape(f"{series} 130\n")
     assert target.cell(signal, kind) == pytest.approx(value)
 

@@ -152,7 +152,7 @@ def test_one_no_verdict_covers_all_entities(find):
 
 
 @pytest.mark.parametrize(
-    ("expr", "position", "says"),
+    ("expr", "position", "expected_text"),
     [
         ("last(engine_requests_waitin) > 10", 6, "there is no signal engine_requests_waitin"),
         ("engine_requests_waiting", 1, "expected a comparison"),
@@ -176,11 +176,11 @@ def test_one_no_verdict_covers_all_entities(find):
         ("engine_requests_waiting ** 2 > 1", 1, "expected a number"),
     ],
 )
-def test_errors_name_rule_position_and_expectation(expr, position, says):
+def test_errors_name_rule_position_and_expectation(expr, position, expected_text):
     with pytest.raises(UsageError) as raised:
         compile_rules([rule(expr)])
     assert raised.value.message.startswith(f"rule a-rule: position {position}: ")
-    assert says in raised.value.message
+    assert expected_text in raised.value.message
 
 
 def test_a_misspelt_signal_gets_suggestions():

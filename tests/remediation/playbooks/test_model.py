@@ -31,7 +31,7 @@ def test_a_playbook_file_gives_steps_by_fault():
 
 
 @pytest.mark.parametrize(
-    ("text", "key", "says"),
+    ("text", "key", "fragment"),
     [
         ("playbooks:\n  gpu-lots: {steps: []}\n", "playbooks.gpu-lots", 'did you mean "gpu-lost"'),
         ("playbooks:\n  gpu-lost: {step: []}\n", "playbooks.gpu-lost.step", 'did you mean "steps"'),
@@ -52,6 +52,6 @@ def test_a_playbook_file_gives_steps_by_fault():
         ),
     ],
 )
-def test_an_invalid_playbook_is_reported_with_line_and_key(text, key, says):
+def test_an_invalid_playbook_is_reported_with_line_and_key(text, key, fragment):
     found = problems_of(text)
-    assert any(where.endswith(key) and (says in message or "15s" in message) for _, where, message in found), found
+    assert any(where.endswith(key) and (fragment in message or "15s" in message) for _, where, message in found), found

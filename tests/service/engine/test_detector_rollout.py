@@ -1,4 +1,4 @@
-"""Cold start: what alerts from the first minute, what is tried in the shadow, and who says why."""
+"""Cold start: detectors that alert from the first minute, detectors in shadow, and their reasons."""
 
 import asyncio
 from dataclasses import replace

@@ -108,7 +108,7 @@ def test_secrets_in_announcements_are_redacted(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "says"),
+    ("body", "expected_text"),
     [
         (b"{", "is not valid JSON"),
         (b"payload=%7B%7D", "is not valid JSON"),
@@ -123,10 +123,10 @@ def test_secrets_in_announcements_are_redacted(api: Api) -> None:
         (b'{"code": "deploy", "service": "a", "namespace": "x/y"}', "0.namespace"),
     ],
 )
-def test_a_malformed_body_is_rejected_with_one_sentence(api: Api, body: bytes, says: str) -> None:
+def test_a_malformed_body_is_rejected_with_one_sentence(api: Api, body: bytes, expected_text: str) -> None:
     answer = api.ask("POST", "/changes", content=body, headers=ADMIN)
     assert answer.status_code == 400
-    assert says in answer.json()["error"]["message"]
+    assert expected_text in answer.json()["error"]["message"]
     assert answer.json()["error"]["hint"]
     assert api.changes() == []
 
@@ -193,7 +193,7 @@ def test_pushed_logs_are_matched_redacted_and_stored_for_the_engine(api: Api) ->
 
 def test_a_body_that_is_not_a_log_export_is_refused(api: Api) -> None:
     kind = {"Content-Type": "application/x-protobuf"}
-    for content, headers, says in (
+    for content, headers, expected_text in (
         (b"\xff\xff", kind, "not an OTLP logs export"),
         (logs("x"), {"Content-Type": "text/plain"}, "Content-Type"),
         (b"nope", {**kind, "Content-Encoding": "gzip"}, "not valid gzip"),
@@ -201,7 +201,7 @@ def test_a_body_that_is_not_a_log_export_is_refused(api: Api) -> None:
     ):
         answer = api.ask("POST", "/otlp/v1/logs", content=content, headers={**ADMIN, **headers})
         assert answer.status_code == 400
-        assert says in answer.json()["error"]["message"]
+        assert expected_text in answer.json()["error"]["message"]
     assert api.ask("POST", "/otlp/v1/logs", content=logs("x"), headers=kind).status_code == 401
 
 

@@ -239,7 +239,7 @@ def test_a_rule_sets_adapter_and_component():
 
 
 @pytest.mark.parametrize(
-    ("body", "headers", "status", "says"),
+    ("body", "headers", "status", "expected_text"),
     [
         (snappy(b"\xff\xff\xff"), PROTO, 400, "not a valid remote-write 1.0 request"),
         (b"not snappy at all", PROTO, 400, "not a snappy block"),
@@ -251,11 +251,11 @@ def test_a_rule_sets_adapter_and_component():
         (snappy(b"\x00" * 20_000), PROTO, 413, "larger than 10000 bytes"),
     ],
 )
-def test_an_invalid_request_is_rejected_with_a_message(body, headers, status, says):
+def test_an_invalid_request_is_rejected_with_a_message(body, headers, status, expected_text):
     world = PushWorld(body_bytes=2000, unpacked_bytes=10_000)
     answer = world.post("/write", body, headers)
     assert answer.status_code == status
-    assert says in answer.text
+    assert expected_text in answer.text
     assert answer.text.count("\n") == 1
     assert world.spool.waiting().blocks == 0
 
@@ -664,8 +664,8 @@ def test_invalid_kpis_are_named_and_the_others_accepted():
     assert answer.json()["accepted"] == 1
     refused = answer.json()["refused"]
     assert [one["index"] for one in refused] == list(range(1, len(wrong) + 1))
-    for one, (_, says) in zip(refused, wrong, strict=True):
-        assert says in one["error"]
+    for one, (_, expected_text) in zip(refused, wrong, strict=True):
+        assert expected_text in one["error"]
         assert one["hint"]
     again = push(world, good)
     assert again.status_code == 400
