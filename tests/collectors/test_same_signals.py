@@ -103,6 +103,7 @@ def test_raw_samples_give_the_signals_of_scraping(url: str, kept: RecordedScrape
     assert wrong == []
 
 
+@pytest.mark.slow
 @pytest.mark.live
 def test_pushed_down_queries_give_the_signals_of_scraping(url: str, kept: RecordedScrapes) -> None:
     last = kept.instants[-1]

@@ -174,6 +174,7 @@ def test_the_language_selection_overrides_the_address(incident, opened):
     assert "违反 SLO：2 个服务中的 1 个" in text(checked(app.run()))
 
 
+@pytest.mark.slow
 def test_a_link_with_the_incident_opens_its_page(incident, opened):
     page = text(opened(incident.url, incident=INCIDENT))
     assert "Root cause" in page
@@ -198,6 +199,7 @@ def test_incident_page_shows_cause_evidence_and_alternatives_ruled_out(incident,
     assert all(result.disabled for result in app.button if result.label in ("Acknowledge", "Approve", "Reject"))
 
 
+@pytest.mark.slow
 def test_with_the_token_a_person_acknowledges_and_approves(fresh, opened):
     app = opened(fresh.url, "incident", incident=INCIDENT, token=TOKEN)
     checked(button(app, "Acknowledge").click().run())
@@ -207,6 +209,7 @@ def test_with_the_token_a_person_acknowledges_and_approves(fresh, opened):
     assert "Approve" not in [result.label for result in checked(app.run()).button]
 
 
+@pytest.mark.slow
 def test_a_wrong_token_is_reported(fresh, opened):
     whole = opened(fresh.url, token="wrong")
     assert "Wrong admin token." in [shown.value for shown in whole.error]
@@ -350,6 +353,7 @@ def test_audit_findings_are_on_the_overview_in_the_viewers_language(fresh, opene
     assert "&lt;probe&gt;" in shown
 
 
+@pytest.mark.slow
 def test_feedback_is_sent_from_the_incident_page(fresh, opened):
     app = opened(fresh.url, "incident", token=TOKEN, incident=INCIDENT)
     assert "No feedback yet" in text(app)

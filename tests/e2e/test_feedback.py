@@ -157,6 +157,7 @@ def test_a_tuned_rule_is_applied_and_reverted(platform):
     assert (refused.returncode, "has no change to revert" in refused.stdout) == (2, True)
 
 
+@pytest.mark.slow
 def test_values_stored_with_verdicts_outlive_raw_retention(platform):
     config = platform / "outrider.yaml"
     document = yaml.safe_load(config.read_text())

@@ -24,6 +24,7 @@ def _usual() -> Iterator[None]:
     gc.set_threshold(*threshold)
 
 
+@pytest.mark.slow
 def test_frozen_objects_are_not_scanned_again() -> None:
     kept = [_Ring() for _ in range(10)]
     gc_tuning.settle()

@@ -35,6 +35,7 @@ def test_a_killed_engine_is_dead_within_two_scrapes_and_resolves_after_its_resta
     assert "monitor-blind" not in {fault for fault, _ in named(result)}
 
 
+@pytest.mark.slow
 def test_a_hung_engine_is_named_within_six_scrapes_and_its_backlog_is_not_a_second_hang():
     result = run("i_hang")
     assert named(result) == [("engine-hung", "i_hang")]
@@ -46,10 +47,12 @@ def test_a_hung_engine_is_named_within_six_scrapes_and_its_backlog_is_not_a_seco
     assert len(hangs) == 1
 
 
+@pytest.mark.slow
 def test_a_sleeping_engine_is_asleep_not_hung():
     assert named(run("l_sleep")) == [("engine-asleep", "l_sleep")]
 
 
+@pytest.mark.slow
 def test_the_hung_one_of_two_replicas_is_named():
     result = run("n_fleet_hang")
     assert named(result) == [("engine-hung", "replica-1")]
@@ -67,6 +70,7 @@ def test_a_load_ramp_is_not_an_engine_fault():
     assert not rules & {"engine-dead", "engine-hung", "engine-core-dead"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a_idle", "b_steady", "f_prefix"])
 def test_recordings_without_faults_do_not_page(name):
     result = run(name)

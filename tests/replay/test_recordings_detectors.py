@@ -140,6 +140,7 @@ def test_a_core_that_hangs_while_idle_is_detected_without_its_peer():
     assert hung[-1] <= FLEET_CONTINUED + 3 * SCRAPE.total_seconds()
 
 
+@pytest.mark.slow
 def test_a_ramp_beyond_capacity_is_load_and_not_an_engine_fault():
     seen = watch("c_ramp")
     assert faults(seen) == {"traffic-surge", None}, "the full cache under it is a symptom"

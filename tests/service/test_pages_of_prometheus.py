@@ -61,6 +61,7 @@ def test_doctor_reports_the_same_as_for_metrics_pages(kept: Any, url: str) -> No
     assert len([line for line in shown.splitlines() if "signals present" in line]) < len(by_name)
 
 
+@pytest.mark.slow
 def test_adapters_of_jobs_are_detected_and_the_rest_is_listed(kept: Any, url: str) -> None:
     clock = ManualClock(kept.instants[-1] + kept_pages.STEP / 3)
     found = asyncio.run(one_off_collect.doctor(settings_of(url, jobs={"vllm": "vllm"}), (), clock))

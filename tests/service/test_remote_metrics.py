@@ -168,6 +168,7 @@ def settings_with(folder: Path, metrics: dict[str, Any] | None) -> Settings:
     return Settings.model_validate({"cluster": folder.name, "store": store, "collect": {"interval": "15s"}})
 
 
+@pytest.mark.slow
 def test_history_is_copied_and_reads_the_same(victoria_server: MetricServer, tmp_path: Path) -> None:
     settings = settings_with(tmp_path, with_server(victoria_server))
     filled(settings)

@@ -69,6 +69,7 @@ def test_a_route_of_another_program_is_not_changed(cluster: Cluster) -> None:
     assert "argocd-controller" in refused.json()["message"]
 
 
+@pytest.mark.slow
 def test_a_route_accepts_sixteen_backends_at_most(cluster: Cluster) -> None:
     many = {f"chat-{number}": 6 for number in range(16)}
     *_, route = routes.documents("gateway", RouteLocation("chat", SPACE, {name: name for name in many}), many)

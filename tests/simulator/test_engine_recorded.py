@@ -81,6 +81,7 @@ def test_a_fit_recovers_the_step_times_from_latencies() -> None:
     assert all(getattr(result, name) == getattr(GUESS, name) for name in untouched)
 
 
+@pytest.mark.slow
 def test_the_pace_of_a_disturbed_host_is_estimated_from_its_page(ramp: Recording) -> None:
     paces = np.where((ramp.scraped_at - ramp.scraped_at[0]) // 100 % 2 == 0, 1.0, 1.5)
     result = replay(ramp, [SMALL_LLAMA], paces)

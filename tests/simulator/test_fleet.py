@@ -19,6 +19,7 @@ def step(fleet: Fleet, seconds: float) -> None:
     fleet.step(timedelta(seconds=seconds))
 
 
+@pytest.mark.slow
 def test_the_small_fleet_is_as_described() -> None:
     fleet = Fleet(start=PEAK)
     assert fleet.now == PEAK
@@ -27,6 +28,7 @@ def test_the_small_fleet_is_as_described() -> None:
     assert int((fleet.pods.owner >= 0).sum()) == 52
 
 
+@pytest.mark.slow
 def test_time_advances_only_by_steps() -> None:
     fleet = Fleet(start=PEAK)
     step(fleet, 15)
@@ -40,6 +42,7 @@ def test_a_start_without_a_time_zone_is_refused() -> None:
         Fleet(start=datetime(2026, 1, 1))  # noqa: DTZ001
 
 
+@pytest.mark.slow
 def test_it_starts_warm() -> None:
     fleet = Fleet(start=PEAK)
     at_start = fleet.bank.running.sum(), fleet.gpus.power[:40].mean(), fleet.gpus.temperature[:40].mean()
@@ -74,6 +77,7 @@ def test_the_same_seed_gives_the_same_fleet() -> None:
     assert not np.array_equal(one.bank.counters.buckets["e2e"], another.bank.counters.buckets["e2e"])
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_when_a_pod_is_restarted() -> None:
     fleet = Fleet(start=PEAK)
     step(fleet, 30)
@@ -101,6 +105,7 @@ def test_a_cold_start_has_its_phases_and_takes_minutes() -> None:
     assert abs(fleet.spec.startup.total_seconds - 210) < 60
 
 
+@pytest.mark.slow
 def test_the_scheduler_packs_and_needs_whole_groups() -> None:
     fleet = Fleet(start=PEAK)
     assert fleet.pods.free_gpus().tolist() == [0, 0, 0, 0, 0, 0, 4, 8]

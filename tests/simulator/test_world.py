@@ -37,6 +37,7 @@ def test_a_standby_is_idle_until_the_entry_is_switched(world: World) -> None:
     assert standby.bank.totals.failed == 0
 
 
+@pytest.mark.slow
 def test_the_standby_replaces_a_lost_cluster(world: World) -> None:
     home, standby = world.fleets
     Bent(home, ("cluster", "alive", 0, 0.0))
@@ -92,6 +93,7 @@ def test_an_invalid_cluster_name_is_refused(cluster: object) -> None:
         targets_of("small", [{"name": "n", "adapter": "node_exporter", "entity": entity}])
 
 
+@pytest.mark.slow
 def test_invalid_worlds_are_refused(world: World) -> None:
     home = world.home
     with pytest.raises(UsageError, match="needs a fleet"):

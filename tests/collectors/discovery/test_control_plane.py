@@ -86,6 +86,7 @@ def deployment(cluster: Cluster, space: str, replicas: int, **more: Any) -> None
     cluster.create(f"/apis/apps/v1/namespaces/{space}/deployments", body)
 
 
+@pytest.mark.slow
 def test_a_deployment_is_discovered_scaled_and_lost(control_plane: Cluster, space: str) -> None:
     deployment(control_plane, space, 2)
     pods = start(control_plane, space, 2)
@@ -234,6 +235,7 @@ def _publish(cluster: Cluster, node: str, uuid: str) -> None:
     cluster.create(_serve_node_topologies(cluster), {**topology, "metadata": {"name": node}, "zones": zones})
 
 
+@pytest.mark.slow
 def test_events_and_targets_share_lists_and_report_devices(control_plane: Cluster, space: str) -> None:
     node, uuid = f"node-{space}", "GPU-e89d84ee-93b4-a63d-ac3f-8c242831ac09"
     deployment(control_plane, space, 2)

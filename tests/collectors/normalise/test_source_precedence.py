@@ -112,6 +112,7 @@ def test_replicas_without_an_up_signal_are_not_down() -> None:
     assert reported(("ray_serve", page, page))["chat", "svc_ready_backends"] == 2
 
 
+@pytest.mark.slow
 def test_a_fleet_gateway_reports_only_known_services() -> None:
     """Pages of a simulated fleet with two engine types: all are read with consistent names."""
     spec = default_spec()

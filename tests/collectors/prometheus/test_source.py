@@ -529,6 +529,7 @@ def test_native_histograms_are_skipped() -> None:
     assert cell(result, "engine_requests_running") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.live
 @pytest.mark.skipif(BINARY is None, reason="missing: prometheus (Debian package of that name)")
 def test_a_real_prometheus_ignores_unknown_parameters(tmp_path) -> None:

@@ -159,6 +159,7 @@ def test_the_health_probe_without_load_tracking() -> None:
     assert result.error.reason == CollectReason.HTTP_STATUS
 
 
+@pytest.mark.slow
 def test_a_silent_load_endpoint_delays_neither_health_nor_page() -> None:
     async def one(**endpoints):
         # Long enough for an endpoint on a busy host, and far from the target's minute.
@@ -177,6 +178,7 @@ def test_a_silent_load_endpoint_delays_neither_health_nor_page() -> None:
     assert (result.body, result.health, result.load) == (PAGE, None, 7.0)
 
 
+@pytest.mark.slow
 def test_outside_a_cycle_a_silent_endpoint_uses_the_target_timeout() -> None:
     async def one():
         async with served() as (scraper, base):

@@ -47,6 +47,7 @@ def run_minute_cycles(detector, state, values, start=NOW, step=60.0):
     return run_cycles(detector, state, values, start=start, step=step)
 
 
+@pytest.mark.slow
 def test_usual_values_give_no_finding(detector, warmed):
     _, results = run_minute_cycles(detector, warmed, usual(cycles=180))
     assert not any(findings_in(one) for one in results)
@@ -98,6 +99,7 @@ def test_an_anomaly_of_most_entities_is_not_reported(detector, warmed):
     assert not any(findings_in(one) for one in results)
 
 
+@pytest.mark.slow
 def test_an_anomaly_of_most_peers_is_not_reported_until_it_ends(detector):
     """Twelve GPUs of three services. The load of one service moves its four GPUs, one of them a slot early."""
     many = detector.warm(detector.initial(), history(detector, LEVELS, days=3, count=12, step=300.0))

@@ -174,6 +174,7 @@ def large():
     return Topology.build(edges)
 
 
+@pytest.mark.slow
 def test_a_graph_of_ten_thousand_components_is_truncated():
     topology = large()
     assert len(topology.entities) > 8000

@@ -85,6 +85,7 @@ def test_every_firing_alert_is_in_exactly_one_open_incident(story, changed):
                 assert len(set(named)) == len(named) <= 5
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(one_alert, max_size=10, unique_by=lambda one: one.fingerprint), st.randoms(use_true_random=False))
 def test_the_order_of_alerts_does_not_matter(alerts, random):

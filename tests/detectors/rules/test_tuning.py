@@ -200,6 +200,7 @@ def test_a_waiting_time_is_proposed_if_useless_alerts_are_only_shorter() -> None
     assert proposal.expression == EXPR
 
 
+@pytest.mark.slow
 def test_a_useful_page_is_never_dropped() -> None:
     rule, judged, stored = fleet(useful=9, useless=9, lasts=40, priority=Priority.P1)
     stored.values[0, 60:100, 0] = 0.91  # one useful page that went less far than what was useless
@@ -239,6 +240,7 @@ def test_one_incident_counts_once() -> None:
     assert proposed(rule, storm, stored).reason is ProposalReason.TOO_FEW_VERDICTS
 
 
+@pytest.mark.slow
 def test_effects_without_stored_values_are_unknown() -> None:
     rule, judged, stored = fleet()
     pages = [replace(one, priority=Priority.P1) if number == 0 else one for number, one in enumerate(judged)]
@@ -267,6 +269,7 @@ def test_values_stored_with_feedback_outlive_the_store() -> None:
     assert without.reason is ProposalReason.PAGE_NOT_CHECKED
 
 
+@pytest.mark.slow
 def test_a_user_setting_is_backtested() -> None:
     rule, judged, stored = fleet()
     good = proposed(rule, judged, stored, tried=[Setting(0.95, MINUTE)])

@@ -71,6 +71,7 @@ def test_through_the_day_its_state_moves_as_the_library_moves_it(week, fitted, l
     assert result[1] - result[0] == pytest.approx(fit.damping * (text[1] - text[0]), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_nothing_after_an_origin_is_read(week, fitted):
     changed = Series(week.start, week.step, np.where(np.arange(week.values.size) < 900, week.values, 500.0))
     for fit in fitted.values():

@@ -84,6 +84,7 @@ def test_only_tests_behind_step_times_are_reported_as_used() -> None:
     assert optimizer.used_tests(request, [Offer(H100, step_times=roofline.step_times(SHAPE, H100, Setup()))]) == []
 
 
+@pytest.mark.slow
 def test_cost_uses_a_load_test_and_names_it() -> None:
     request = CostRequest(SHAPE, WORK, 40.0, Slo(2.0, 0.06), groups=(1,), pipelines=(1,))
     slow = replace(TEST, tokens_per_second_per_sequence=10.0)

@@ -69,6 +69,7 @@ def simulated(rate: float, warm: int = 40, seconds: int = 200, twins: int = 3, e
     return float(np.mean(running)), ttft, tpot, work
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
 def test_it_agrees_with_the_engine_model_of_the_simulated_fleet(load):
     rate = load * most(TIMES, BOUNDS, Work(400, 80, 0.6, 0.6, 0.2))

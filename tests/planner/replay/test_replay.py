@@ -343,6 +343,7 @@ def test_the_result_has_the_documented_keys(replayed):
     assert row["keda_waiting_over_2s_ratio"] == pytest.approx(costs[0].requests_waiting_over_2s_ratio)
 
 
+@pytest.mark.slow
 def test_a_replay_is_drawn(replayed):
     drawn = figure.svg(replayed.traces[0], FIVE)
     assert drawn.startswith("<svg")

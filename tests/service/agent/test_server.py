@@ -120,6 +120,7 @@ def test_the_page_matches_that_of_dcgm_exporter(agent) -> None:
     assert any(line.startswith('outrider_agent_up{source="nvml",') and line.endswith(" 1") for line in lines)
 
 
+@pytest.mark.slow
 def test_two_endpoints_report_an_xid_with_its_time_and_device(driver, agent) -> None:
     agent.get("/metrics")
     before = SystemClock().now()
@@ -135,6 +136,7 @@ def test_two_endpoints_report_an_xid_with_its_time_and_device(driver, agent) -> 
     assert SystemClock().now() - before < timedelta(seconds=LIMIT)
 
 
+@pytest.mark.slow
 def test_the_kernel_log_is_served_record_by_record(agent) -> None:
     agent.kernel(7, "NVRM: loading")
     agent.kernel(8, "what a program wrote", priority=14)

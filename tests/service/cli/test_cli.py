@@ -311,6 +311,7 @@ def test_a_page_is_read_with_a_custom_adapter(tmp_path, monkeypatch):
     assert [row["value"] for row in rows if row["signal"] == "engine_requests_running"] == [7]
 
 
+@pytest.mark.slow
 def test_replay_prints_the_documented_json(tmp_path):
     result = answer("replay", str(RECORDINGS / "g_sigkill.metrics.jsonl.gz"), cwd=tmp_path)
     assert set(result) >= {"from", "to", "cycles", "signals", "alerts", "incidents"}
@@ -370,6 +371,7 @@ def test_invalid_timestamps_and_durations_get_one_sentence(tmp_path, arguments, 
     assert expected in json.loads(done.stdout)["error"]["message"]
 
 
+@pytest.mark.slow
 def test_a_recording_without_a_scrape_and_one_of_another_engine_are_refused(tmp_path):
     (tmp_path / "empty.txt").write_text("", encoding="utf-8")
     shown = answer("replay", "empty.txt", "-o", "json", cwd=tmp_path, code=2)
@@ -398,6 +400,7 @@ def test_above_the_last_bucket_only_the_bound_is_shown(tmp_path):
     assert "since start" in shown
 
 
+@pytest.mark.slow
 def test_headings_and_summaries_are_in_the_requested_language(tmp_path):
     (tmp_path / "page.txt").write_text("vllm:num_requests_running 3.0\n")
     (tmp_path / "good.yaml").write_text("cluster: c\n")

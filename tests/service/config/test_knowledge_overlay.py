@@ -41,6 +41,7 @@ def test_without_a_folder_the_catalog_is_the_packaged_one():
     assert knowledge_overlay.of(None) is fault_catalogue.load()
 
 
+@pytest.mark.slow
 def test_engine_api_and_command_line_use_the_folder(configured, tmp_path):
     file = configured(f"gpu-lost: {{runbook: '{PAGE}', checks: [node_ready]}}\n")
     settings = settings_file.load(file)

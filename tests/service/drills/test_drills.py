@@ -59,6 +59,7 @@ def test_a_hung_engine_is_detected_named_notified_and_remediated(hung) -> None:
     assert 0 < result["detect_seconds"] <= 90
 
 
+@pytest.mark.slow
 def test_the_input_of_the_platform_never_contains_the_fault(hung) -> None:
     _, recorded = hung
     events = json.dumps([[event.code, *map(str, event.attributes.values())] for event in recorded.events])

@@ -119,6 +119,7 @@ def test_one_dead_engine_is_one_incident_that_resolves_when_it_is_back():
     assert world.state.incident(incident.id).resolved_at is not None
 
 
+@pytest.mark.slow
 def test_an_incident_pages_once_however_long_it_lasts():
     world = World()
     world.step(10)
@@ -141,6 +142,7 @@ def test_every_decision_is_audited():
     assert all(action.reason for action in world.state.actions())
 
 
+@pytest.mark.slow
 def test_holds_and_muted_messages_are_audited_once():
     world = World()
     world.step(10)

@@ -257,6 +257,7 @@ def test_a_bad_row_of_a_series_is_reported_with_its_line(tmp_path):
         recordings.nab(folder)
 
 
+@pytest.mark.slow
 def test_labels_change_no_score_and_servers_may_differ_in_length(tmp_path):
     rng = np.random.default_rng(4)
     for number, length in ((1, 700), (2, 500)):

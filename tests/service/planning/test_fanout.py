@@ -26,6 +26,7 @@ def test_results_have_the_order_of_the_inputs(workers):
     assert (os.getpid() in {process for _, process in results}) is (workers == 1)
 
 
+@pytest.mark.slow
 def test_the_first_error_ends_the_run():
     with pytest.raises(ValueError, match="no square"):
         fan_out(fails, [1, 2], workers=2)

@@ -129,6 +129,7 @@ def test_the_lead_time_is_measured_on_the_start_ups_of_the_change_log(metrics, c
     assert (then["source"], then["starts"]) == ("configured", 2), "later starts are not known"
 
 
+@pytest.mark.slow
 def test_hindsight_is_stored(metrics, change_log):
     _planning(metrics, change_log).plan_if_due(NOW, TOPOLOGY)
     at, document = change_log.document(hindsight.DOCUMENT)

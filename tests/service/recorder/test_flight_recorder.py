@@ -77,6 +77,7 @@ def test_every_scrape_of_every_target_is_recorded(flight):
     assert {scrape.at for scrape in scrapes} == {START + STEP + number * STEP for number in range(12)}
 
 
+@pytest.mark.slow
 def test_reasons_of_failed_scrapes_and_results_of_engine_probes_are_recorded(flight):
     folder, _, truth = flight
     victim = [scrape for scrape in reader.read_fleet(folder).scrapes() if scrape.target.name == truth.entity.name]
@@ -94,6 +95,7 @@ def test_a_recording_has_no_addresses_and_no_secrets(flight):
     assert not any(SECRET in text or "127.0.0.1" in text for text in texts)
 
 
+@pytest.mark.slow
 def test_replay_detects_the_recorded_fault(flight):
     folder, _, truth = flight
     result = replay.replay([folder], adapter="vllm", emit=["incidents"], settings=Settings(), language="en")
@@ -103,6 +105,7 @@ def test_replay_detects_the_recorded_fault(flight):
     assert (cause["fault"], cause["entity"]["name"]) == ("engine-dead", truth.entity.name)
 
 
+@pytest.mark.slow
 def test_events_are_recorded_and_read_back(tmp_path):
     async def scene():
         fleet = Fleet(default_spec(), seed=3, start=START)
@@ -127,6 +130,7 @@ def test_events_are_recorded_and_read_back(tmp_path):
     assert (xid.code, xid.entity.kind, xid.attributes["text"]) == ("79", EntityKind.GPU, "GPU has fallen off the bus.")
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_not_empty_is_not_changed(flight):
     folder, _, _ = flight
     before = sorted(path.name for path in folder.iterdir())

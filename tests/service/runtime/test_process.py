@@ -92,6 +92,7 @@ def test_a_failed_maintenance_is_logged_and_stops_nothing(platform, capsys):
     assert "disk full" in "".join(capsys.readouterr())
 
 
+@pytest.mark.slow
 def test_a_stop_ends_maintenance_after_its_step(platform):
     schedule = process.periodic_tasks_of(platform, platform.cycle.parts.clock)
 

@@ -128,6 +128,7 @@ def test_a_port_in_use_is_reported_first():
     port_check.require_free({"--port": ("127.0.0.1", port), "any": ("127.0.0.1", 0)})
 
 
+@pytest.mark.slow
 def test_a_second_demo_does_not_touch_the_store(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     leader = FileLeader(demo.LOCK)

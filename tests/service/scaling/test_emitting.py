@@ -68,6 +68,7 @@ def hpa(cluster: Cluster, **meta: Any) -> None:
     cluster.create(HPAS, {"metadata": {"name": "chat", **meta}, "spec": spec}, **{"User-Agent": "kubectl/v1.36"})
 
 
+@pytest.mark.slow
 @pytest.mark.control_plane
 def test_least_replicas_of_an_hpa_are_set_once_and_bounded(cluster: Cluster) -> None:
     deployment(cluster, SPACE)

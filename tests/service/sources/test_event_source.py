@@ -125,6 +125,7 @@ def write_all_events(fleet: Fleet) -> list[JournalEntry]:
     return [*kernel, *engine, *kubernetes, *change]
 
 
+@pytest.mark.slow
 def test_every_event_of_the_fleet_arrives_as_recorded() -> None:
     async def scene(watch: Watch) -> None:
         assert await watch.round() == ()
@@ -155,6 +156,7 @@ def test_event_sources_alone_identify_devices_pods_replicas_and_services() -> No
     play(scene, adapters=())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["gpu-lost", "bad-rollout", "engine-dead"])
 def test_the_events_of_a_fault_are_received(fault: str) -> None:
     async def scene(watch: Watch) -> None:
@@ -216,6 +218,7 @@ def test_events_reach_the_cycle_and_the_store(tmp_path) -> None:
     play(scene)
 
 
+@pytest.mark.slow
 def test_an_unavailable_event_source_is_reported_and_scraping_continues() -> None:
     async def scene(watch: Watch) -> None:
         watch.fleet.effects.adjust("cluster", "seen")[0] = 0.0

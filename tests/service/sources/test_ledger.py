@@ -159,6 +159,7 @@ def test_announcements_require_a_token_or_a_signature(api: Api) -> None:
     assert api.ask("POST", "/changes", content=raw, headers={"X-Hub-Signature-256": right}).status_code == 401
 
 
+@pytest.mark.slow
 def test_a_repository_without_a_service_is_a_change_of_the_cluster(api: Api) -> None:
     api.announce(DEPLOYMENT, **{"X-GitHub-Event": "deployment"})
     assert api.changes()[0]["entity"]["kind"] == "cluster"

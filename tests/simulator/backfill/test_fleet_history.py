@@ -46,6 +46,7 @@ def test_blocks_cover_the_span_without_gap_or_overlap() -> None:
         assert seen[0] == start.timestamp()
 
 
+@pytest.mark.slow
 def test_signals_and_entities_are_those_of_the_live_fleet() -> None:
     blocks = day_of(12, timedelta(hours=1))
     fleet = Fleet(SPEC, 7, datetime(2026, 11, 18, 12, tzinfo=UTC))

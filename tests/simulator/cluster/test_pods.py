@@ -21,6 +21,7 @@ def entries(fleet: Fleet, source: JournalSource = JournalSource.KUBERNETES) -> S
     return [(line.entity.name, line.code) for line in fleet.journal.after() if line.source is source]
 
 
+@pytest.mark.slow
 def test_the_arrays_follow_every_pod() -> None:
     fleet = coarse_fleet()
     fleet.crash(0, "test")
@@ -38,6 +39,7 @@ def test_the_arrays_follow_every_pod() -> None:
     assert [pod.phase for pod in fleet.pods.pods[:3]] == [Phase.CRASHED, Phase.READY, Phase.ABSENT]
 
 
+@pytest.mark.slow
 def test_a_start_reports_its_phases() -> None:
     fleet = coarse_fleet()
     fleet.restart(0)
@@ -49,6 +51,7 @@ def test_a_start_reports_its_phases() -> None:
     assert (pod.generation, pod.restarts, pod.process) == (2, 0, 2)
 
 
+@pytest.mark.slow
 def test_a_held_pod_stays_down_until_it_is_cured() -> None:
     fleet = coarse_fleet()
     fleet.crash(0, "test")
@@ -67,6 +70,7 @@ def test_a_held_pod_stays_down_until_it_is_cured() -> None:
     assert (pod.waiting_reason, pod.last_terminated) == ("", "Error")
 
 
+@pytest.mark.slow
 def test_other_crashed_pods_restart_after_back_off_unless_their_device_is_lost() -> None:
     fleet = coarse_fleet()
     fleet.crash(0, "test", held=False)
@@ -164,6 +168,7 @@ def test_a_full_disk_blocks_the_host_and_evicts_its_pods_one_after_another(fleet
     assert [code for _, code in entries(fleet) if code != "Scheduled"][:2] == ["NodeHasDiskPressure", "Evicted"]
 
 
+@pytest.mark.slow
 def test_a_container_above_its_memory_limit_is_killed_and_starts_again(fleet: Fleet) -> None:
     limit, used = fleet.containers.memory_limit_bytes[0], fleet.containers.working_set_bytes[0]
     assert 0.5 * limit < used < 0.8 * limit

@@ -92,6 +92,7 @@ def test_invalid_requests_are_refused(fleet: Fleet) -> None:
         fleet.scale(SERVICE, 8)
 
 
+@pytest.mark.slow
 def test_restore_undoes_faults_and_operator_changes(fleet: Fleet) -> None:
     inject(fleet, "gpu-lost", fleet.gpu_uuid(0))
     Bent(fleet, ("slots", "hung", 2, 1.0), ("nodes", "disk_factor", 0, 9.0))

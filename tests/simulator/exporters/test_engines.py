@@ -64,6 +64,7 @@ def test_counters_only_grow_until_a_new_process_begins_at_zero(kind: str) -> Non
     assert all(again[series] < number for series, number in full.items() if series in again)
 
 
+@pytest.mark.slow
 def test_a_restarted_server_reports_its_start() -> None:
     engines = Engines("vllm")
     old = engines.page()
@@ -77,6 +78,7 @@ def test_a_restarted_server_reports_its_start() -> None:
     assert total(new, "vllm:generation_tokens_total") < total(old, "vllm:generation_tokens_total")
 
 
+@pytest.mark.slow
 def test_the_buckets_of_every_histogram_rise_to_its_count(engines: dict[str, Engines]) -> None:
     for engine in engines.values():
         for family in text_string_to_metric_families(engine.page()):

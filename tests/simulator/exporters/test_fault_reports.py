@@ -33,6 +33,7 @@ def calm(fresh: dict[TrafficSpec, Fleet]) -> Fleet:
 # --- memory and loading -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_device_memory_leaks_without_load_and_fits(calm: Fleet) -> None:
     gpu = calm.pods.pods[1].gpus[0]
     _, injection, _ = strike(calm, "gpu-memory-leak", "chat-70b-1")

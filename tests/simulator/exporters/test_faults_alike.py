@@ -33,6 +33,7 @@ def calm(fresh: dict[TrafficSpec, Fleet]) -> Fleet:
 # --- slow ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_slow_kernels_slow_a_service_at_full_clock_until_a_rollback(busy: Fleet) -> None:
     before = window(busy, MINUTE)
     _, injection, here = strike(busy, "kernel-regression", "chat-70b")
@@ -150,6 +151,7 @@ def test_a_saturated_service_keeps_its_slo(busy: Fleet) -> None:
 # --- hangs --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_stalled_collective_is_a_hang_until_the_watchdog_logs_it(busy: Fleet) -> None:
     _, injection, _ = strike(busy, "nccl-timeout", "chat-70b-1")
     still = window(busy, MINUTE)
@@ -192,6 +194,7 @@ def test_a_stale_page_is_frozen_while_its_engine_works(busy: Fleet) -> None:
     assert working.tokens[here.slots[0]] > 0
 
 
+@pytest.mark.slow
 def test_an_idle_replica_has_no_requests_and_is_healthy(busy: Fleet) -> None:
     strike(busy, "engine-idle", "chat-70b-1", 3 * MINUTE)
     busy.step(2 * MINUTE)

@@ -51,6 +51,7 @@ def parts(line: str) -> tuple[str, float]:
     return result[1], float(result[2])
 
 
+@pytest.mark.slow
 def test_no_series_is_repeated_on_a_page(fleet: Fleet) -> None:
     for name, body in pages(fleet).items():
         assert body is not None

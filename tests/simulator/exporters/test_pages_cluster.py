@@ -183,6 +183,7 @@ def test_kube_state_families_are_those_of_a_recorded_page(quiet: Fleet) -> None:
             assert known <= set(ours[name].samples[0].labels), name
 
 
+@pytest.mark.slow
 def test_a_deleted_pod_comes_back_with_another_uid_and_no_restarts() -> None:
     fleet = coarse_fleet()
     pages = Pages(fleet)

@@ -111,6 +111,7 @@ def write_xid(fleet: Fleet, number: int, code: int) -> None:
     fleet.gpus.xid[number] = code
 
 
+@pytest.mark.slow
 def test_an_xid_stays_until_a_driver_reload_and_is_counted_for_five_minutes() -> None:
     fleet = mixed()
     pages = Pages(fleet)

@@ -209,6 +209,7 @@ def test_engine_dead_refuses_until_its_pod_is_new(busy: Fleet) -> None:
     assert hurt(fleet, injection) == []
 
 
+@pytest.mark.slow
 def test_engine_hung_freezes_its_page_while_requests_queue(busy: Fleet) -> None:
     fleet = busy
     inject(fleet, "engine-hung", "code-14b-2", duration=4 * MINUTE)
@@ -233,6 +234,7 @@ def test_engine_hung_freezes_its_page_while_requests_queue(busy: Fleet) -> None:
     assert fleet.bank.waiting[slot] < 5
 
 
+@pytest.mark.slow
 def test_thermal_throttle_heats_slows_and_touches_one_group_only(busy: Fleet) -> None:
     fleet = busy
     usual = tpot(fleet, 0, 2 * MINUTE)
@@ -280,6 +282,7 @@ def test_more_replicas_shorten_a_surge() -> None:
     assert queues[1] < 0.2 * queues[0]
 
 
+@pytest.mark.slow
 def test_exporter_down_removes_only_one_page(fleet: Fleet) -> None:
     inject(fleet, "exporter-down", "node-1")
     fleet.step(15 * SECOND)

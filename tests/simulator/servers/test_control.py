@@ -56,6 +56,7 @@ def test_drain_moves_what_fits_elsewhere(fleet: Fleet, control: Control) -> None
     assert [fleet.pods.pods[slot].node for slot in (6, 7)] == [6, 7]
 
 
+@pytest.mark.slow
 def test_shifting_traffic_empties_a_replica_and_restoring_fills_it(fleet: Fleet, control: Control) -> None:
     control.act("a", "shift_traffic", fleet.entity(EntityKind.REPLICA, "chat-70b-2", "serving"))
     fleet.step(timedelta(minutes=2))

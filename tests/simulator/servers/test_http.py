@@ -81,6 +81,7 @@ def test_the_list_of_targets_is_a_configuration() -> None:
     play(scene)
 
 
+@pytest.mark.slow
 def test_dead_engines_and_exporters_refuse_and_return_on_their_port() -> None:
     async def scene(fleet: Fleet, server: FleetServer, client: aiohttp.ClientSession) -> None:
         listed = urls(server)
@@ -171,6 +172,7 @@ def test_the_inbox_stores_webhook_messages() -> None:
     play(scene)
 
 
+@pytest.mark.slow
 def test_new_replicas_are_listed_once_they_serve() -> None:
     async def scene(fleet: Fleet, server: FleetServer, client: aiohttp.ClientSession) -> None:
         server.control.act("1", "scale", "code-14b", {"replicas": 7})

@@ -186,6 +186,7 @@ def test_a_backup_during_writes_is_consistent(store_url: str, tmp_path: Path) ->
     assert counts[1] >= counts[0]
 
 
+@pytest.mark.slow
 def test_a_writer_continues_while_pages_are_copied(full: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"sqlite:///{tmp_path}/w/y.db"
     full_store.fill(url, count=100)

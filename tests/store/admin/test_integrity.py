@@ -414,6 +414,7 @@ def test_a_late_cycle_before_the_cut_does_not_make_deleted_cycles_a_problem(stor
     )
 
 
+@pytest.mark.slow
 def test_hidden_rows_do_not_count_as_values(store_url: str) -> None:
     metrics, _ = cycles(store_url, 10)
     metrics.close()

@@ -181,6 +181,7 @@ def test_hottest_gpus_now(query: QueryRunner) -> None:
     assert query("hottest_gpus") == [("gpu-b", at, 88.5, 300.0), ("gpu-a", at, 61.0, 300.0)]
 
 
+@pytest.mark.slow
 def test_load_by_hour(query: QueryRunner) -> None:
     first, second = query("load_by_hour", from_at="2026-11-18T05:00:00Z", to_at="2026-11-18T07:00:00Z")
     assert first[:4] == ("prod", "llm", "chat", "2026-11-18T05:00:00Z")

@@ -36,6 +36,7 @@ def assert_close(values: list[object], expected: np.ndarray) -> None:
     np.testing.assert_allclose(numbers, expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_an_hourly_row_equals_a_read_of_the_hour(metrics: SqlMetricStore, store_url: str) -> None:
     truth = MemoryMetricStore()
     fill(metrics, truth)
@@ -89,6 +90,7 @@ def test_an_hour_with_late_values_is_rewritten(metrics: SqlMetricStore, store_ur
     assert row_count == names, "one row per entity"
 
 
+@pytest.mark.slow
 def test_hours_beyond_retention_are_deleted(metrics: SqlMetricStore, store_url: str) -> None:
     fill(metrics)
     keeps = Retention(raw=timedelta(days=3), hourly_tables=NEXT_DAYS - START - 2 * HOUR)

@@ -18,6 +18,7 @@ from tests.store.aged_store import GPUS, HOUR, MINUTE, NEXT_DAYS, POWER, START, 
 from tests.store.maintenance_cases import KEEPS, MANY, batch, counts_after_writes, rows, tiers, write_many
 
 
+@pytest.mark.slow
 def test_retention_by_size_deletes_the_oldest_raw_values_first_then_coarser_ones(
     metrics: SqlMetricStore, store_url: str, truth: MemoryMetricStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -36,6 +37,7 @@ def test_retention_by_size_deletes_the_oldest_raw_values_first_then_coarser_ones
     assert tiers(store_url) == {}
 
 
+@pytest.mark.slow
 def test_values_without_a_roll_up_are_deleted_last_and_counted(metrics: SqlMetricStore, store_url: str) -> None:
     fill(metrics)
     now = START + 4 * HOUR + MINUTE  # the last hour is not settled, and not rolled up
@@ -154,6 +156,7 @@ def test_events_are_deleted_in_batches(metrics: SqlMetricStore, monkeypatch: pyt
     assert max(before - after for before, after in itertools.pairwise([10, *counts])) <= 3  # type: ignore[operator,type-var]
 
 
+@pytest.mark.slow
 def test_retention_by_size_deletes_no_more_hourly_rows_than_needed(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +178,7 @@ def test_retention_by_size_deletes_no_more_hourly_rows_than_needed(
     metrics.close()
 
 
+@pytest.mark.slow
 def test_retention_by_size_stops_if_deleting_hourly_rows_frees_no_space(
     metrics: SqlMetricStore, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

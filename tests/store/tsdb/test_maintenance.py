@@ -150,6 +150,7 @@ def test_late_cycles_are_rolled_up_again(metrics: SqlMetricStore, store_url: str
     assert tiers(store_url) == {"raw": 4 * 9, "10m": 2 * 7, "1h": 2 * 7}
 
 
+@pytest.mark.slow
 def test_late_values_after_the_raw_cut_fill_gaps_and_others_are_rejected(
     metrics: SqlMetricStore, store_url: str
 ) -> None:
@@ -179,6 +180,7 @@ def test_late_values_after_the_raw_cut_fill_gaps_and_others_are_rejected(
     assert metrics.prune(NEXT_DAYS, retention).refused == len(GPUS), "filled spans are not filled twice"
 
 
+@pytest.mark.slow
 def test_values_older_than_all_retention_are_rejected_on_write(metrics: SqlMetricStore) -> None:
     fill(metrics)
     retention = Retention(raw=HOUR, ten_minutes=HOUR, hours=HOUR)
@@ -209,6 +211,7 @@ def test_maintenance_stops_on_request(metrics: SqlMetricStore) -> None:
     assert metrics.maintain(NEXT_DAYS, KEEPS).complete
 
 
+@pytest.mark.slow
 def test_history_before_the_cut_is_readable_before_its_roll_up(metrics: SqlMetricStore) -> None:
     fill(metrics)
     metrics.maintain(NEXT_DAYS, Retention(raw=HOUR))

@@ -383,6 +383,7 @@ def test_pushing_targets_are_limited():
     assert world.spool.counted() == {"too_many_targets": 7}
 
 
+@pytest.mark.slow
 def test_buffered_blocks_survive_a_restart_and_are_released_once_written():
     world = PushWorld()
     world.write(vllm_page(START, 1000.0))
@@ -626,6 +627,7 @@ def test_a_kpi_is_a_signal_of_its_service_until_the_next_one():
     assert not [one for one in world.cycle().batches if one.source == "kpi"]
 
 
+@pytest.mark.slow
 def test_of_several_kpis_the_configured_one_is_the_main_one():
     both = [{"name": name, "service": "shop", "value": value} for name, value in (("orders", 1), ("carts", 2))]
     world = PushWorld()

@@ -59,6 +59,7 @@ def test_a_kept_load_test_and_the_buffer_of_the_plan_count(stored):
     assert found["requests_per_second_per_gpu"] == pytest.approx(32 * 25 / 300 / (1 + buffer) / 8)
 
 
+@pytest.mark.slow
 def test_reserved_and_rented_gpus_are_whole_replicas(stored):
     for held_price in ("0.1", "0.9", "1.3"):
         found = answer(*BUY, "--held-price", held_price, cwd=stored)
@@ -76,6 +77,7 @@ def test_troughs_are_those_of_the_coming_hours_of_the_week(stored):
     assert 0 < window["gpus"] < found["held_gpus"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "reason", "expected"),
     [

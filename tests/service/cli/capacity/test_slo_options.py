@@ -114,6 +114,7 @@ def test_an_objective_of_the_configuration_bounds_the_plan_and_explain_shows_it(
         assert f"{facts['requests_per_second']:.4g}" in output
 
 
+@pytest.mark.slow
 def test_an_slo_option_replaces_the_configured_slo(folder):
     where = folder()
     (configured,) = answer(*PLAN, cwd=where)

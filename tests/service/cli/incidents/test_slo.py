@@ -163,6 +163,7 @@ def get():
     return lambda path: asyncio.run(ask(path))
 
 
+@pytest.mark.slow
 def test_the_api_returns_the_remaining_error_budget(get):
     rows = get("/api/v1/slos")
     assert {row["name"] for row in rows} == {"answers", "first-token"}, "nobody keeps the third one"

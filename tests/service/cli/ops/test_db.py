@@ -85,6 +85,7 @@ def test_prune_reports_its_work_and_file_sizes(folder: Path) -> None:
     assert before["hourly_gpu"]
 
 
+@pytest.mark.slow
 def test_damage_exits_with_1_and_names_the_file(tmp_path: Path) -> None:
     full_store.fill(f"sqlite:///{tmp_path}/.outrider/outrider.db", count=62)
     path = tmp_path / ".outrider" / "outrider-metrics.db"
@@ -163,6 +164,7 @@ def test_a_running_engine_blocks_a_restore(tmp_path: Path) -> None:
     answer("db", "restore", "b.tar", cwd=tmp_path)
 
 
+@pytest.mark.slow
 def test_values_on_a_metric_server_are_reported_as_not_included(tmp_path: Path) -> None:
     full_store.fill(f"sqlite:///{tmp_path}/.outrider/outrider.db", count=30)
     with contextlib.closing(sqlite3.connect(tmp_path / ".outrider" / "outrider-metrics.db")) as plain:
