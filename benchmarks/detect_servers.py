@@ -1,4 +1,4 @@
-"""Event F1, false alarms, delay and VUS-PR on labelled servers (ASD, 5 min), compared with rival detectors.
+"""Event F1, false alarms, delay and VUS-PR on labeled servers (ASD, 5 min), compared with rival detectors.
 
 Uses the default configuration with an alarm budget of 0.25 per entity-day. Data: ``servers/``.
 """

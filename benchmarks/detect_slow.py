@@ -3,7 +3,7 @@
 The recordings are servers (ASD, 5 min). Every sixth metric is monitored, with one other metric as its load. A shift
 moves a metric permanently by 0.3 of the range of its last week; a leak adds as much per day. Each is added to a copy
 of the recording after its training part, at a random time; labels are not used. A finding in an unchanged recording
-counts as false, even in a labelled incident. The rival is the z-score of a metric against its last week: three
+counts as false, even in a labeled incident. The rival is the z-score of a metric against its last week: three
 readings beyond three standard deviations. ``OUTRIDER_QUICK=1`` runs one server.
 """
 

@@ -1,4 +1,4 @@
-"""Root-cause accuracy on a call graph: PetShop's labelled incidents, our ranking against simple rankers.
+"""Root-cause accuracy on a call graph: PetShop's labeled incidents, our ranking against simple rankers.
 
 All traffic folders under ``petshop/`` of the data are scored with the same settings. The results include figures by
 part and kind of incident, and the calibration of the confidences. Calibration uses the original incidents and copies

@@ -75,7 +75,7 @@ DETECTORS: dict[str, Callable[[], Detector]] = {
     "node-faults": NodeFaultDetector,
     "port-faults": PortFaultDetector,
     "host-faults": HostFaultDetector,
-    "neighbours": NoisyNeighborDetector,
+    "neighbors": NoisyNeighborDetector,
     "container-faults": ContainerFaultDetector,
     "pod-faults": PodFaultDetector,
     "startups": SlowStartupDetector,

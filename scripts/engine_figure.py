@@ -45,11 +45,11 @@ class Panel:
             self.y + HIGH - (up - low) / (high - low) * HIGH,
         )
 
-    def line(self, across: Floats, up: Floats, colour: str, width: float) -> None:
+    def line(self, across: Floats, up: Floats, color: str, width: float) -> None:
         """Draws a curve, clipped to the frame."""
         x, y = self.to_drawing(np.clip(across, *self.across), np.clip(up, *self.up))
         points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y, strict=True))
-        self.parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="{width}"/>')
+        self.parts.append(f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="{width}"/>')
 
     def ticks(self, across: Sequence[tuple[float, str]], up: Sequence[tuple[float, str]]) -> None:
         """Labels the axes."""
@@ -121,8 +121,8 @@ def draw(recordings: Sequence[Recording]) -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _key(x: float, y: float, colour: str, width: float, text: str) -> list[str]:
-    line = f'<line x1="{x}" x2="{x + 28}" y1="{y}" y2="{y}" stroke="{colour}" stroke-width="{width}"/>'
+def _key(x: float, y: float, color: str, width: float, text: str) -> list[str]:
+    line = f'<line x1="{x}" x2="{x + 28}" y1="{y}" y2="{y}" stroke="{color}" stroke-width="{width}"/>'
     return [line, _text(x + 36, y + 4, text)]
 
 

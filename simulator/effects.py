@@ -74,8 +74,8 @@ class NodeEffects(_EffectTable):
     packet_loss_ratio: Floats
     port_up: Floats
     rdma_errors_per_second: Floats
-    neighbour_cpu_ratio: Floats
-    neighbour_factor: Floats
+    neighbor_cpu_ratio: Floats
+    neighbor_factor: Floats
     fan_factor: Floats
     supplies_failed: Floats
 
@@ -90,8 +90,8 @@ class NodeEffects(_EffectTable):
         "packet_loss_ratio": 0.0,
         "port_up": 1.0,  # 0: the scale-out (InfiniBand, RoCE) ports are down
         "rdma_errors_per_second": 0.0,
-        "neighbour_cpu_ratio": 0.0,  # CPU used by another pod
-        "neighbour_factor": 1.0,  # > 1: factor of engine step time on the node
+        "neighbor_cpu_ratio": 0.0,  # CPU used by another pod
+        "neighbor_factor": 1.0,  # > 1: factor of engine step time on the node
         "fan_factor": 1.0,  # remaining share of the fan speed
         "supplies_failed": 0.0,
     }

@@ -17,7 +17,7 @@ from outrider.model import Message, NotifyReason, Priority
 _NAME = "slack"
 _HEADER_LIMIT = 150
 _SECTION_LIMIT = 3000
-_COLOURS = {Priority.P0: "#b91c1c", Priority.P1: "#c2410c", Priority.P2: "#a16207", Priority.P3: "#475569"}
+_COLORS = {Priority.P0: "#b91c1c", Priority.P1: "#c2410c", Priority.P2: "#a16207", Priority.P3: "#475569"}
 _GOOD = "#15803d"
 
 
@@ -41,7 +41,7 @@ def payload(message: Message) -> dict[str, Any]:
     mark = mark_of(message)
     title = one_line(message.title)
     resolved = message.reason is NotifyReason.RESOLVED
-    colour = _GOOD if resolved else _COLOURS.get(message.priority or Priority.P3, _COLOURS[Priority.P3])
+    color = _GOOD if resolved else _COLORS.get(message.priority or Priority.P3, _COLORS[Priority.P3])
     blocks: list[dict[str, Any]] = [
         {"type": "header", "text": {"type": "plain_text", "text": shorten(title, _HEADER_LIMIT, "…")}},
         {"type": "section", "text": {"type": "mrkdwn", "text": shorten(escape(message.body), _SECTION_LIMIT, mark)}},
@@ -49,7 +49,7 @@ def payload(message: Message) -> dict[str, Any]:
     if message.link:
         button = {"type": "button", "text": {"type": "plain_text", "text": "Outrider"}, "url": message.link}
         blocks.append({"type": "actions", "elements": [button]})
-    return {"text": escape(title), "attachments": [{"color": colour, "blocks": blocks}]}
+    return {"text": escape(title), "attachments": [{"color": color, "blocks": blocks}]}
 
 
 def escape(text: str) -> str:

@@ -14,7 +14,7 @@ from outrider.model import EntityKind, EntityRef, Event, EventKind
 from outrider.topology import Topology
 
 # Look-back of the first reading of a source: the period in which detection searches for causes. Events stored
-# before a restart are recognised by their key and not stored twice.
+# before a restart are recognized by their key and not stored twice.
 FIRST_LOOK = timedelta(minutes=45)
 MOST_TEXT = 1_000
 

@@ -18,7 +18,7 @@ from collectors.kubernetes.objects import (
     key_of,
     labels_of,
 )
-from collectors.kubernetes.pods import KSERVE, LWS_NAME, RAY_CRD, RAY_SERVICE, labelled_service
+from collectors.kubernetes.pods import KSERVE, LWS_NAME, RAY_CRD, RAY_SERVICE, labeled_service
 
 
 def templated(resource: Resource, document: Json) -> Json:
@@ -29,7 +29,7 @@ def templated(resource: Resource, document: Json) -> Json:
         parts = [("leader", mapping(group.get("leaderTemplate"))), ("worker", mapping(group.get("workerTemplate")))]
         template = _merged([(role, part) for role, part in parts if part])
         template["size"] = group.get("size")
-        template["metadata"]["labels"][LWS_NAME] = name  # as labelled by its operator
+        template["metadata"]["labels"][LWS_NAME] = name  # as labeled by its operator
         return {**document, "spec": {"replicas": spec.get("replicas"), "template": template}}
     if resource is INFERENCE_SERVICES:
         predictor = mapping(spec.get("predictor"))
@@ -61,7 +61,7 @@ def service_of(document: Json, service_label: str) -> str:
     """Service of a workload, by the labels of its pods, else its own; empty without either."""
     template = mapping(mapping(document.get("spec")).get("template"))
     for meta in (mapping(template.get("metadata")), mapping(document.get("metadata"))):
-        service = labelled_service(texts(meta.get("labels")), texts(meta.get("annotations")), service_label)
+        service = labeled_service(texts(meta.get("labels")), texts(meta.get("annotations")), service_label)
         if service:
             return service
     return ""

@@ -131,7 +131,7 @@ def pod_facts(pod: Json, service_label: str = SERVICE_LABEL) -> PodFacts:
         since=text(status.get("startTime")) or created,
         owner_kind=kind,
         workload=workload,
-        service=labelled_service(labels, notes, service_label),
+        service=labeled_service(labels, notes, service_label),
         group=group or name,
         is_grouped=bool(group),
         leads=leads,
@@ -157,7 +157,7 @@ def with_service(pod: PodFacts, front: str = "") -> PodFacts:
     return pod if name == pod.service else replace(pod, service=name)
 
 
-def labelled_service(labels: Mapping[str, str], notes: Mapping[str, str], service_label: str) -> str:
+def labeled_service(labels: Mapping[str, str], notes: Mapping[str, str], service_label: str) -> str:
     """Model service of a pod or workload by its labels: set by a user, by its operator, or its name."""
     service = labels.get(SERVICE) or notes.get(SERVICE) or labels.get(service_label) or labels.get(KSERVE)
     if not service and labels.get(RAY_CRD, "RayService") == "RayService":

@@ -70,14 +70,14 @@ class Target:
     @property
     def pod(self) -> EntityRef | None:
         """The pod named by the labels."""
-        return self._labelled(EntityKind.POD, self.entity.namespace)
+        return self._labeled(EntityKind.POD, self.entity.namespace)
 
     @property
     def node(self) -> EntityRef | None:
         """The node named by the labels, or the entity itself."""
-        return self.entity if self.entity.kind is EntityKind.NODE else self._labelled(EntityKind.NODE, None)
+        return self.entity if self.entity.kind is EntityKind.NODE else self._labeled(EntityKind.NODE, None)
 
-    def _labelled(self, kind: EntityKind, namespace: str | None) -> EntityRef | None:
+    def _labeled(self, kind: EntityKind, namespace: str | None) -> EntityRef | None:
         name = self.labels.get(kind.value)
         return EntityRef(self.entity.cluster, kind, namespace, name) if name else None
 
@@ -87,7 +87,7 @@ class Target:
 
         The switch and the storage that a node rests on are named by labels of the node's targets.
         """
-        below = [self._labelled(kind, None) for kind in (EntityKind.SWITCH, EntityKind.STORAGE)]
+        below = [self._labeled(kind, None) for kind in (EntityKind.SWITCH, EntityKind.STORAGE)]
         edges: list[Edge] = [(item, self.node) for item in below if item is not None and self.node is not None]
         chain = [item for item in (self.node, self.pod) if item is not None and item != self.entity]
         if self.entity.kind is not EntityKind.NODE and self.entity.kind is not EntityKind.CLUSTER:

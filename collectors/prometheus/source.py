@@ -194,7 +194,7 @@ class PrometheusSource:
     async def _span(self, at: datetime, end: datetime) -> tuple[datetime, list[tuple[Scrape, Page | None]]]:
         """Pages scraped in (at, end], or up to an earlier end that it returns if there are many."""
         self._note_detected(await detect_adapters(self._api, end, end - at))
-        # Slightly earlier, so that a series that ended there is recognised as ended.
+        # Slightly earlier, so that a series that ended there is recognized as ended.
         known = await self._known(end, end - at + _OWN_STAMPS + timedelta(seconds=1))
         due = {key: self._due(key, instance) for key, instance in known.items()}
         sizes = sorted((stamp, known[key].samples.get(stamp, 0.0)) for key, stamps in due.items() for stamp in stamps)

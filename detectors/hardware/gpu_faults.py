@@ -124,7 +124,7 @@ def _lost(window: Window, memory: Arrays, topology: Topology) -> tuple[Flags, Fl
     _remember_nodes(window.entities, memory, topology)
     beside = _beside(shown, unreported, memory["node"])
     absent = measure_run(beside | shown, ~shown, window.times)
-    _count_neighbours(shown, memory)
+    _count_neighbors(shown, memory)
     replaced = (memory["beside"] > 0) & (memory["now"] >= memory["beside"])
     inferred = unreported & (absent.scrapes >= LASTING_SCRAPES) & ~replaced
     lost: Flags = memory["present"] & ((reported == 0) | inferred)
@@ -143,7 +143,7 @@ def _remember_nodes(entities: tuple[EntityRef, ...], memory: Arrays, topology: T
                 memory["node"][row] = zlib.crc32(lower.key.encode())
 
 
-def _count_neighbours(shown: Flags, memory: Arrays) -> None:
+def _count_neighbors(shown: Flags, memory: Arrays) -> None:
     """Stores the number of accelerators on each node in the newest scrape, and the number seen with each one."""
     if not shown.size:
         return

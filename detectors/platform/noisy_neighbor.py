@@ -31,7 +31,7 @@ _DEFAULTS = {"usual": np.nan, "seen": 0.0, "risen_since": np.nan}
 class NoisyNeighborDetector(StatefulDetector):
     """noisy-neighbour of each node."""
 
-    name = "neighbours"
+    name = "neighbors"
     kind = EntityKind.NODE
     keys: tuple[SignalKey, ...] = (SignalKey("node_cpu_utilization_ratio"), SignalKey("node_disk_busy_ratio"))
     window = timedelta(minutes=5)

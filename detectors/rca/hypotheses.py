@@ -134,13 +134,13 @@ class Reach:
                 everything = self.topology.of_kind(EntityKind.SERVICE)
                 entities = tuple(service for service in everything if service.cluster == entity.cluster)
             else:
-                roots = (entity, *self._labelled(entity)) if entity.kind is EntityKind.POOL else (entity,)
+                roots = (entity, *self._labeled(entity)) if entity.kind is EntityKind.POOL else (entity,)
                 reached = {other for root in roots for other in self.up(root) if other.kind is EntityKind.SERVICE}
                 entities = tuple(sorted(reached, key=lambda other: other.key))
             self._services[entity] = entities
         return entities
 
-    def _labelled(self, pool: EntityRef) -> Iterator[EntityRef]:
+    def _labeled(self, pool: EntityRef) -> Iterator[EntityRef]:
         """Nodes that name a pool in their label, as not every topology source has the edge."""
         for node in self.topology.of_kind(EntityKind.NODE):
             if node.cluster == pool.cluster and self.topology.label(node, "pool") == pool.name:

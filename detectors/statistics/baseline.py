@@ -173,7 +173,7 @@ class Baseline:
 
     def _expect(self, memory: Arrays, at: float) -> tuple[Expectation, Floats | float]:
         """Expected values, and the weekly profile's part of them."""
-        before, after, share = _neighbours(at)
+        before, after, share = _neighbors(at)
         slots = memory["slot_seconds"] if not self._is_holiday(at) else np.zeros_like(memory["slot_seconds"])
         ripe_before, ripe_after = (slots[:, :, slot] >= MATURE_SLOT_SECONDS for slot in (before, after))
         weight = np.where(ripe_before & ripe_after, share, np.where(ripe_after, 1.0, 0.0))
@@ -265,7 +265,7 @@ class Baseline:
         return floor
 
 
-def _neighbours(at: float) -> tuple[int, int, float]:
+def _neighbors(at: float) -> tuple[int, int, float]:
     """The slots whose centers enclose a time, and the weight of the later one."""
     place = at % 86400.0 / SLOT_SECONDS - 0.5
     before = int(np.floor(place))

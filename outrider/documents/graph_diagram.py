@@ -17,9 +17,9 @@ _BRACKETS = {
 _FAINT = ("rejected", "alternative")
 
 
-def dot(graph: Json, colours: Mapping[str, str] | None = None) -> str:
-    """DOT text. ``colours`` has ``text``, ``line``, ``fill`` and one per role; without them it is black on white."""
-    palette = colours or {}
+def dot(graph: Json, colors: Mapping[str, str] | None = None) -> str:
+    """DOT text. ``colors`` has ``text``, ``line``, ``fill`` and one per role; without them it is black on white."""
+    palette = colors or {}
     text, line = palette.get("text", "black"), palette.get("line", "gray50")
     font = 'fontname="sans-serif"'
     fill = f'style="filled", fillcolor="{palette.get("fill", "white")}"'

@@ -23,7 +23,7 @@ _DISTINCT_SHARE, _RUNS_LEAST = 0.25, 40
 _LONG_WORD = 15
 _PERHAPS_ODD = re.compile(r"[^\x20-\x7e\t\n\r\u00a0-\u024f\u3000-\u30ff\u4e00-\u9fff\uff00-\uffef]")
 _ODD_KINDS = frozenset(("Cc", "Cs", "Co", "Cn"))
-_LAYOUT = frozenset("\t\n\r\x0b\x0c\x1b\x85")  # white space, and the escape of coloured output
+_LAYOUT = frozenset("\t\n\r\x0b\x0c\x1b\x85")  # white space, and the escape of colored output
 
 
 def check(text: str) -> Optional[Reason]:

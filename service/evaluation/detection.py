@@ -1,4 +1,4 @@
-"""Runs the statistical ensemble causally over labelled recordings and scores it.
+"""Runs the statistical ensemble causally over labeled recordings and scores it.
 
 Nothing is tuned here: the detectors use the shipped constants, and the false-alarm budget is the only setting. Only the
 scores see labels. Every reading is scored with earlier readings only.

@@ -1,4 +1,4 @@
-"""Precision and recall of alarms against labelled events.
+"""Precision and recall of alarms against labeled events.
 
 Alarm points at most 30 minutes apart are one alarm, and an alarm longer than four hours counts again every
 four hours. Events are extended by 15 minutes at their end. An alarm is true if it overlaps an event; an event is

@@ -1,4 +1,4 @@
-"""Reads labelled incidents of a call graph from one traffic folder in the PetShop format.
+"""Reads labeled incidents of a call graph from one traffic folder in the PetShop format.
 
 ``graph.csv`` is a matrix, rows call columns. ``metrics.csv`` has three rows of headings (microservice,
 metric, statistic), a row with ``unix_timestamp``, then one row per step with its start time:
@@ -55,7 +55,7 @@ class MetricsFile:
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """One labelled incident. ``cause`` and ``target`` are service names, ``since`` is in unix seconds."""
+    """One labeled incident. ``cause`` and ``target`` are service names, ``since`` is in unix seconds."""
 
     part: str
     name: str

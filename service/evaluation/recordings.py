@@ -1,4 +1,4 @@
-"""Reads labelled recordings from disk: server metrics as npz, the Numenta benchmark as CSV."""
+"""Reads labeled recordings from disk: server metrics as npz, the Numenta benchmark as CSV."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Back-test of root cause over a call graph: scores the rank of the true cause of each labelled incident."""
+"""Back-test of root cause over a call graph: scores the rank of the true cause of each labeled incident."""
 
 from __future__ import annotations
 

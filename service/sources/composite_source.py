@@ -116,7 +116,7 @@ class CompositeSource:
 
 
 class TopologyOverlay:
-    """Adds labelled entities to a topology. The result shares its graph while the topology below does."""
+    """Adds labeled entities to a topology. The result shares its graph while the topology below does."""
 
     def __init__(self) -> None:
         self._below: Topology | None = None

@@ -13,7 +13,7 @@ from outrider.model import Floats
 def _weights(source: tuple[float, ...], target: tuple[float, ...]) -> Floats:
     """Returns weights (source, target) that convert counts at source bounds to counts at target bounds.
 
-    Linear between neighbours, so that a quantile by linear interpolation is the same on both ladders. The weights are
+    Linear between neighbors, so that a quantile by linear interpolation is the same on both ladders. The weights are
     fixed and not negative, so monotonic counts stay monotonic.
     """
     bounds = np.array(source)

@@ -84,7 +84,7 @@ _RULES: dict[tuple[str, str], Rule] = {
     **_each("nodes", _slowed, "fan_factor"),
     **_each("nodes", _starting, "disk_factor", "storage_factor", "pull_factor", "disk_lost_ratio"),
     **_each("nodes", _none, "clock_offset_seconds", "rdma_errors_per_second"),
-    **_each("nodes", _none, "neighbour_cpu_ratio", "supplies_failed", "port_up"),
+    **_each("nodes", _none, "neighbor_cpu_ratio", "supplies_failed", "port_up"),
     **_each("nodes", _targeted, "reachable", "alive"),
     **_each("slots", _starting, "load_factor", "load_fails", "host_memory_bytes"),
     **_each("slots", _targeted, "core_dead"),

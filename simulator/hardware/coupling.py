@@ -58,7 +58,7 @@ def stretch(fleet: Fleet) -> Floats:
     reduces = 1.0 + REDUCE_RATIO * (1.0 / np.maximum(gpu.link_factor, 1e-3) - 1.0)
     grouped = (fleet.pods.group > 1)[np.maximum(fleet.pods.owner, 0)]
     slow = worst_of_group(fleet, alone * copies * np.where(grouped, reduces, 1.0))
-    slow = slow * slot.step_factor * cpu_stretch(fleet) * on_slots(fleet, node.neighbour_factor, 1.0)
+    slow = slow * slot.step_factor * cpu_stretch(fleet) * on_slots(fleet, node.neighbor_factor, 1.0)
     return np.minimum(slow, MOST_STRETCH)
 
 

@@ -112,7 +112,7 @@ class Nodes:
         noise = self._random.normal(0.0, 0.004, (3, self.size))
         runs = seconds * (effects.alive > 0.5).astype(np.float64)
         reading = np.minimum(work.loading, 2)
-        demand = steady_cpu(work.requests_per_second, work.pods) + 0.05 * reading + effects.neighbour_cpu_ratio
+        demand = steady_cpu(work.requests_per_second, work.pods) + 0.05 * reading + effects.neighbor_cpu_ratio
         self.cpu_busy_ratio = np.clip(demand + noise[0], 0.005, 1.0)
         used = work.extra_bytes / self.memory_bytes
         free = steady_memory_available(work.pods) - used

@@ -166,7 +166,7 @@ class Maintenance:
                 cut = maintenance_queue.cuts(connection, kind).get(_FINER[tier], -(1 << 62))
             ready = [mark for mark in marks if mark.start >= cut or not settle or self._still(mark)]
             for _, day in groupby(ready, key=lambda mark: (mark.start // DAY, mark.start >= cut)):
-                yield from self._neighbours(_FINER[tier], list(day))
+                yield from self._neighbors(_FINER[tier], list(day))
 
     def _still(self, mark: Mark) -> bool:
         key = (mark.work, mark.kind, mark.start)
@@ -176,7 +176,7 @@ class Maintenance:
         self._seen[key] = mark.writes
         return False
 
-    def _neighbours(self, finer: str, day: Sequence[Mark]) -> Iterator[list[Mark]]:
+    def _neighbors(self, finer: str, day: Sequence[Mark]) -> Iterator[list[Mark]]:
         with self._access.reading() as connection:
             rows = rows_between(connection, day[0].kind, day[0].start, day[-1].start + HOUR, finer)
         most = max(1, _CELLS_AT_ONCE // max(1, max((_instants(rows, mark.start) for mark in day), default=1)))

@@ -50,13 +50,13 @@ PLAN = {
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_evidence_uses_the_palette_and_separates_the_cause_from_its_peers(theme):
-    colours = palette(theme)
-    figure = charts.evidence(chart([50.0] * 10, peers=63), AROUND, colours, "en")
+    colors = palette(theme)
+    figure = charts.evidence(chart([50.0] * 10, peers=63), AROUND, colors, "en")
     cause, peers = figure.data
-    assert cause.line.color == colours.lines[0]
-    assert (peers.line.color, peers.line.dash) == (colours.muted, "dot")
+    assert cause.line.color == colors.lines[0]
+    assert (peers.line.color, peers.line.dash) == (colors.muted, "dot")
     assert peers.name == "median of 63 peers"
-    assert figure.layout.font.color == colours.text
+    assert figure.layout.font.color == colors.text
     assert figure.layout.showlegend
     assert figure.layout.annotations[0].text == "opened"
 

@@ -119,10 +119,10 @@ def test_every_status_has_a_word_and_a_sign():
 
 def test_both_themes_have_readable_status_colors():
     for name in ("light", "dark"):
-        colours = palette(name)
-        for colour in (colours.ok, colours.at_risk, colours.broken, colours.unknown, colours.muted, colours.text):
-            assert contrast(colour, colours.card) >= 4.5, (name, colour)
-        assert theme()[name]["backgroundColor"] == colours.background
+        colors = palette(name)
+        for color in (colors.ok, colors.at_risk, colors.broken, colors.unknown, colors.muted, colors.text):
+            assert contrast(color, colors.card) >= 4.5, (name, color)
+        assert theme()[name]["backgroundColor"] == colors.background
 
 
 def contrast(one: str, other: str) -> float:
@@ -131,8 +131,8 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def luminance(colour: str) -> float:
-    shares = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+def luminance(color: str) -> float:
+    shares = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     linear = [share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 

@@ -91,9 +91,9 @@ def test_a_job_for_any_nodes_puts_its_pods_on_as_many(cluster: Cluster) -> None:
 @pytest.mark.parametrize("how", [choose("job", [], 2), choose("daemonset")])
 def test_nodes_without_gpus_pull_nothing(cluster: Cluster, how: PrePull) -> None:
     """By the label that NVIDIA's programs give: neither a node for other work nor the pools of others."""
-    labelled = {"nvidia.com/gpu.present": "true"}
-    cluster.node("pull-gpu-1", **labelled)
-    cluster.node("pull-gpu-2", **labelled)
+    labeled = {"nvidia.com/gpu.present": "true"}
+    cluster.node("pull-gpu-1", **labeled)
+    cluster.node("pull-gpu-2", **labeled)
     cluster.node("pull-cpu", gpus=0)
     try:
         put(cluster, replace(CHAT, node_selector=None), how)

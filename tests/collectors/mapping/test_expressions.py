@@ -102,7 +102,7 @@ def test_signals_equal_promql_results(system, signal, requested, benches) -> Non
 
 
 def _quantiles_agree(one, signal: str, wanted: list[float], quantile: float) -> None:
-    """After two scrapes: in the bucket of the Prometheus result, or in a neighbouring one."""
+    """After two scrapes: in the bucket of the Prometheus result, or in a neighboring one."""
     known = catalog.signal(signal)
     batch = one.batch(known.entity)
     columns = [batch.keys.index(key) for key in known.bucket_keys[:-1]]

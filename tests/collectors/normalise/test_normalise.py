@@ -136,7 +136,7 @@ def test_nan_on_the_page(bench) -> None:
     assert target.cell("engine_generation_tokens_total") is CellStatus.UNTRUSTED  # the increase since NaN
 
 
-def test_a_labelled_child_of_an_engine_starts_from_zero(bench) -> None:
+def test_a_labeled_child_of_an_engine_starts_from_zero(bench) -> None:
     target = bench("vllm")
     ok = 'http_requests_total{handler="/v1/completions",method="POST",status="2xx"} 4\n'
     target.scrape(engine(more=ok))
@@ -503,7 +503,7 @@ def test_old_and_new_label_spellings_of_devices(bench) -> None:
     assert EntityRef("test", EntityKind.POD, "ml", "p") in {upper for _, upper in target.collected.edges}
 
 
-def test_the_monitoring_entity_is_labelled(bench) -> None:
+def test_the_monitoring_entity_is_labeled(bench) -> None:
     one = bench("dcgm", entity={"kind": "node", "name": "node-0"})
     one.scrape("")
     assert one.collected.labels[one.target.watcher] == {

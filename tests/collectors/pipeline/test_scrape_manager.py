@@ -172,7 +172,7 @@ def test_a_thousand_pages_share_one_layout() -> None:
     [
         ({"adapter": "vllm"}, "'name' is missing"),
         ({"name": "a", "adapter": "vlm"}, "unknown adapter 'vlm'"),
-        ({"name": "a", "adapter": "vllm", "colour": 1}, "unknown key 'colour'"),
+        ({"name": "a", "adapter": "vllm", "color": 1}, "unknown key 'color'"),
         ({"name": "a", "adapter": "vllm", "entity": {"kind": "gpux", "name": "a"}}, "gpux"),
     ],
 )

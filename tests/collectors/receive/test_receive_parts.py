@@ -190,7 +190,7 @@ def test_an_invalid_block_is_reported(payload):
     with pytest.raises(ValueError, match="block"):
         block.decode(payload)
     with pytest.raises(ValueError, match="block of KPIs"):
-        kpi.decode(b'[{"colour": "red"}]')
+        kpi.decode(b'[{"color": "red"}]')
 
 
 def test_a_decompression_bomb_is_rejected():

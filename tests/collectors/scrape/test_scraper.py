@@ -89,7 +89,7 @@ def test_the_limit_applies_to_decompressed_bytes() -> None:
     assert asyncio.run(scrape("zipped", limit_bytes=10_000)).error.reason == CollectReason.TOO_LARGE
 
 
-def test_openmetrics_is_recognised_by_its_content_type() -> None:
+def test_openmetrics_is_recognized_by_its_content_type() -> None:
     assert asyncio.run(scrape("openmetrics")).openmetrics is True
     assert asyncio.run(scrape("good")).openmetrics is False
 

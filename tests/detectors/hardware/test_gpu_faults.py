@@ -72,7 +72,7 @@ def test_a_lost_gpu_has_no_other_finding(find):
     assert find({"GPU-1": lost}) == [("gpu-lost", "GPU-1")]
 
 
-def test_a_missing_gpu_is_lost_if_its_neighbours_are_present(find):
+def test_a_missing_gpu_is_lost_if_its_neighbors_are_present(find):
     unreported = {gpu.name: {"hw_accel_seen": [None] * 10} for gpu in GPUS}
     assert find({**unreported, "GPU-2": {**gone_after(10, 2), "hw_accel_seen": [None] * 10}}) == [("gpu-lost", "GPU-2")]
     assert find({**unreported, "GPU-2": {**gone_after(10, 1), "hw_accel_seen": [None] * 10}}) == []

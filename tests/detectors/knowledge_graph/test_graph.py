@@ -92,7 +92,7 @@ def test_a_path_from_a_component_to_an_action_goes_through_its_faults(graph):
     assert [edge.link for edge in chain] == [EdgeKind.MAY_HAVE, EdgeKind.REMEDIED_BY]
 
 
-def test_a_neighbourhood_is_limited_and_reports_the_rest(graph):
+def test_a_neighborhood_is_limited_and_reports_the_rest(graph):
     part = graph.around(fault_node("gpu-lost"), depth=2, most=10)
     assert len(part.nodes) == 10
     assert part.left_out > 0

@@ -154,7 +154,7 @@ def test_a_blind_cluster_does_not_hide_a_lost_node_of_another_cluster(window_of,
     def post(cluster, node, what):
         return EntityRef(cluster, W, "targets", f"{cluster}-{node}-{what}")
 
-    labelled = {
+    labeled = {
         post(cluster, node, what): {
             "node": f"{cluster}-{node}",
             "stands_for": EntityRef(cluster, EntityKind.NODE, None, f"{cluster}-{node}").key,
@@ -164,15 +164,15 @@ def test_a_blind_cluster_does_not_hide_a_lost_node_of_another_cluster(window_of,
         for what in ("a", "b")
     }
     rows = {}
-    for entity in labelled:
+    for entity in labeled:
         bad = entity.cluster == "lab" or entity.name.startswith("spare-n1")
         rows[entity.name] = {
             "target_up": [1.0] * 3 + [0.0 if bad else 1.0] * 3,
             "target_failure_code": [0.0] * 3 + [TIMEOUT[1] if bad else 0.0] * 3,
         }
-    window = replace(window_of(W, rows, namespace="targets"), entities=tuple(labelled))
+    window = replace(window_of(W, rows, namespace="targets"), entities=tuple(labeled))
     no_verdicts = []
-    findings = findings_of(ScrapeTargetDetector(), window, Topology.build((), labelled, labelled), verdicts=no_verdicts)
+    findings = findings_of(ScrapeTargetDetector(), window, Topology.build((), labeled, labeled), verdicts=no_verdicts)
     assert sorted((one.fault, one.entity.name) for one in findings) == [
         ("monitor-blind", "lab"),
         ("node-lost", "spare-n1"),

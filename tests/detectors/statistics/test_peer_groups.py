@@ -20,8 +20,8 @@ def test_peers_share_services_model_and_gpu():
     assert group[:4].tolist() == [group[0]] * 4
     assert group[4:].tolist() == [-1, -1], "two replicas of code are too few"
     labels = {replica(0): {"gpu_type": "H100"}, replica(1): {"gpu_type": "H100"}}
-    labelled = Topology.build(topology.edges, labels=labels)
-    assert peer_groups.groups(entities, labelled).tolist() == [-1] * 6
+    labeled = Topology.build(topology.edges, labels=labels)
+    assert peer_groups.groups(entities, labeled).tolist() == [-1] * 6
 
 
 def test_gpus_of_a_service_are_peers_and_nodes_group_by_gpu():

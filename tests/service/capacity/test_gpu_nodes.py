@@ -21,21 +21,21 @@ def node(name: str, cluster: str = "c") -> EntityRef:
 
 def fleet() -> Topology:
     """Two types by label, a node of an unknown type with a GPU, one without any GPU, and one elsewhere."""
-    unlabelled, gpu = node("unlabelled"), EntityRef("c", EntityKind.GPU, None, "GPU-1")
+    unlabeled, gpu = node("unlabeled"), EntityRef("c", EntityKind.GPU, None, "GPU-1")
     labels = {
         node("hopper"): {"gpu_type": "NVIDIA-H100-80GB-HBM3"},
         node("ampere"): {"gpu_type": "NVIDIA-A100-SXM4-80GB"},
         node("plain"): {},
         node("far", "other"): {"gpu_type": "NVIDIA-H100-80GB-HBM3"},
-        unlabelled: {},
+        unlabeled: {},
         gpu: {},
     }
-    return Topology.build([(unlabelled, gpu)], tuple(labels), labels, AT)
+    return Topology.build([(unlabeled, gpu)], tuple(labels), labels, AT)
 
 
 def test_nodes_of_the_type_that_the_service_runs_on() -> None:
-    assert gpu_nodes.fitting(fleet(), "c", "H100") == ("hopper", "unlabelled")
-    assert gpu_nodes.fitting(fleet(), "c", "unknown") == ("ampere", "hopper", "unlabelled")
+    assert gpu_nodes.fitting(fleet(), "c", "H100") == ("hopper", "unlabeled")
+    assert gpu_nodes.fitting(fleet(), "c", "unknown") == ("ampere", "hopper", "unlabeled")
     assert gpu_nodes.fitting(fleet(), "other", "H100") == ("far",)
 
 
@@ -45,4 +45,4 @@ def test_no_store_is_made_for_the_question(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
     with wiring_stores.stores(settings) as (state, _):
         state.commit(CycleCommit(CycleRecord("c", AT, 1.0, 3, 3, 0, 0, 0, 0), topology=fleet()))
-    assert gpu_nodes.of_store(settings, "H100") == ("hopper", "unlabelled")
+    assert gpu_nodes.of_store(settings, "H100") == ("hopper", "unlabeled")

@@ -329,7 +329,7 @@ def test_an_empty_store_is_useful_within_ten_minutes():
     statuses = {one.detector: one for one in world.state.detector_statuses()}
     learning = {name for name, one in statuses.items() if one.stage is not Stage.ALERTING}
     assert learning == {name for name, one in statuses.items() if one.needed_seconds is not None}
-    assert {statuses[name].reason for name in ("liveness", "slowness", "neighbours", "rule:availability-low")} == {
+    assert {statuses[name].reason for name in ("liveness", "slowness", "neighbors", "rule:availability-low")} == {
         StageReason.NEEDS_NO_PAST
     }
     assert statuses["seasonal-replica"].reason is StageReason.TOO_LITTLE_PAST

@@ -15,7 +15,7 @@ from service.cli import main
 from service.evaluation import petshop, rootcause
 from service.evaluation.rootcause import Answer
 
-FOLDER = Path(__file__).parent.parent / "labelled_issues"
+FOLDER = Path(__file__).parent.parent / "labeled_issues"
 
 
 @pytest.fixture
@@ -189,8 +189,8 @@ BROKEN = {
     "a label that is not JSON": (lambda at: (at / "test/issue_2/target.json").write_text("{"), "is not JSON"),
     "a label without target": (lambda at: (at / "test/issue_2/target.json").write_text("[]"), "target is missing"),
     "an unknown metric": (
-        lambda at: spoil(at / "test/issue_2/target.json", "availability", "colour"),
-        "target.metric is 'colour'",
+        lambda at: spoil(at / "test/issue_2/target.json", "availability", "color"),
+        "target.metric is 'color'",
     ),
     "no timestamp": (lambda at: spoil(at / "test/issue_2/target.json", "1700200700", '"noon"'), "target.timestamp"),
     "a late timestamp": (

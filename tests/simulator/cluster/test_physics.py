@@ -83,8 +83,8 @@ def test_a_noisy_neighbour_and_a_cpu_limit_slow_steps_and_are_counted(fleet: Fle
     cpu = fleet.nodes.cpu_busy_ratio[node]
     Bent(
         fleet,
-        ("nodes", "neighbour_cpu_ratio", node, 0.6),
-        ("nodes", "neighbour_factor", node, 1.3),
+        ("nodes", "neighbor_cpu_ratio", node, 0.6),
+        ("nodes", "neighbor_factor", node, 1.3),
         ("slots", "cpu_throttled_ratio", 3, 0.5),
     )
     step(fleet, 60)

@@ -71,7 +71,7 @@ def test_effects_on_a_host_change_its_page() -> None:
         ("nodes", "port_up", 1, 0.0),
         ("nodes", "rdma_errors_per_second", 1, 4.0),
         ("nodes", "clock_offset_seconds", 1, 0.4),
-        ("nodes", "neighbour_cpu_ratio", 1, 0.9),
+        ("nodes", "neighbor_cpu_ratio", 1, 0.9),
     )
     step(fleet, 60)
     after = read(pages, "node-1")

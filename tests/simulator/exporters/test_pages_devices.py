@@ -96,8 +96,8 @@ def test_t4_families_are_those_of_a_recorded_page(fleet: Fleet) -> None:
         pytest.skip("no recorded pages here")
     real = {family.name: family for family in text_string_to_metric_families(recorded.read_text(encoding="utf-8"))}
     ours = read(Pages(fleet), "dcgm-node-2")
-    labelled = {name for name, one in real.items() if one.samples and one.samples[0].labels}
-    common = labelled & set(ours)
+    labeled = {name for name, one in real.items() if one.samples and one.samples[0].labels}
+    common = labeled & set(ours)
     assert len(common) >= 15
     for name in common:
         assert ours[name].type == real[name].type, name

@@ -441,7 +441,7 @@ def test_effects_on_two_faults_multiply(fleet: Fleet) -> None:
     broken(fleet, "nvlink-degraded", fleet.gpu_uuid(0))
     fleet.step(2 * MINUTE)
     assert fleet.effects.gpus.step_factor[0] > 1.39
-    assert fleet.effects.nodes.neighbour_factor[0] > 1.19
+    assert fleet.effects.nodes.neighbor_factor[0] > 1.19
     assert fleet.effects.gpus.link_factor[0] < 0.5
     assert len(fleet.injections) == 3
 

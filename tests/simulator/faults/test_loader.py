@@ -69,7 +69,7 @@ def test_a_file_defines_everything_about_a_fault() -> None:
         ("likely: serving", "needs: [moonlight]", '"moonlight" is not a known need'),
         ("likely: serving", "excludes: [gpu-lots]", 'did you mean "gpu-lost"?'),
         ("likely: serving", "entity: gpu", "is defined by the fault id"),
-        ("likely: serving", "colour: red", ".yaml:4: colour: unknown key"),
+        ("likely: serving", "color: red", ".yaml:4: color: unknown key"),
         (
             "gpus.power_limit_ratio",
             "gpus.power_limit",

@@ -655,7 +655,7 @@ def test_invalid_kpis_are_named_and_the_others_accepted():
         ({**good, "name": "two words"}, "not a valid KPI name"),
         ({**good, "service": "a/b"}, "not a valid service name"),
         ({**good, "service": "chop"}, "unknown service 'chop'"),
-        ({**good, "colour": "red"}, "unknown key 'colour'"),
+        ({**good, "color": "red"}, "unknown key 'color'"),
         ({**good, "labels": {"team": 3}}, "not a mapping of strings"),
         (good, "duplicate value"),
         ({**good, "at": "2026-11-21T07:58:00Z"}, "the same or a later time"),
