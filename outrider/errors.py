@@ -91,10 +91,11 @@ class DeliveryError(OutriderError):
 class ActuationError(OutriderError):
     """An action could not be performed."""
 
-    def __init__(self, message: str, *, retryable: bool, hint: str = "") -> None:
-        """``retryable`` False: a retry cannot succeed."""
+    def __init__(self, message: str, *, retryable: bool, hint: str = "", status: int | None = None) -> None:
+        """``retryable`` False: a retry cannot succeed. ``status`` is the HTTP status, None without a response."""
         super().__init__(message, hint=hint)
         self.retryable = retryable
+        self.status = status
 
 
 class StoreError(OutriderError):

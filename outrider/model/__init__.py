@@ -12,6 +12,7 @@ from __future__ import annotations
 from outrider.model.actions import (
     Action,
     ActionKind,
+    ActionRequest,
     ActionStatus,
     DecisionReason,
     HoldReason,
@@ -73,6 +74,7 @@ __all__ = [
     "SUM_BUCKET",
     "Action",
     "ActionKind",
+    "ActionRequest",
     "ActionStatus",
     "AlarmRate",
     "Alert",

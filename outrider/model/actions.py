@@ -18,10 +18,13 @@ class ActionKind(StrEnum):
     UNCORDON = "uncordon"
     DRAIN = "drain"
     RESTART_POD = "restart_pod"
+    DELETE_STUCK_POD = "delete_stuck_pod"
     SHIFT_TRAFFIC = "shift_traffic"
     RESTORE_TRAFFIC = "restore_traffic"
     SCALE = "scale"
     ROLLBACK = "rollback"
+    PAUSE_ROLLOUT = "pause_rollout"
+    RESUME_ROLLOUT = "resume_rollout"
 
 
 class Verdict(StrEnum):
@@ -105,12 +108,23 @@ class Action:
 
 
 class OutcomeStatus(StrEnum):
-    """Result of a performed action."""
+    """Result of a performed action. IN_PROGRESS: it is performed again later, until it is done."""
 
     DONE = "done"
     ALREADY = "already"
     DRY_RUN = "dry_run"
     FAILED = "failed"
+    IN_PROGRESS = "in_progress"
+
+
+@dataclass(frozen=True, slots=True)
+class ActionRequest:
+    """One write that an action sends. ``url`` is absolute, or the path on the API server."""
+
+    method: str
+    url: str
+    body: Any = None
+    content_type: str = "application/json"
 
 
 @dataclass(frozen=True, slots=True)

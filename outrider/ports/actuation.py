@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from outrider.model import Action, Outcome
+from outrider.model import Action, ActionRequest, Outcome
 
 
 class Actuator(Protocol):
@@ -12,4 +12,8 @@ class Actuator(Protocol):
 
     def perform(self, action: Action) -> Outcome:
         """Performs the action, or raises ActuationError. A dry run changes nothing and describes its effect."""
+        ...
+
+    def requests(self, action: Action) -> tuple[ActionRequest, ...]:
+        """Returns the requests that ``perform`` would send now. Raises ActuationError."""
         ...

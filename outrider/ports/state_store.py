@@ -228,7 +228,11 @@ class StateStore(StateReader, FeedbackStore, Protocol):
         ...
 
     def claim_actions(self, owner: str, now: datetime, lease: timedelta, limit: int = 10) -> tuple[Action, ...]:
-        """Claims INTENDED actions (or CLAIMED ones with an expired lease) by conditional UPDATE."""
+        """Claims due INTENDED actions (or CLAIMED ones with an expired lease) by conditional UPDATE."""
+        ...
+
+    def defer_action(self, action_id: str, detail: str, until: datetime) -> None:
+        """Returns a claimed action to INTENDED; it is not claimed before ``until``. It keeps its start."""
         ...
 
     def finish_action(self, outcome: Outcome) -> None:

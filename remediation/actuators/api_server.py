@@ -8,23 +8,33 @@ from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
 from outrider.errors import ActuationError, CollectError
+from outrider.model import ActionRequest
 from outrider.wire.http_auth import Access, Tls
 
 FIELD_MANAGER = "outrider"
 TIMEOUT_SECONDS = 10.0
-_MERGE_PATCH = "application/merge-patch+json"
+MERGE_PATCH = "application/merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
+Query = tuple[tuple[str, str], ...]
 
 
 class ConflictError(ActuationError):
     """The object changed between read and write."""
 
 
+class TooManyRequestsError(ActuationError):
+    """A PodDisruptionBudget forbids the eviction, or the server is overloaded."""
+
+
 class ApiServer:
     """One API server, for one action: credentials and certificates are read when it is created."""
 
-    def __init__(self, url: str, access: Access) -> None:
-        """``url`` is empty without a configured server. Raises ActuationError that names an unreadable file."""
-        self._url, self._tls = url, access.tls or Tls()
+    def __init__(self, url: str, access: Access, *, setting: str = "planner.scaling.kubernetes.url") -> None:
+        """``url`` is empty without a configured server; ``setting`` is its configuration key.
+
+        Raises ActuationError that names an unreadable file.
+        """
+        self._url, self._tls, self._setting = url, access.tls or Tls(), setting
         self._client: Any = None
         try:
             self._headers = access.sent()
@@ -43,33 +53,43 @@ class ApiServer:
         if self._client is not None:
             self._client.close()
 
-    def get(self, path: str, *, missing_is_empty: bool = False) -> dict[str, Any]:
+    def get(self, path: str, *, query: Query = (), missing_is_empty: bool = False) -> dict[str, Any]:
         """Returns the object at ``path``; ``missing_is_empty``: an empty one for 404. Raises ActuationError."""
-        return self._request("GET", path, missing_is_empty=missing_is_empty)
+        return self._request("GET", path, query=query, missing_is_empty=missing_is_empty)
 
     def patch(self, path: str, body: dict[str, Any], *, dry_run: bool) -> None:
         """Merges ``body`` into the object, as our field manager. Raises ActuationError, ConflictError."""
-        query = [("fieldManager", FIELD_MANAGER), *([("dryRun", "All")] if dry_run else [])]
-        self._request("PATCH", path, query=query, body=body)
+        self.send(ActionRequest("PATCH", path, body, MERGE_PATCH), dry_run=dry_run)
+
+    def send(self, request: ActionRequest, *, dry_run: bool) -> dict[str, Any]:
+        """Sends one write, as our field manager; a dry run is the server's own. Returns the reply.
+
+        Raises ActuationError, ConflictError, TooManyRequestsError.
+        """
+        manager = (("fieldManager", FIELD_MANAGER),) if request.method != "DELETE" else ()
+        query = (*manager, *((("dryRun", "All"),) if dry_run else ()))
+        return self._request(
+            request.method, request.url, query=query, body=request.body, content_type=request.content_type
+        )
 
     def _request(
         self,
         method: str,
         path: str,
         *,
-        query: list[tuple[str, str]] | None = None,
-        body: dict[str, Any] | None = None,
+        query: Query = (),
+        body: Any = None,
+        content_type: str = MERGE_PATCH,
         missing_is_empty: bool = False,
     ) -> dict[str, Any]:
         if not self._url:
-            hint = "set planner.scaling.kubernetes.url"
-            raise ActuationError("no Kubernetes API is configured for scaling", retryable=False, hint=hint)
+            raise ActuationError("no Kubernetes API is configured", retryable=False, hint=f"set {self._setting}")
         from kubernetes.client.exceptions import ApiException  # noqa: PLC0415 - slow to import, rarely needed
         from urllib3.exceptions import HTTPError, LocationValueError, SSLError  # noqa: PLC0415
 
         client = self._connected()
-        headers = {"Accept": "application/json", **({"Content-Type": _MERGE_PATCH} if body else {})}
-        request = client.param_serialize(method, path, query_params=query, header_params=headers, body=body)
+        headers = {"Accept": "application/json", **({"Content-Type": content_type} if body else {})}
+        request = client.param_serialize(method, path, query_params=list(query), header_params=headers, body=body)
         try:
             response = client.call_api(*request, _request_timeout=(TIMEOUT_SECONDS, TIMEOUT_SECONDS))
             content: bytes = response.read()
@@ -129,8 +149,10 @@ def checked(method: str, url: str, status: int, content: bytes) -> dict[str, Any
         sentence = str(result.get("message", ""))[:300] if isinstance(decoded, dict) else text
         retry = status >= 500 or status in (409, 429)
         hint = "its account needs the verbs get, list and patch" if status in (401, 403) else ""
-        error = ConflictError if status == 409 else ActuationError
-        raise error(f"{method} {urlsplit(url).path} returned {status}: {sentence}", retryable=retry, hint=hint)
+        error = {409: ConflictError, 429: TooManyRequestsError}.get(status, ActuationError)
+        raise error(
+            f"{method} {urlsplit(url).path} returned {status}: {sentence}", retryable=retry, hint=hint, status=status
+        )
     return result
 
 

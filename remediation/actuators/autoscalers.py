@@ -8,24 +8,19 @@ dry run of the API server.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import httpx
 
 from outrider.clock import Clock, SystemClock
 from outrider.errors import ActuationError
-from outrider.model import Action, ActionKind, Outcome, OutcomeStatus
+from outrider.model import Action, ActionKind, ActionRequest, Outcome, OutcomeStatus
 from outrider.wire.http_auth import Access
-from remediation.actuators.api_server import FIELD_MANAGER, TIMEOUT_SECONDS, ApiServer, ConflictError, checked
+from remediation.actuators.api_server import MERGE_PATCH, TIMEOUT_SECONDS, ApiServer, ConflictError, checked
+from remediation.actuators.replica_owner import check_not_autoscaled, owner_of
 
-_MANUAL_MANAGERS = (
-    "kubectl"  # field managers with these prefixes are manual edits, which the requested plan may overwrite
-)
 _TRIES = 3
-_AUTOSCALERS = {
-    "HorizontalPodAutoscaler": "/apis/autoscaling/v2/namespaces/{namespace}/horizontalpodautoscalers",
-    "ScaledObject": "/apis/keda.sh/v1alpha1/namespaces/{namespace}/scaledobjects",
-}
 _DEFAULT_MAXIMUM = {"scaled_object": 100}  # KEDA's default of maxReplicaCount
 Json = Mapping[str, Any]
 
@@ -78,6 +73,14 @@ class Webhook(Protocol):
 Render = Callable[[Action], Sequence[tuple[Change, Webhook | None]]]
 
 
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """One sentence, and the request that is left to send; None if the object has the value already."""
+
+    sentence: str
+    request: ActionRequest | None = None
+
+
 class AutoscalerActuator:
     """Performs SCALE actions of services; rejects every other kind of action."""
 
@@ -89,16 +92,10 @@ class AutoscalerActuator:
     def perform(self, action: Action) -> Outcome:
         """Changes every object of the service, or raises ActuationError; writes nothing if one may not be changed."""
         started = self._clock.now()
-        if action.kind is not ActionKind.SCALE:
-            sentence = f"the actuator autoscalers only scales services; it does not support {action.kind.value}"
-            raise ActuationError(sentence, retryable=False, hint="remove the step, or choose another actuator")
-        changes = self._render(action)
-        if not changes:
-            sentence = f"planner.scaling.emit has no entry to scale {action.target.name}"
-            raise ActuationError(sentence, retryable=False, hint="add an entry for the service")
+        changes = self._changes(action)
         with ApiServer(self._url, self._access) as server:
-            for change, _ in changes:  # one that may not be changed blocks all of them
-                self._prepared(server, change)
+            for change, hook in changes:  # one that may not be changed blocks all of them
+                self._write(server, change, hook, action)
             done = [self._applied(server, change, hook, action) for change, hook in changes]
         changed = any(was_changed for was_changed, _ in done)
         status = OutcomeStatus.DONE if changed else OutcomeStatus.ALREADY
@@ -106,58 +103,45 @@ class AutoscalerActuator:
             status = OutcomeStatus.DRY_RUN
         return Outcome(action.id, status, "; ".join(sentence for _, sentence in done), started, self._clock.now())
 
+    def requests(self, action: Action) -> tuple[ActionRequest, ...]:
+        """Returns the requests that ``perform`` would send now. Raises ActuationError."""
+        with ApiServer(self._url, self._access) as server:
+            writes = [self._write(server, change, hook, action) for change, hook in self._changes(action)]
+        return tuple(write.request for write in writes if write.request is not None)
+
+    def _changes(self, action: Action) -> Sequence[tuple[Change, Webhook | None]]:
+        if action.kind is not ActionKind.SCALE:
+            sentence = f"the actuator autoscalers only scales services; it does not support {action.kind.value}"
+            raise ActuationError(sentence, retryable=False, hint="remove the step, or choose another actuator")
+        changes = self._render(action)
+        if not changes:
+            sentence = f"planner.scaling.emit has no entry to scale {action.target.name}"
+            raise ActuationError(sentence, retryable=False, hint="add an entry for the service")
+        return changes
+
     def _applied(self, server: ApiServer, change: Change, hook: Webhook | None, action: Action) -> tuple[bool, str]:
         """Returns (changed, one sentence); reads again after a concurrent write."""
         for _ in range(_TRIES - 1):
             try:
-                return self._apply(server, change, hook, self._prepared(server, change), action)
+                return self._sent(server, hook, action, self._write(server, change, hook, action))
             except ConflictError:
                 continue
-        return self._apply(server, change, hook, self._prepared(server, change), action)
+        return self._sent(server, hook, action, self._write(server, change, hook, action))
 
-    def _prepared(self, server: ApiServer, change: Change) -> tuple[str, Json] | None:
-        """Returns path and object to patch, None for a webhook. Raises ActuationError if it must not be changed."""
-        if not change.path:
-            return None
-        path, result = change.path, server.get(change.path)
-        if change.kind == "knative":
-            revision = _at(result, ("status", "latestReadyRevisionName"))
-            if not isinstance(revision, str):
-                raise ActuationError(f"{path} has no ready revision yet", retryable=True)
-            path = path.rsplit("/services/", 1)[0] + f"/revisions/{revision}"
-            result = server.get(path)
-        elif change.kind == "deployment":
-            self._check_not_autoscaled(server, result, path)
-        owner = owner_of(result, change.sets, controlled=change.kind != "knative")
-        if owner:
-            sentence = f"{path}: {'.'.join(change.sets)} belongs to {owner}"
-            raise ActuationError(sentence, retryable=False, hint="configure that owner instead, see capacity emit")
-        return path, result
-
-    def _check_not_autoscaled(self, server: ApiServer, result: Json, path: str) -> None:
-        """Raises if an autoscaler sets the replicas of this workload."""
-        meta = result.get("metadata", {})
-        for kind, path_template in _AUTOSCALERS.items():
-            listed = server.get(path_template.format(namespace=meta.get("namespace")), missing_is_empty=True)
-            for item in listed.get("items", []):
-                target = item.get("spec", {}).get("scaleTargetRef", {})
-                if target.get("name") == meta.get("name") and target.get("kind", "Deployment") == "Deployment":
-                    name = item["metadata"]["name"]
-                    sentence = f"{path}: its replicas belong to {kind} {name}"
-                    raise ActuationError(sentence, retryable=False, hint="name that object in planner.scaling.emit")
-
-    def _apply(
-        self,
-        server: ApiServer,
-        change: Change,
-        hook: Webhook | None,
-        prepared: tuple[str, Json] | None,
-        action: Action,
-    ) -> tuple[bool, str]:
+    def _sent(self, server: ApiServer, hook: Webhook | None, action: Action, write: _Write) -> tuple[bool, str]:
         """Returns (changed, one sentence)."""
-        if prepared is None:
-            return self._post(change, hook, action)
-        path, result = prepared
+        if write.request is None:
+            return False, write.sentence
+        if hook is not None:
+            return True, write.sentence if action.dry_run else self._posted(hook, write.request, action)
+        server.send(write.request, dry_run=action.dry_run)
+        return True, write.sentence
+
+    def _write(self, server: ApiServer, change: Change, hook: Webhook | None, action: Action) -> _Write:
+        """The request that a document still needs. Raises ActuationError if its object must not be changed."""
+        if not change.path:
+            return self._webhook_write(change, hook, action)
+        path, result = self._object(server, change)
         requested, bound = _at(change.body, change.sets), _at(result, change.most) if change.most else None
         bound = _DEFAULT_MAXIMUM.get(change.kind) if bound is None else bound
         number, note = int(requested), ""
@@ -167,50 +151,52 @@ class AutoscalerActuator:
         current = _at(result, change.sets)
         name = path.rsplit("/", 2)[-2] + "/" + path.rsplit("/", 1)[-1]
         if current == value:
-            return False, f"{name}: {change.sets[-1]} is {value} already{note}"
+            return _Write(f"{name}: {change.sets[-1]} is {value} already{note}")
         body = _with(change.body, change.sets, value)
         version = result.get("metadata", {}).get("resourceVersion")
         body = _with(body, ("metadata", "resourceVersion"), version)
-        server.patch(path, body, dry_run=action.dry_run)
-        return True, f"{name}: {change.sets[-1]} {current} -> {value}{note}"
+        sentence = f"{name}: {change.sets[-1]} {current} -> {value}{note}"
+        return _Write(sentence, ActionRequest("PATCH", path, body, MERGE_PATCH))
 
-    def _post(self, change: Change, hook: Webhook | None, action: Action) -> tuple[bool, str]:
+    def _object(self, server: ApiServer, change: Change) -> tuple[str, Json]:
+        """Returns path and object to patch. Raises ActuationError if it belongs to another owner."""
+        path, result = change.path, server.get(change.path)
+        if change.kind == "knative":
+            revision = _at(result, ("status", "latestReadyRevisionName"))
+            if not isinstance(revision, str):
+                raise ActuationError(f"{path} has no ready revision yet", retryable=True)
+            path = path.rsplit("/services/", 1)[0] + f"/revisions/{revision}"
+            result = server.get(path)
+        elif change.kind == "deployment":
+            check_not_autoscaled(server, result, path)
+        owner = owner_of(result, change.sets, controlled=change.kind != "knative")
+        if owner:
+            sentence = f"{path}: {'.'.join(change.sets)} belongs to {owner}"
+            raise ActuationError(sentence, retryable=False, hint="configure that owner instead, see capacity emit")
+        return path, result
+
+    @staticmethod
+    def _webhook_write(change: Change, hook: Webhook | None, action: Action) -> _Write:
         if hook is None:
             raise ActuationError(f"{change.kind} has no destination", retryable=False, hint="set its url")
-        if action.dry_run:
-            return True, f"would be posted to {httpx.URL(hook.url).host}"
-        headers = {**hook.headers(), "Idempotency-Key": action.id}
-        body = {**change.body, "id": action.id}
-        try:  # the API server's credentials are not sent to other hosts
+        try:
             host = httpx.URL(hook.url).host
-            response = httpx.post(hook.url, json=body, headers=headers, timeout=TIMEOUT_SECONDS)
         except httpx.InvalidURL as error:
             raise ActuationError(f"{hook.url!r} is not a URL", retryable=False) from error
+        body = {**change.body, "id": action.id}
+        return _Write(f"would be posted to {host}", ActionRequest("POST", hook.url, body))
+
+    @staticmethod
+    def _posted(hook: Webhook, request: ActionRequest, action: Action) -> str:
+        """Posts to another host, which gets no credentials of the API server. Returns one sentence."""
+        host = httpx.URL(hook.url).host
+        headers = {**hook.headers(), "Idempotency-Key": action.id}
+        try:
+            response = httpx.post(hook.url, json=request.body, headers=headers, timeout=TIMEOUT_SECONDS)
         except httpx.HTTPError as error:
             raise ActuationError(f"{host} cannot be reached ({type(error).__name__})", retryable=True) from error
         checked("POST", hook.url, response.status_code, response.content)
-        return True, f"posted to {host}"
-
-
-def owner_of(result: Json, field: Sequence[str], *, controlled: bool = True) -> str:
-    """The other owner of a field: its controller, or another program's field manager; else empty.
-
-    ``controlled`` False: an owner of the object is acceptable, as for Knative revisions.
-    """
-    meta = result.get("metadata", {})
-    for owner in meta.get("ownerReferences", []) if controlled else []:
-        if owner.get("controller"):
-            return f"{owner.get('kind')} {owner.get('name')}"
-    for entry in meta.get("managedFields", []):
-        manager = str(entry.get("manager", ""))
-        if manager == FIELD_MANAGER or manager.startswith(_MANUAL_MANAGERS):
-            continue
-        node: Any = entry.get("fieldsV1", {})
-        for part in field:
-            node = node.get(f"f:{part}") if isinstance(node, Mapping) else None
-        if node is not None:
-            return f"field manager {manager}"
-    return ""
+        return f"posted to {host}"
 
 
 def _at(result: Json, path: Sequence[str]) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 from outrider.clock import Clock, SystemClock
 from outrider.documents.summaries import entity_name
-from outrider.model import Action, Outcome, OutcomeStatus
+from outrider.model import Action, ActionRequest, Outcome, OutcomeStatus
 from outrider.text.i18n import Language, translate
 
 
@@ -25,6 +25,11 @@ class DryRunActuator:
         self.received.append(action)
         now = self._clock.now()
         return Outcome(action.id, OutcomeStatus.DRY_RUN, dry_run_text(action, self._language), now, now)
+
+    def requests(self, action: Action) -> tuple[ActionRequest, ...]:
+        """No requests: nothing is sent."""
+        del action
+        return ()
 
 
 def dry_run_text(action: Action, language: Language = "en") -> str:

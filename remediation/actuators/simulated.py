@@ -10,7 +10,7 @@ import httpx
 
 from outrider.clock import Clock, SystemClock
 from outrider.errors import ActuationError, ConfigError
-from outrider.model import Action, Outcome, OutcomeStatus
+from outrider.model import Action, ActionRequest, Outcome, OutcomeStatus
 from remediation.actuators.dry_run import dry_run_text
 
 _PATH = "/control/actions"
@@ -41,6 +41,10 @@ class SimulatedActuator:
                 hint="check that control_url points to a fleet",
             )
         return Outcome(action.id, status, detail, started, self._clock.now())
+
+    def requests(self, action: Action) -> tuple[ActionRequest, ...]:
+        """Returns the POST to the control endpoint."""
+        return (ActionRequest("POST", self._url, request(action)),)
 
     def _post(self, action: Action) -> dict[str, Any]:
         seconds = self._timeout.total_seconds()

@@ -24,6 +24,8 @@ LEASE = timedelta(seconds=60)
 FIRST_RETRY = timedelta(seconds=5)
 LAST_RETRY = timedelta(minutes=10)
 GIVE_UP_AFTER = timedelta(hours=24)
+ACTION_RETRY = timedelta(seconds=5)  # a drain is continued this often
+ACTION_GIVES_UP_AFTER = timedelta(minutes=10)  # one that is not done by then has failed
 
 
 class Gate(Protocol):
@@ -75,19 +77,29 @@ class Dispatcher:
                 outcome = self._actuator.perform(action)
         except ActuationError as error:
             detail = f"{error.message}; {error.hint}" if error.hint else error.message
-            outcome = Outcome(action.id, OutcomeStatus.FAILED, detail, started, started)
+            status = OutcomeStatus.IN_PROGRESS if error.retryable else OutcomeStatus.FAILED
+            outcome = Outcome(action.id, status, detail, started, started)
+        if outcome.status is OutcomeStatus.IN_PROGRESS:
+            if started - (action.started_at or started) < ACTION_GIVES_UP_AFTER:
+                self._defer(action, outcome.detail, started)
+                return
+            minutes = ACTION_GIVES_UP_AFTER.total_seconds() / 60
+            detail = f"not done after {minutes:g} min: {outcome.detail}"
+            outcome = replace(outcome, status=OutcomeStatus.FAILED, detail=detail)
+        self._finish(action, outcome, started)
+
+    def _defer(self, action: Action, detail: str, now: datetime) -> None:
+        """Performs the action again later. A new detail is audited, a repeated one is not."""
+        self._state.defer_action(action.id, detail, now + ACTION_RETRY)
+        if detail != action.detail:
+            self._state.append_audit([_performed(action, now, OutcomeStatus.IN_PROGRESS, detail)])
+            _log.info("action_continues", action=action.id, kind=action.kind, target=str(action.target), detail=detail)
+
+    def _finish(self, action: Action, outcome: Outcome, started: datetime) -> None:
         # times are those of the platform clock, which a simulation sets
         outcome = replace(outcome, started_at=started, ended_at=self._clock.now())
         self._state.finish_action(outcome)
-        record = AuditRecord(
-            at=outcome.ended_at,
-            event=AuditEvent.ACTION_PERFORMED,
-            subject=f"{action.kind} {action.target}",
-            reason=outcome.status,
-            by=action.approved_by or "outrider",
-            detail={"action": action.id, "said": outcome.detail, "dry_run": str(action.dry_run)},
-        )
-        self._state.append_audit([record])
+        self._state.append_audit([_performed(action, outcome.ended_at, outcome.status, outcome.detail)])
         _log.info(
             "action_performed", action=action.id, kind=action.kind, target=str(action.target), status=outcome.status
         )
@@ -120,3 +132,14 @@ class Dispatcher:
                 [AuditRecord(now, AuditEvent.MESSAGE_FAILED, message.id, error.reason, detail={"error": error.message})]
             )
         _log.warning("message_failed", message=message.id, channel=message.channel, reason=error.reason, retry=retry)
+
+
+def _performed(action: Action, at: datetime, status: OutcomeStatus, detail: str) -> AuditRecord:
+    return AuditRecord(
+        at=at,
+        event=AuditEvent.ACTION_PERFORMED,
+        subject=f"{action.kind} {action.target}",
+        reason=status,
+        by=action.approved_by or "outrider",
+        detail={"action": action.id, "said": detail, "dry_run": str(action.dry_run)},
+    )

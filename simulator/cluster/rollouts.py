@@ -20,6 +20,7 @@ class _State:
     revisions: list[str] = field(default_factory=lambda: [FIRST_REVISION])
     moving: bool = False
     instant: bool = False  # the current revision was applied in place
+    paused: bool = False  # no further pods are replaced
 
 
 class Rollouts:
@@ -78,6 +79,13 @@ class Rollouts:
         self._log_change(service, "rollback", text or f"{service} is rolled back to {after}", before, after)
         return after
 
+    def pause(self, service: str, *, paused: bool) -> bool:
+        """Stops a rollout where it is, or resumes it. Returns False if nothing changes."""
+        state = self._states[service]
+        changed = state.paused is not paused
+        state.paused = paused
+        return changed
+
     def reset(self) -> None:
         """Resets every service to its first revision, without history."""
         for name in self._states:
@@ -87,7 +95,7 @@ class Rollouts:
     def advance(self) -> None:
         """Replaces the next pods, as the budgets allow; called every tick."""
         for name, state in self._states.items():
-            if state.moving:
+            if state.moving and not state.paused:
                 self._replace(name, state)
 
     def _aim(self, service: str, *, instantly: bool) -> None:

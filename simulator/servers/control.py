@@ -163,6 +163,29 @@ def _rollback(order: _Order) -> Answer:
     return Answer(OutcomeStatus.DONE, f"{name} is rolled back from {before} to {after}")
 
 
+def _delete_stuck_pod(order: _Order) -> Answer:
+    pod = _pod(order)
+    if pod.exists:
+        return Answer(OutcomeStatus.FAILED, f"{order.name} is not being deleted")
+    return Answer(OutcomeStatus.ALREADY, f"{order.name} no longer exists")
+
+
+def _pause_rollout(order: _Order) -> Answer:
+    return _set_paused(order, paused=True)
+
+
+def _resume_rollout(order: _Order) -> Answer:
+    return _set_paused(order, paused=False)
+
+
+def _set_paused(order: _Order, *, paused: bool) -> Answer:
+    name = order.fleet.spec.service(order.name).name
+    state = "paused" if paused else "not paused"
+    if order.fleet.rollouts.pause(name, paused=paused):
+        return Answer(OutcomeStatus.DONE, f"the rollout of {name} is {state}")
+    return Answer(OutcomeStatus.ALREADY, f"the rollout of {name} is already {state}")
+
+
 _VERBS: dict[ActionKind, Callable[[_Order], Answer]] = {
     ActionKind.CORDON: _cordon,
     ActionKind.UNCORDON: _uncordon,
@@ -172,6 +195,9 @@ _VERBS: dict[ActionKind, Callable[[_Order], Answer]] = {
     ActionKind.RESTORE_TRAFFIC: _restore_traffic,
     ActionKind.SCALE: _scale,
     ActionKind.ROLLBACK: _rollback,
+    ActionKind.PAUSE_ROLLOUT: _pause_rollout,
+    ActionKind.RESUME_ROLLOUT: _resume_rollout,
+    ActionKind.DELETE_STUCK_POD: _delete_stuck_pod,
 }
 
 

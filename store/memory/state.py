@@ -66,20 +66,30 @@ class MemoryStateStore(MemoryStateReader):
                 del self._cycles[next(iter(self._cycles))]
 
     def claim_actions(self, owner: str, now: datetime, lease: timedelta, limit: int = 10) -> tuple[Action, ...]:
-        """Claims INTENDED actions, or CLAIMED ones with an expired lease, oldest first."""
+        """Claims due INTENDED actions, or CLAIMED ones with an expired lease, oldest first."""
         with self._lock:
             free = [
                 action
                 for action in self._actions.values()
-                if action.status is ActionStatus.INTENDED
-                or (action.status is ActionStatus.CLAIMED and self._leases[action.id][0] <= now)
+                if action.status in (ActionStatus.INTENDED, ActionStatus.CLAIMED)
+                and (action.id not in self._leases or self._leases[action.id][0] <= now)
             ]
             claimed = []
             for action in sorted(free, key=lambda action: (action.decided_at, action.id))[:limit]:
-                claimed_action = replace(action, status=ActionStatus.CLAIMED, started_at=now)
+                claimed_action = state_rows.claimed(action, now)
                 self._actions[action.id], self._leases[action.id] = claimed_action, (now + lease, owner)
                 claimed.append(claimed_action)
             return tuple(claimed)
+
+    def defer_action(self, action_id: str, detail: str, until: datetime) -> None:
+        """Returns a claimed action to INTENDED until then. Raises StoreError for an unknown id."""
+        with self._lock:
+            action = self._actions.get(action_id)
+            if action is None:
+                raise state_rows.unknown("action", action_id)
+            if action.status is ActionStatus.CLAIMED:
+                self._actions[action_id] = state_rows.deferred(action, detail)
+                self._leases[action_id] = (until, "")
 
     def finish_action(self, outcome: Outcome) -> None:
         """Records the outcome of a claimed action; the first record stays. Raises StoreError for an unknown id."""

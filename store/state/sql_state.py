@@ -97,17 +97,17 @@ class SqlStateStore(SqlStateReader):
     # --- work -------------------------------------------------------------------------------------
 
     def claim_actions(self, owner: str, now: datetime, lease: timedelta, limit: int = 10) -> tuple[Action, ...]:
-        """Claims INTENDED actions, or CLAIMED ones with an expired lease, oldest first, by conditional UPDATEs."""
+        """Claims due INTENDED actions, or CLAIMED ones with an expired lease, oldest first, by conditional UPDATEs."""
         table = metadata.action
-        free = sa.or_(
-            table.c.status == ActionStatus.INTENDED.value,
-            sa.and_(table.c.status == ActionStatus.CLAIMED.value, table.c.lease_until_us <= micros(now)),
+        free = sa.and_(
+            table.c.status.in_((ActionStatus.INTENDED.value, ActionStatus.CLAIMED.value)),
+            sa.or_(table.c.lease_until_us.is_(None), table.c.lease_until_us <= micros(now)),
         )
         query = sa.select(table.c.body).where(free).order_by(table.c.decided_at_us, table.c.id).limit(limit)
         claimed: list[Action] = []
         with self._database.writing() as connection:
             for (body,) in connection.execute(query).all():
-                action = replace(json_codec.loads(Action, body), status=ActionStatus.CLAIMED, started_at=now)
+                action = state_rows.claimed(json_codec.loads(Action, body), now)
                 changes = {
                     **state_rows.of_action(action),
                     "owner": owner,
@@ -118,6 +118,19 @@ class SqlStateStore(SqlStateReader):
                 if done.rowcount == 1:
                     claimed.append(action)
         return tuple(claimed)
+
+    def defer_action(self, action_id: str, detail: str, until: datetime) -> None:
+        """Returns a claimed action to INTENDED until then. Raises StoreError for an unknown id."""
+        table = metadata.action
+        with self._database.writing() as connection:
+            action = _stored(connection, Action, table, action_id)
+            if action is None:
+                raise state_rows.unknown("action", action_id)
+            if action.status is not ActionStatus.CLAIMED:
+                return
+            row = state_rows.of_action(state_rows.deferred(action, detail))
+            changes = {**row, "lease_until_us": micros(until), "owner": ""}
+            connection.execute(sa.update(table).where(table.c.id == action_id).values(changes))
 
     def finish_action(self, outcome: Outcome) -> None:
         """Records the outcome of a claimed action; the first record stays. Raises StoreError for an unknown id."""

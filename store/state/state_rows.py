@@ -112,13 +112,23 @@ def decided(action: Action, by: str, now: datetime, *, approve: bool) -> Action:
     )
 
 
+def claimed(action: Action, now: datetime) -> Action:
+    """An action that a dispatcher performs now; its start is that of the first attempt."""
+    return replace(action, status=ActionStatus.CLAIMED, started_at=action.started_at or now)
+
+
+def deferred(action: Action, detail: str) -> Action:
+    """A claimed action that is performed again later."""
+    return replace(action, status=ActionStatus.INTENDED, detail=detail)
+
+
 def finished(action: Action, outcome: Outcome) -> Action:
     """A claimed action after its execution."""
     return replace(
         action,
         status=_ENDED[outcome.status],
         detail=outcome.detail,
-        started_at=outcome.started_at,
+        started_at=action.started_at or outcome.started_at,
         ended_at=outcome.ended_at,
     )
 

@@ -194,4 +194,4 @@ def test_what_is_not_a_url_is_final(url: str) -> None:
 
 def test_no_url_is_final() -> None:
     error = failure(lambda: read(Cluster(), Access()))
-    assert (error.retryable, error.message) == (False, "no Kubernetes API is configured for scaling")
+    assert (error.retryable, error.message) == (False, "no Kubernetes API is configured")

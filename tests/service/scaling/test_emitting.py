@@ -22,7 +22,7 @@ from outrider.model import (
     OutcomeStatus,
     Verdict,
 )
-from remediation.actuators import autoscalers
+from remediation.actuators import api_server, autoscalers
 from service.config.scaling_settings import ScalingSettings
 from service.scaling import emitting
 from tests.support.kube import Cluster
@@ -91,7 +91,7 @@ def test_least_replicas_of_an_hpa_are_set_once_and_bounded(cluster: Cluster) -> 
     assert cluster.get(f"{HPAS}/chat")["spec"]["minReplicas"] == 8
     deployed = cluster.get(f"/apis/apps/v1/namespaces/{SPACE}/deployments/chat")
     managers = [field["manager"] for field in deployed["metadata"]["managedFields"]]
-    assert autoscalers.FIELD_MANAGER not in managers, "the workload itself is left alone"
+    assert api_server.FIELD_MANAGER not in managers, "the workload itself is left alone"
 
 
 @pytest.mark.control_plane

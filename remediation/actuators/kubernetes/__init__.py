@@ -1,0 +1,1 @@
+"""Acts on nodes, pods and workloads of a Kubernetes cluster. Never decides; must not import ``decide``."""

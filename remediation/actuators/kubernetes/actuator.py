@@ -1,0 +1,93 @@
+"""Performs actions on a Kubernetes cluster: reads the objects, then sends the requests that are left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from outrider.clock import Clock, SystemClock
+from outrider.errors import ActuationError
+from outrider.model import Action, ActionKind, ActionRequest, Outcome, OutcomeStatus
+from outrider.wire.http_auth import Access
+from remediation.actuators.api_server import ApiServer, ConflictError, TooManyRequestsError
+from remediation.actuators.kubernetes import nodes, pods, workloads
+from remediation.actuators.kubernetes.change import Attempt, Change, ChangeReader
+
+SETTING = "remediation.kubernetes.url"
+_TRIES = 3  # reads again after a concurrent write
+CHANGES: Mapping[ActionKind, ChangeReader] = {
+    ActionKind.CORDON: nodes.cordon,
+    ActionKind.UNCORDON: nodes.uncordon,
+    ActionKind.DRAIN: nodes.drain,
+    ActionKind.RESTART_POD: pods.restart,
+    ActionKind.DELETE_STUCK_POD: pods.delete_stuck,
+    ActionKind.ROLLBACK: workloads.rollback,
+    ActionKind.PAUSE_ROLLOUT: workloads.pause_rollout,
+    ActionKind.RESUME_ROLLOUT: workloads.resume_rollout,
+    ActionKind.SCALE: workloads.scale,
+}
+
+
+class KubernetesActuator:
+    """Acts through the API server. Idempotent: every attempt reads first and sends only what is left.
+
+    A dry run sends the same requests as server-side dry runs, so that admission, quotas and permissions are checked.
+    """
+
+    def __init__(self, url: str | None, access: Access, *, clock: Clock | None = None) -> None:
+        """``url`` is the API server's, None without one; ``access`` holds its credentials."""
+        self._url, self._access = (url or "").rstrip("/"), access
+        self._clock = clock or SystemClock()
+
+    def perform(self, action: Action) -> Outcome:
+        """Sends the requests of an action, or raises ActuationError. IN_PROGRESS if more is left to do."""
+        started = self._clock.now()
+        with ApiServer(self._url, self._access, setting=SETTING) as server:
+            change, blocked = self._applied(server, action)
+        status = _status(action, change, blocked)
+        detail = "; ".join([change.detail, *blocked])
+        return Outcome(action.id, status, detail, started, self._clock.now())
+
+    def requests(self, action: Action) -> tuple[ActionRequest, ...]:
+        """Returns the requests that ``perform`` would send now. Raises ActuationError."""
+        with ApiServer(self._url, self._access, setting=SETTING) as server:
+            return self._change(server, action).requests
+
+    def _applied(self, server: ApiServer, action: Action) -> tuple[Change, list[str]]:
+        """Returns the change, and a sentence for each request that the server delays."""
+        for attempt in range(_TRIES):
+            change = self._change(server, action)
+            try:
+                return change, self._sent(server, change, action)
+            except ConflictError:
+                if attempt == _TRIES - 1:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _change(self, server: ApiServer, action: Action) -> Change:
+        reader = CHANGES.get(action.kind)
+        if reader is None:
+            sentence = f"the actuator kubernetes does not support {action.kind.value}"
+            hint = f"name another actuator in remediation.actuators.{action.kind.value}"
+            raise ActuationError(sentence, retryable=False, hint=hint)
+        return reader(Attempt(server, action, self._clock.now()))
+
+    def _sent(self, server: ApiServer, change: Change, action: Action) -> list[str]:
+        """One blocked eviction does not hold up the others: each is sent, and repeated later."""
+        blocked: list[str] = []
+        for request in change.requests:
+            try:
+                server.send(request, dry_run=action.dry_run)
+            except TooManyRequestsError as error:
+                blocked.append(error.message)
+            except ActuationError as error:
+                if error.status != 404:
+                    raise  # a pod that ended meanwhile needs no eviction
+        return blocked
+
+
+def _status(action: Action, change: Change, blocked: list[str]) -> OutcomeStatus:
+    if action.dry_run:
+        return OutcomeStatus.DRY_RUN
+    if change.pending or blocked:
+        return OutcomeStatus.IN_PROGRESS
+    return OutcomeStatus.DONE if change.requests else OutcomeStatus.ALREADY

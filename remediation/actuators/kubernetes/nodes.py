@@ -1,0 +1,104 @@
+"""Cordon, un-cordon and drain of a node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from outrider.model import Action, ActionRequest
+from remediation.actuators.api_server import MERGE_PATCH, ApiServer
+from remediation.actuators.kubernetes.change import Attempt, Change, refused
+from remediation.actuators.kubernetes.evictions import eviction, is_evictable, is_terminating, name_of
+from remediation.actuators.kubernetes.ownership import Json, cleared, is_of_session, is_ours, marks, metadata
+
+TAINT = "outrider.io/quarantine"
+_NODES = "/api/v1/nodes"
+
+
+def cordon(attempt: Attempt) -> Change:
+    """Marks a node as unschedulable, with our labels and a NoSchedule taint.
+
+    The taint also keeps pods away that tolerate an unschedulable node. A node that someone else cordoned stays theirs.
+    """
+    name, node = attempt.action.target.name, _node(attempt)
+    if not node:
+        return Change(f"node {name} no longer exists")
+    if is_ours(node) and _is_unschedulable(node):
+        return Change(f"node {name} is already cordoned")
+    if _is_unschedulable(node):
+        return Change(f"node {name} is already cordoned by someone else; it stays theirs")
+    return Change(f"node {name} is cordoned", (_cordon_request(node, attempt.action),))
+
+
+def uncordon(attempt: Attempt) -> Change:
+    """Makes a node schedulable that this session cordoned. Raises ActuationError for any other node."""
+    name, node = attempt.action.target.name, _node(attempt)
+    if not node:
+        return Change(f"node {name} no longer exists")
+    if not is_ours(node):
+        if _is_unschedulable(node):
+            raise refused(f"node {name} was cordoned by someone else", "kubectl uncordon, if its owner agrees")
+        return Change(f"node {name} is already schedulable")
+    if not is_of_session(node, attempt.action):
+        raise refused(f"node {name} was cordoned by another session", "it is un-cordoned when that session ends")
+    taints = [taint for taint in _taints(node) if taint.get("key") != TAINT]
+    sentence = f"node {name} is schedulable again"
+    return Change(sentence, (_patch(node, cleared(), {"unschedulable": None, "taints": taints or None}),))
+
+
+def drain(attempt: Attempt) -> Change:
+    """Cordons a node, then evicts its pods until none is left that a controller would recreate.
+
+    Pods of DaemonSets, static and finished pods stay. Pods without a controller stay, too: nothing would recreate
+    them. The eviction API honours PodDisruptionBudgets.
+    """
+    name, node = attempt.action.target.name, _node(attempt)
+    if not node:
+        return Change(f"node {name} no longer exists")
+    first = () if _is_unschedulable(node) else (_cordon_request(node, attempt.action),)
+    pods = list(_pods_of(attempt.server, name))
+    evicted = tuple(eviction(pod) for pod in pods if is_evictable(pod) and not is_terminating(pod))
+    leaving = [name_of(pod) for pod in pods if is_evictable(pod) and is_terminating(pod)]
+    bare = [name_of(pod) for pod in pods if _is_bare(pod)]
+    left = f"; without a controller, not evicted: {', '.join(bare)}" if bare else ""
+    if evicted:
+        return Change(f"node {name}: {len(evicted)} pods are evicted{left}", (*first, *evicted), pending=True)
+    if leaving:
+        return Change(f"node {name}: waits for {', '.join(leaving)} to end{left}", first, pending=True)
+    return Change(f"node {name} is drained{left}", first)
+
+
+def _node(attempt: Attempt) -> dict[str, Any]:
+    return attempt.server.get(f"{_NODES}/{attempt.action.target.name}", missing_is_empty=True)
+
+
+def _pods_of(server: ApiServer, node: str) -> Iterator[dict[str, Any]]:
+    listed = server.get("/api/v1/pods", query=(("fieldSelector", f"spec.nodeName={node}"),))
+    yield from listed.get("items", [])
+
+
+def _is_bare(pod: Json) -> bool:
+    owners = metadata(pod).get("ownerReferences") or ()
+    finished = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+    return not owners and not finished
+
+
+def _is_unschedulable(node: Json) -> bool:
+    return bool(node.get("spec", {}).get("unschedulable"))
+
+
+def _taints(node: Json) -> list[dict[str, Any]]:
+    return list(node.get("spec", {}).get("taints") or [])
+
+
+def _cordon_request(node: Json, action: Action) -> ActionRequest:
+    ours = {"key": TAINT, "value": "outrider", "effect": "NoSchedule"}
+    taints = [taint for taint in _taints(node) if taint.get("key") != TAINT]
+    return _patch(node, marks(action), {"unschedulable": True, "taints": [*taints, ours]})
+
+
+def _patch(node: Json, meta: dict[str, Any], spec: dict[str, Any]) -> ActionRequest:
+    """A merge patch, valid only for the version that was read: the list of taints is replaced as a whole."""
+    known = metadata(node)
+    body = {"metadata": {**meta, "resourceVersion": known.get("resourceVersion")}, "spec": spec}
+    return ActionRequest("PATCH", f"{_NODES}/{known.get('name')}", body, MERGE_PATCH)

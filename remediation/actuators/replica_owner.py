@@ -1,0 +1,52 @@
+"""Owners of a number of replicas: autoscalers, other controllers, other programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from outrider.errors import ActuationError
+from remediation.actuators.api_server import FIELD_MANAGER, ApiServer
+
+_MANUAL_MANAGERS = (
+    "kubectl"  # field managers with these prefixes are manual edits, which the requested plan may overwrite
+)
+_AUTOSCALERS = {
+    "HorizontalPodAutoscaler": "/apis/autoscaling/v2/namespaces/{namespace}/horizontalpodautoscalers",
+    "ScaledObject": "/apis/keda.sh/v1alpha1/namespaces/{namespace}/scaledobjects",
+}
+Json = Mapping[str, Any]
+
+
+def check_not_autoscaled(server: ApiServer, workload: Json, path: str, kind: str = "Deployment") -> None:
+    """Raises ActuationError if an autoscaler sets the replicas of this workload."""
+    meta = workload.get("metadata", {})
+    for autoscaler, template in _AUTOSCALERS.items():
+        listed = server.get(template.format(namespace=meta.get("namespace")), missing_is_empty=True)
+        for item in listed.get("items", []):
+            target = item.get("spec", {}).get("scaleTargetRef", {})
+            if target.get("name") == meta.get("name") and target.get("kind", "Deployment") == kind:
+                name = item["metadata"]["name"]
+                sentence = f"{path}: its replicas belong to {autoscaler} {name}"
+                raise ActuationError(sentence, retryable=False, hint="name that object in planner.scaling.emit")
+
+
+def owner_of(result: Json, field: Sequence[str], *, controlled: bool = True) -> str:
+    """The other owner of a field: its controller, or another program's field manager; else empty.
+
+    ``controlled`` False: an owner of the object is acceptable, as for Knative revisions.
+    """
+    meta = result.get("metadata", {})
+    for owner in meta.get("ownerReferences", []) if controlled else []:
+        if owner.get("controller"):
+            return f"{owner.get('kind')} {owner.get('name')}"
+    for entry in meta.get("managedFields", []):
+        manager = str(entry.get("manager", ""))
+        if manager == FIELD_MANAGER or manager.startswith(_MANUAL_MANAGERS):
+            continue
+        node: Any = entry.get("fieldsV1", {})
+        for part in field:
+            node = node.get(f"f:{part}") if isinstance(node, Mapping) else None
+        if node is not None:
+            return f"field manager {manager}"
+    return ""

@@ -1,0 +1,178 @@
+"""Rollback, pause and scaling of workloads on a real control plane."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from outrider.errors import ActuationError
+from outrider.model import ActionKind, OutcomeStatus
+from remediation.actuators.kubernetes.actuator import KubernetesActuator
+from remediation.actuators.kubernetes.ownership import ACTION, OWNER
+from tests.support.kube import Cluster, wait_for
+from tests.support.kube_actions import SPACE, actuator_of, an_action, service_ref
+from tests.support.kube_scene import deployment, run, template
+
+pytestmark = pytest.mark.control_plane
+CHAT = service_ref("chat-70b")
+DEPLOYMENT, STATEFUL_SET = ["Deployment/chat"], ["StatefulSet/chat"]
+SETS = f"/apis/apps/v1/namespaces/{SPACE}/statefulsets"
+GOOD, BAD = "vllm:good", "vllm:bad"
+
+
+def revised(cluster: Cluster, path: str) -> None:
+    """Rolls out a bad image; returns once its revision is known."""
+    before = cluster.get(path)
+    cluster.patch(path, {"spec": {"template": template(BAD)}})
+
+    def is_known() -> bool:
+        now = cluster.get(path)
+        if "updateRevision" in now["status"]:
+            return bool(now["status"]["updateRevision"] != before["status"]["updateRevision"])
+        revision = "deployment.kubernetes.io/revision"
+        return now["metadata"]["annotations"][revision] != before["metadata"]["annotations"][revision]
+
+    wait_for("a new revision", is_known)
+
+
+def settled_deployment(cluster: Cluster, **spec: Any) -> str:
+    path = deployment(cluster, SPACE, template=template(GOOD), **spec)
+    wait_for("a first revision", lambda: "annotations" in cluster.get(path)["metadata"])
+    return path
+
+
+def image_of(cluster: Cluster, path: str) -> str:
+    return str(cluster.get(path)["spec"]["template"]["spec"]["containers"][0]["image"])
+
+
+def rollback(*workloads: str, **parts: Any) -> Any:
+    return an_action(ActionKind.ROLLBACK, CHAT, workloads=list(workloads), **parts)
+
+
+def test_a_rollback_restores_the_previous_template_once(cluster: Cluster, actuator: KubernetesActuator) -> None:
+    path = settled_deployment(cluster)
+    first = cluster.get(path)["spec"]["template"]
+    revised(cluster, path)
+    action = rollback(*DEPLOYMENT)
+    outcome = actuator.perform(action)
+    assert (outcome.status, outcome.detail) == (OutcomeStatus.DONE, "Deployment chat is rolled back to revision 1")
+    restored = cluster.get(path)
+    assert restored["spec"]["template"] == first
+    assert restored["metadata"]["labels"][OWNER] == "outrider"
+    assert restored["metadata"]["annotations"][ACTION] == action.id
+    assert actuator.perform(action).status is OutcomeStatus.ALREADY, "a second rollback would return to the bad image"
+    assert image_of(cluster, path) == GOOD
+
+
+def test_a_dry_run_of_a_rollback_changes_nothing(cluster: Cluster, actuator: KubernetesActuator) -> None:
+    path = settled_deployment(cluster)
+    revised(cluster, path)
+    outcome = actuator.perform(rollback(*DEPLOYMENT, dry_run=True))
+    assert outcome.status is OutcomeStatus.DRY_RUN
+    assert image_of(cluster, path) == BAD
+
+
+def test_a_first_revision_cannot_be_rolled_back(cluster: Cluster, actuator: KubernetesActuator) -> None:
+    settled_deployment(cluster)
+    with pytest.raises(ActuationError, match="Deployment chat has no earlier revision"):
+        actuator.perform(rollback(*DEPLOYMENT))
+
+
+def test_a_workload_of_a_reconciler_is_left_to_it(cluster: Cluster, actuator: KubernetesActuator) -> None:
+    path = settled_deployment(cluster)
+    revised(cluster, path)
+    cluster.patch(path, {"metadata": {"annotations": {"synced": "yes"}}}, by="argocd-controller")
+    for kind in (ActionKind.ROLLBACK, ActionKind.PAUSE_ROLLOUT):
+        with pytest.raises(ActuationError, match="managed by argocd-controller, which would revert it"):
+            actuator.perform(an_action(kind, CHAT, workloads=DEPLOYMENT))
+    assert image_of(cluster, path) == BAD
+
+
+def test_a_rollout_paused_by_an_operator_is_not_rolled_back(cluster: Cluster, actuator: KubernetesActuator) -> None:
+    path = settled_deployment(cluster)
+    revised(cluster, path)
+    cluster.patch(path, {"spec": {"paused": True}})
+    with pytest.raises(ActuationError, match="is paused"):
+        actuator.perform(rollback(*DEPLOYMENT))
+    with pytest.raises(ActuationError, match="paused by someone else"):
+        actuator.perform(an_action(ActionKind.RESUME_ROLLOUT, CHAT, workloads=DEPLOYMENT))
+
+
+def test_a_rollout_is_paused_and_resumed(cluster: Cluster, actuator: KubernetesActuator) -> None:
+    path = settled_deployment(cluster)
+    pause = an_action(ActionKind.PAUSE_ROLLOUT, CHAT, workloads=DEPLOYMENT)
+    assert actuator.perform(pause).status is OutcomeStatus.DONE
+    assert cluster.get(path)["spec"]["paused"] is True
+    assert actuator.perform(pause).status is OutcomeStatus.ALREADY
+    resume = an_action(ActionKind.RESUME_ROLLOUT, CHAT, workloads=DEPLOYMENT)
+    assert actuator.perform(resume).status is OutcomeStatus.DONE
+    resumed = cluster.get(path)
+    assert "paused" not in resumed["spec"]
+    assert OWNER not in resumed["metadata"].get("labels", {})
+
+
+def test_pods_that_block_a_stateful_set_are_deleted_with_its_rollback(
+    cluster: Cluster, actuator: KubernetesActuator
+) -> None:
+    spec = {"selector": {"matchLabels": {"app": "chat"}}, "serviceName": "chat", "replicas": 1}
+    cluster.create(SETS, {"metadata": {"name": "chat"}, "spec": {**spec, "template": template(GOOD)}})
+    old = cluster.scheduled(SPACE, 1)[0]
+    run(cluster, old)
+    revised(cluster, f"{SETS}/chat")
+
+    def pods_of(image: str) -> list[dict[str, Any]]:
+        pods = cluster.pods(SPACE)
+        for pod in pods:  # the kubelet confirms the end
+            if pod["metadata"].get("deletionTimestamp"):
+                path = f"/api/v1/namespaces/{SPACE}/pods/{pod['metadata']['name']}"
+                cluster.delete(path, json={"gracePeriodSeconds": 0})
+        return [pod for pod in pods if pod["spec"]["containers"][0]["image"] == image]
+
+    wait_for("a pod of the bad revision", lambda: bool(pods_of(BAD)))
+    action = rollback(*STATEFUL_SET)
+    outcome = actuator.perform(action)
+    assert (outcome.status, outcome.detail) == (OutcomeStatus.DONE, "StatefulSet chat is rolled back to revision 1")
+    wait_for("a pod of the good revision", lambda: bool(pods_of(GOOD)) and not pods_of(BAD))
+    assert actuator.perform(action).status is OutcomeStatus.ALREADY
+
+
+def test_replicas_without_an_owner_are_scaled(cluster: Cluster, actuator: KubernetesActuator) -> None:
+    path = settled_deployment(cluster, replicas=2)
+    action = an_action(ActionKind.SCALE, CHAT, workloads=DEPLOYMENT, replicas=3)
+    outcome = actuator.perform(action)
+    assert (outcome.status, outcome.detail) == (OutcomeStatus.DONE, "Deployment chat: 2 -> 3 replicas")
+    assert cluster.get(path)["spec"]["replicas"] == 3
+    assert actuator.perform(action).status is OutcomeStatus.ALREADY
+
+
+def test_replicas_of_an_autoscaler_are_left_to_it(cluster: Cluster, actuator: KubernetesActuator) -> None:
+    settled_deployment(cluster, replicas=2)
+    hpas = f"/apis/autoscaling/v2/namespaces/{SPACE}/horizontalpodautoscalers"
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "chat"}
+    cluster.create(hpas, {"metadata": {"name": "chat"}, "spec": {"scaleTargetRef": target, "maxReplicas": 8}})
+    with pytest.raises(ActuationError, match="belong to HorizontalPodAutoscaler chat"):
+        actuator.perform(an_action(ActionKind.SCALE, CHAT, workloads=DEPLOYMENT, replicas=3))
+    cluster.delete(f"{hpas}/chat")
+
+
+@pytest.mark.parametrize(
+    ("workloads", "message"),
+    [([], "no workload of chat-70b is known"), (["LeaderWorkerSet/chat"], "a LeaderWorkerSet cannot be changed")],
+)
+def test_unknown_workloads_are_refused(actuator: KubernetesActuator, workloads: list[str], message: str) -> None:
+    with pytest.raises(ActuationError, match=message) as refused:
+        actuator.perform(rollback(*workloads))
+    assert not refused.value.retryable
+
+
+def test_other_kinds_name_the_setting_of_their_actuator(actuator: KubernetesActuator) -> None:
+    with pytest.raises(ActuationError, match="does not support shift_traffic") as refused:
+        actuator.perform(an_action(ActionKind.SHIFT_TRAFFIC, CHAT))
+    assert "remediation.actuators.shift_traffic" in refused.value.hint
+
+
+def test_an_account_without_permission_is_refused(cluster: Cluster) -> None:
+    settled_deployment(cluster)
+    with pytest.raises(ActuationError, match="403"):
+        actuator_of(cluster, "stranger").perform(rollback(*DEPLOYMENT))

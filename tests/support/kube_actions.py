@@ -1,0 +1,53 @@
+"""Actions of the Kubernetes actuator, for tests on a real control plane."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import timedelta
+from typing import Any
+
+from outrider.clock import SystemClock
+from outrider.model import Action, ActionKind, ActionStatus, DecisionReason, EntityKind, EntityRef, Verdict
+from outrider.wire.http_auth import Access, Tls
+from remediation.actuators.kubernetes.actuator import KubernetesActuator
+from tests.support.kube import Cluster
+
+SPACE = "acting"
+_NUMBERS = itertools.count()
+
+
+def node_ref(name: str) -> EntityRef:
+    return EntityRef("c", EntityKind.NODE, None, name)
+
+
+def pod_ref(name: str) -> EntityRef:
+    return EntityRef("c", EntityKind.POD, SPACE, name)
+
+
+def service_ref(name: str) -> EntityRef:
+    return EntityRef("c", EntityKind.SERVICE, SPACE, name)
+
+
+def an_action(
+    kind: ActionKind, target: EntityRef, *, dry_run: bool = False, session: str = "ses-1", **params: Any
+) -> Action:
+    """Returns a claimed action, decided a second ago: object times have whole seconds."""
+    return Action(
+        id=f"act-{next(_NUMBERS)}",
+        session=session,
+        kind=kind,
+        target=target,
+        params=params,
+        because="inc-1",
+        dry_run=dry_run,
+        decision=Verdict.ALLOWED,
+        reason=DecisionReason.WITHIN_LIMITS,
+        status=ActionStatus.CLAIMED,
+        decided_at=SystemClock().now() + timedelta(seconds=1),
+    )
+
+
+def actuator_of(cluster: Cluster, token: str = "admin") -> KubernetesActuator:
+    """Returns the actuator with the credentials of a test account."""
+    access = Access(bearer_token_file=cluster.token_file(token), tls=Tls(insecure_skip_verify=True))
+    return KubernetesActuator(cluster.url, access)
