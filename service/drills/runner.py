@@ -19,6 +19,7 @@ from service.drills.private_platform import INTERVAL, PrivatePlatform, learn, op
 from service.drills.recording import RecordedRun, Recorder
 from service.drills.simulated_source import FleetSource
 from simulator import scenarios
+from simulator.faults import injections_of
 from simulator.fleet import Fleet
 from simulator.scenarios import Scenario
 from simulator.scoring.recovery import Recovery
@@ -78,7 +79,7 @@ def run(job: Job, progress: Callable[[float], None] | None = None, recorder: Rec
             [
                 observation.ObservedFault(Recovery(fleet, injection))
                 for fleet in fleets
-                for injection in fleet.injections
+                for injection in injections_of(fleet)
             ]
         )
         targets, cycles = 0, round(job.scenario.minutes * 60 / INTERVAL.total_seconds())
