@@ -23,7 +23,7 @@ from simulator.faults import injections_of
 from simulator.fleet import Fleet
 from simulator.scenarios import Scenario
 from simulator.scoring.recovery import Recovery
-from simulator.scoring.score import STORM_ENTITIES, Run
+from simulator.scoring.run import STORM_ENTITIES, Run
 from simulator.spec.fleets import FleetSpec, drill_spec, standby_spec
 from simulator.traffic.arrivals import with_load
 from simulator.world import World
