@@ -60,7 +60,6 @@ def test_a_platform_with_kubernetes_as_its_only_source(
     settings = settings_file.load(configuration)
     platform = wiring_platform.platform(settings, SystemClock(), lockstep=True)
     clock = SystemClock()
-
     service = EntityRef("c", EntityKind.SERVICE, "e2e", "chat-70b")
 
     def changes() -> list[Event]:
