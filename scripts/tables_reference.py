@@ -192,8 +192,8 @@ def _hourly() -> Iterator[str]:
         shown = {cell.name.replace(cell.signal.name, "<signal>"): cell.statistic for cell in _cells(kind)}
         yield from (f"| {kind.value} | `{name}` | {_MEANING[value]} |" for name, value in shown.items())
     yield (
-        "\nFor a gauge or state, the highest value is stored if high values (or both ends) are of interest, else the "
-        "lowest. Units and meaning are those of the signal."
+        "\nA gauge or state keeps its highest value if high values (or both ends) are of interest, else its lowest. "
+        "Units and meaning are those of the signal."
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from outrider.clock import from_unix
 from outrider.errors import UsageError
 from outrider.model import EntityKind, EntityRef, Floats
 from simulator.cluster.autoscaler import Autoscaler
-from simulator.cluster.kubelet import Kubelets
 from simulator.cluster.load_balancer import Router
 from simulator.cluster.pods import Pod, Pods
 from simulator.cluster.rollouts import Rollouts
@@ -22,18 +21,27 @@ from simulator.engine.engine import Conditions, EngineBank, Work
 from simulator.hardware import coupling
 from simulator.hardware.containers import Containers
 from simulator.hardware.gpus import Gpus
+from simulator.hardware.kubelet import Kubelets
 from simulator.hardware.nodes import Nodes
 from simulator.journal import Journal, JournalEntry, JournalSource
 from simulator.spec.fleets import FleetSpec, default_spec
 from simulator.spec.names import gpu_uuid
 from simulator.traffic.arrivals import Traffic
 
-if TYPE_CHECKING:
-    from simulator.faults.base import Injection
-    from simulator.world import World
-
 WARM_SECONDS = 180.0
 AGE_FACTOR = 960  # the counters of the warm-up are multiplied by this: engines appear two days old
+
+
+class ActiveFault(Protocol):
+    """A fault as the fleet knows it."""
+
+    def advance(self, fleet: Fleet) -> bool:
+        """Applies the fault at the fleet's time. Returns True once it is over."""
+        ...
+
+    def stop(self, fleet: Fleet) -> None:
+        """Ends the fault now and undoes its actions."""
+        ...
 
 
 class Fleet:
@@ -72,9 +80,8 @@ class Fleet:
         self.desired = {service.name: service.replicas for service in self.spec.services}
         self.entry = np.ones(len(self.spec.services))
         self.demand: Callable[[float], Floats] = self.traffic.rates
-        self.world: World | None = None
         self.exporters_down: set[str] = set()
-        self.injections: list[Injection] = []
+        self.injections: list[ActiveFault] = []
         self.after_step: list[Callable[[], None]] = []
         self.requests_per_second = np.zeros(slots)
         self._coreless = np.zeros(slots, dtype=bool)

@@ -53,7 +53,6 @@ class World:
                 raise UsageError("the fleets have different times", hint="start them at the same time")
         self.weights = {name: self._all_to(self.home) for name in wanted}
         for fleet in self.fleets:
-            fleet.world = self
             fleet.demand = self.home.traffic.rates
         self._send()
 

@@ -18,8 +18,7 @@ import numpy as np
 from outrider.clock import from_unix
 from outrider.model import EntityKind, EntityRef, Floats, Priority, SignalKey
 from service.drills.recording import Matrix, RecordedRun
-from simulator.scoring.grouping import FiredAlert
-from simulator.scoring.score import Run, ScoredIncident
+from simulator.scoring.run import FiredAlert, Run, ScoredIncident
 
 if TYPE_CHECKING:
     from sklearn.ensemble import IsolationForest

@@ -11,9 +11,8 @@ from outrider.documents import serialization
 from service.drills import dataset, remote_drill, scenario_choice
 from service.drills.runner import DrillRun, Progress, job, quiet_run, run, run_all
 from simulator.scenarios import TUNING_SEEDS, Scenario
+from simulator.scoring.run import InjectedFault, Run
 from simulator.scoring.score import (
-    InjectedFault,
-    Run,
     Verdict,
     drill_result,
     false_pages_of,

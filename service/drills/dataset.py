@@ -24,7 +24,7 @@ from outrider.documents import serialization
 from outrider.errors import UsageError
 from service.drills.recording import Matrix, RecordedRun
 from simulator.scenarios import Scenario
-from simulator.scoring.score import InjectedFault, Run
+from simulator.scoring.run import InjectedFault, Run
 
 QUIET = "quiet"
 

@@ -23,9 +23,9 @@ from outrider.model import (
 from outrider.ports import StateReader
 from outrider.topology import Topology
 from simulator.faults.base import Truth
-from simulator.scoring.grouping import FiredAlert
 from simulator.scoring.recovery import Recovery
-from simulator.scoring.score import GRACE, InjectedFault, ScoredAction, ScoredIncident
+from simulator.scoring.run import FiredAlert, InjectedFault, ScoredAction, ScoredIncident
+from simulator.scoring.score import GRACE
 
 ALL = 1_000_000
 

@@ -25,7 +25,6 @@ from service.engine.dispatch import Dispatcher
 from service.wiring import alerting as wiring_alerting
 from service.wiring import platform
 from simulator.backfill import fleet_history
-from simulator.fleet import Fleet
 from simulator.servers.control import Control
 from simulator.spec.fleets import FleetSpec
 from simulator.world import World
@@ -48,11 +47,10 @@ class Inbox:
 
 
 class FleetActuator:
-    """Performs actions on fleets in this process, as their HTTP control endpoint does."""
+    """Performs actions on the fleets of a world in this process, as their HTTP control endpoint does."""
 
-    def __init__(self, fleets: Sequence[Fleet], clock: Clock) -> None:
-        """``fleets`` have one cluster each."""
-        self._controls = {fleet.spec.cluster: Control(fleet) for fleet in fleets}
+    def __init__(self, world: World, clock: Clock) -> None:
+        self._controls = {fleet.spec.cluster: Control(fleet, world) for fleet in world.fleets}
         self._clock = clock
 
     def perform(self, action: Action) -> Outcome:
@@ -98,8 +96,7 @@ class PrivatePlatform:
 
 def open_platform(world: World, *, learned: bytes | None = None) -> PrivatePlatform:
     """Opens a platform for a world. ``learned`` is the result of ``learn``."""
-    fleets = world.fleets
-    settings = settings_of(fleets[0].spec)
+    settings = settings_of(world.home.spec)
     clock = ManualClock(world.now)
     source = FleetSource(world)
     messaging = NotificationSettings(routes=dict.fromkeys(wiring_alerting.GROUPS, (CHANNEL,)))
@@ -108,7 +105,7 @@ def open_platform(world: World, *, learned: bytes | None = None) -> PrivatePlatf
     if learned is not None:
         state.save_detector_states(pickle.loads(learned), clock.now())  # noqa: S301  made by learn() in this program
         cycle.parts.detection.restore(state)
-    dispatcher = Dispatcher(state, {CHANNEL: inbox}, FleetActuator(fleets, clock), clock, cycle)
+    dispatcher = Dispatcher(state, {CHANNEL: inbox}, FleetActuator(world, clock), clock, cycle)
     return PrivatePlatform(world, source, clock, cycle, dispatcher, state, inbox)
 
 

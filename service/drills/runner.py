@@ -19,10 +19,11 @@ from service.drills.private_platform import INTERVAL, PrivatePlatform, learn, op
 from service.drills.recording import RecordedRun, Recorder
 from service.drills.simulated_source import FleetSource
 from simulator import scenarios
+from simulator.faults import injections_of
 from simulator.fleet import Fleet
 from simulator.scenarios import Scenario
 from simulator.scoring.recovery import Recovery
-from simulator.scoring.score import STORM_ENTITIES, Run
+from simulator.scoring.run import STORM_ENTITIES, Run
 from simulator.spec.fleets import FleetSpec, drill_spec, standby_spec
 from simulator.traffic.arrivals import with_load
 from simulator.world import World
@@ -78,7 +79,7 @@ def run(job: Job, progress: Callable[[float], None] | None = None, recorder: Rec
             [
                 observation.ObservedFault(Recovery(fleet, injection))
                 for fleet in fleets
-                for injection in fleet.injections
+                for injection in injections_of(fleet)
             ]
         )
         targets, cycles = 0, round(job.scenario.minutes * 60 / INTERVAL.total_seconds())

@@ -17,17 +17,8 @@ from outrider.records.drill import Drill
 from service.drills import observation
 from service.drills.control import FaultControl
 from simulator.faults import Truth
-from simulator.scoring.score import (
-    GRACE,
-    LOUD,
-    InjectedFault,
-    Run,
-    ScoredIncident,
-    Verdict,
-    has_remedy,
-    repaired,
-    verdicts,
-)
+from simulator.scoring.run import InjectedFault, Run, ScoredIncident
+from simulator.scoring.score import GRACE, LOUD, Verdict, has_remedy, repaired, verdicts
 
 BY_HAND = "by_hand"
 

@@ -28,7 +28,7 @@ _INSTRUCTIONS = {
     "en": "You explain an incident of a cluster that serves language models to the engineer on call. Use only the "
     "findings below. Name the cause with its confidence, supporting and contradicting evidence, and what to check "
     "first. Do not guess beyond them. Answer in English, in at most 150 words, as plain text.",
-    "zh": "请向值班工程师解释一起大模型推理集群的事件。只能依据下面的发现：说明原因及其置信度、支持与反对的依据、"
+    "zh": "请向值班工程师解释一起大模型推理集群的事件。只能依据下面的发现：说明根因及其置信度、支持证据与反面证据、"
     "应当先检查什么，不要做其他猜测。用中文回答，不超过 250 字，纯文本。",
 }
 

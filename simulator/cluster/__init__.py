@@ -1,4 +1,4 @@
 """Pods of model servers: placement, start-up, crashes, rollouts, autoscaling, load balancing.
 
-Must not import ``hardware`` or, at run time, ``fleet``.
+Must not import ``hardware`` or ``fleet``.
 """

@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from outrider.errors import UsageError
-from outrider.model import EntityKind
+from outrider.model import EntityKind, EntityRef
 from simulator.cluster.pod import FIRST_REVISION
+from simulator.cluster.pods import Pods
+from simulator.journal import JournalEntry
+from simulator.spec.parts import FleetSpec
 
-if TYPE_CHECKING:
-    from simulator.fleet import Fleet
+
+class RolledOutFleet(Protocol):
+    """The parts of a fleet that a rollout reads and changes."""
+
+    spec: FleetSpec
+    pods: Pods
+
+    def restart(self, slot: int) -> None:
+        """Deletes the pod of a slot; its controller creates a new one."""
+        ...
+
+    def entity(self, kind: EntityKind, name: str, namespace: str | None = None) -> EntityRef:
+        """Returns an entity of the fleet's cluster."""
+        ...
+
+    def change(self, entity: EntityRef, code: str, text: str, **attributes: str) -> JournalEntry:
+        """Writes a change to the journal."""
+        ...
 
 
 @dataclass(slots=True)
@@ -26,7 +45,7 @@ class _State:
 class Rollouts:
     """The rollouts of every service of a fleet."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: RolledOutFleet) -> None:
         self._fleet = fleet
         self._states = {service.name: _State() for service in fleet.spec.services}
 

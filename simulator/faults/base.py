@@ -11,7 +11,6 @@ import numpy as np
 
 from outrider.clock import from_unix
 from outrider.model import EntityKind, EntityRef
-from simulator.faults.actions import ACTIONS
 from simulator.faults.impact import impacted_slots
 from simulator.faults.scope import NOTHING, Scope, fleet_entities
 
@@ -208,7 +207,7 @@ class Injection:
                 due.at += due.action.every_seconds
 
     def _do(self, fleet: Fleet, action: DeclaredAction) -> None:
-        undo = ACTIONS[action.do].call(fleet, self, **action.arguments)
+        undo = action.call(fleet, self, **action.arguments)
         if undo is not None:
             self._undo.append(undo)
 

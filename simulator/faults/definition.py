@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal
@@ -43,9 +43,13 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredAction:
-    """A call of an action ``at_seconds`` after the start (None: at the end), repeated every ``every_seconds``."""
+    """A call of an action ``at_seconds`` after the start (None: at the end), repeated every ``every_seconds``.
+
+    ``call`` is the function that ``do`` names. Its parameters are the fleet, the active fault and the arguments.
+    """
 
     do: str
+    call: Callable[..., Callable[..., None] | None]
     at_seconds: float | None
     every_seconds: float | None = None
     arguments: Mapping[str, object] = field(default_factory=dict)

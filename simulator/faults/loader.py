@@ -261,6 +261,7 @@ class _Reader:
             result.append(
                 DeclaredAction(
                     name,
+                    ACTIONS[name].call,
                     self._at(mapping, path),
                     every.total_seconds() if every else None,
                     self._arguments(mapping, path, name),

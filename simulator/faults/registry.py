@@ -53,7 +53,7 @@ def inject(
     duration: timedelta | None = None,
     seed: int = 0,
 ) -> Truth:
-    """Plans a fault and returns its ground truth; the fault is then the last of ``fleet.injections``.
+    """Plans a fault and returns its ground truth; the fault is then the last of ``injections_of``.
 
     If ``entity`` is None, ``seed`` chooses among the entities on which the fault has an impact; a string is an entity's
     name. ``start`` defaults to now, ``duration`` to the fault's own. Raises UsageError for an unknown fault or entity,
@@ -75,9 +75,14 @@ def inject(
     return injection.truth
 
 
+def injections_of(fleet: Fleet) -> list[Injection]:
+    """Returns the planned and active faults of a fleet, in order of their injection."""
+    return [fault for fault in fleet.injections if isinstance(fault, Injection)]
+
+
 def _refuse(fleet: Fleet, new: Injection) -> None:
     """Raises UsageError with the reason if the fault cannot be injected."""
-    reason = conflict(new, fleet.injections)
+    reason = conflict(new, injections_of(fleet))
     if reason:
         raise UsageError(reason, hint="choose another entity, or a time after the other fault's end")
     missing = unmet(fleet, new.declared.needs, scope_of(fleet, new.entity)) if new.truth.start <= fleet.now else ""

@@ -1,4 +1,4 @@
-"""The simulated hosts and devices: clocks, power, heat, memory, CPU, disk, network.
+"""The simulated hosts and devices: clocks, power, heat, memory, CPU, disk, network, kubelets.
 
-Must not import ``exporters``, ``faults`` or, at run time, ``fleet``.
+Must not import ``exporters``, ``faults`` or ``fleet``.
 """

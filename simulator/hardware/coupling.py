@@ -5,19 +5,18 @@ Pure functions of the fleet's current state; ``Fleet`` applies the results.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from outrider.model import Floats
-from simulator.cluster.pods import StartupFactors
+from simulator.cluster.pods import Pods, StartupFactors
+from simulator.effects import FleetEffects
+from simulator.engine.engine import EngineBank, Work
 from simulator.engine.request_table import group_sum
-from simulator.hardware.gpus import Activity, Load, activity
-from simulator.hardware.nodes import HostWork
-
-if TYPE_CHECKING:
-    from simulator.engine.engine import Work
-    from simulator.fleet import Fleet
+from simulator.hardware.gpus import Activity, Gpus, Load, activity
+from simulator.hardware.nodes import HostWork, Nodes
+from simulator.spec.parts import FleetSpec
 
 # Share of all-reduce in a decode step of a tensor-parallel group at full speed. Public profiles of 70 B models in
 # groups of 4 and 8 on NVLink show 10 to 25 %.
@@ -30,19 +29,32 @@ READ_RATIO, COPY_RATIO = 0.7, 0.1
 DISK_OF_PULL_RATIO = 0.6  # share of unpacking layers in a pull
 
 
-def on_gpus(fleet: Fleet, values: Floats) -> Floats:
+class CoupledFleet(Protocol):
+    """The parts of a fleet that its couplings read. Both arrays are of shape (slots,)."""
+
+    spec: FleetSpec
+    gpus: Gpus
+    nodes: Nodes
+    pods: Pods
+    bank: EngineBank
+    effects: FleetEffects
+    reserved_ratio: np.ndarray
+    requests_per_second: np.ndarray
+
+
+def on_gpus(fleet: CoupledFleet, values: Floats) -> Floats:
     """Maps values of slots to their devices, 0 for free ones: (slots,) to (gpus,)."""
     owner = fleet.pods.owner
     return np.where(owner >= 0, values[np.maximum(owner, 0)], 0.0)
 
 
-def on_slots(fleet: Fleet, values: Floats, neutral: float) -> Floats:
+def on_slots(fleet: CoupledFleet, values: Floats, neutral: float) -> Floats:
     """Maps values of hosts to the slots on them: (nodes,) to (slots,)."""
     node = fleet.pods.node_of_slot
     return np.where(node >= 0, values[np.maximum(node, 0)], neutral)
 
 
-def worst_of_group(fleet: Fleet, values: Floats) -> Floats:
+def worst_of_group(fleet: CoupledFleet, values: Floats) -> Floats:
     """Returns the highest value of each slot's devices, 1 without devices: (gpus,) to (slots,)."""
     worst = np.ones(fleet.bank.size)
     used = np.flatnonzero(fleet.pods.owner >= 0)
@@ -50,7 +62,7 @@ def worst_of_group(fleet: Fleet, values: Floats) -> Floats:
     return worst
 
 
-def stretch(fleet: Fleet) -> Floats:
+def stretch(fleet: CoupledFleet) -> Floats:
     """Returns the step-time factor of each slot, (slots,): a group runs at the speed of its slowest device."""
     gpu, slot, node = fleet.effects.gpus, fleet.effects.slots, fleet.effects.nodes
     alone = fleet.gpus.slow * gpu.step_factor
@@ -62,12 +74,12 @@ def stretch(fleet: Fleet) -> Floats:
     return np.minimum(slow, MOST_STRETCH)
 
 
-def cpu_stretch(fleet: Fleet) -> Floats:
+def cpu_stretch(fleet: CoupledFleet) -> Floats:
     """Returns the CPU's part of the step-time factor, during which the device idles."""
     return 1.0 + THROTTLED_STRETCH * np.clip(fleet.effects.slots.cpu_throttled_ratio, 0.0, 1.0)
 
 
-def pace(fleet: Fleet) -> StartupFactors:
+def pace(fleet: CoupledFleet) -> StartupFactors:
     """Returns the factors of pull and load times, and the failing loads."""
     node, slot = fleet.effects.nodes, fleet.effects.slots
     disk = on_slots(fleet, node.disk_factor, 1.0)
@@ -79,20 +91,20 @@ def pace(fleet: Fleet) -> StartupFactors:
     return StartupFactors(pull, load, slot.load_fails > 0.5)
 
 
-def stalled(fleet: Fleet) -> np.ndarray:
+def stalled(fleet: CoupledFleet) -> np.ndarray:
     """Returns True for slots whose engine core is hung, shape (slots,)."""
     effects = fleet.effects.slots
     return np.asarray((effects.hung > 0.5) | (effects.core_dead > 0.5) | (effects.asleep > 0.5))
 
 
-def answering(fleet: Fleet) -> np.ndarray:
+def answering(fleet: CoupledFleet) -> np.ndarray:
     """Returns True for slots whose ``/health`` returns 200 to the load balancer while they run, shape (slots,)."""
     node = fleet.effects.nodes
     there = on_slots(fleet, np.minimum(node.alive, node.reachable), 1.0) > 0.5
     return np.asarray(there & (fleet.effects.slots.core_dead < 0.5))
 
 
-def device_work(fleet: Fleet, works: list[Work]) -> tuple[Activity, Load]:
+def device_work(fleet: CoupledFleet, works: list[Work]) -> tuple[Activity, Load]:
     """Returns the work of the devices in a tick, from the work of the engines."""
 
     def mean(name: str) -> Floats:
@@ -120,7 +132,7 @@ def device_work(fleet: Fleet, works: list[Work]) -> tuple[Activity, Load]:
     )
 
 
-def host_work(fleet: Fleet) -> HostWork:
+def host_work(fleet: CoupledFleet) -> HostWork:
     """Returns the work of the nodes in a tick, from the pods on them."""
     pods, size = fleet.pods, fleet.nodes.size
     placed = np.flatnonzero(pods.node_of_slot >= 0)
@@ -140,7 +152,7 @@ def host_work(fleet: Fleet) -> HostWork:
     )
 
 
-def failing_ratio(fleet: Fleet) -> Floats:
+def failing_ratio(fleet: CoupledFleet) -> Floats:
     """Returns each slot's share of requests with an immediate 500, shape (slots,)."""
     lost = on_slots(fleet, fleet.effects.nodes.packet_loss_ratio, 0.0)
     # TCP hides single losses; requests fail if several in a row are lost.

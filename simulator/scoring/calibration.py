@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from outrider.vocabulary.reliability import calibration_error, curve
-
-if TYPE_CHECKING:
-    from simulator.scoring.score import Run, ScoredIncident
+from simulator.scoring.run import Run, ScoredIncident
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,28 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from outrider.model import EntityKind, EntityRef
 from outrider.vocabulary.indicators import pairwise_f1, ratio
-
-if TYPE_CHECKING:
-    from simulator.scoring.score import InjectedFault, Run
+from simulator.scoring.run import FiredAlert, InjectedFault, Run
 
 Faults = frozenset[int]
-
-
-@dataclass(frozen=True, slots=True)
-class FiredAlert:
-    """An alert that fired: its entity, its start, and its final incident, None without one."""
-
-    entity: EntityRef
-    at: datetime
-    incident: str | None
 
 
 @dataclass(frozen=True, slots=True)

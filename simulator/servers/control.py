@@ -14,6 +14,7 @@ from outrider.errors import UsageError
 from outrider.model import ActionKind, EntityKind, EntityRef, OutcomeStatus
 from simulator.cluster.pods import Pod
 from simulator.fleet import Fleet
+from simulator.world import World
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +31,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """A requested action and its fleet. ``kind`` is None if only a name was given."""
+    """A requested action, its fleet and the world of that fleet. ``kind`` is None if only a name was given."""
 
     fleet: Fleet
+    world: World | None
     name: str
     kind: EntityKind | None
     params: Mapping[str, Any]
@@ -44,8 +46,9 @@ class Control:
     In a world the cluster of the entity selects the fleet; a bare name means the control's own fleet.
     """
 
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
+    def __init__(self, fleet: Fleet, world: World | None = None) -> None:
+        """``world`` is the world of the fleet, None if the fleet is alone."""
+        self._fleet, self._world = fleet, world
         self._answers: dict[str, Answer] = {}
 
     def act(
@@ -74,11 +77,11 @@ class Control:
 
     def _order(self, target: EntityRef | str, params: Mapping[str, Any]) -> _Order:
         if isinstance(target, str):
-            return _Order(self._fleet, target, None, params)
-        world = self._fleet.world
+            return _Order(self._fleet, self._world, target, None, params)
+        world = self._world
         elsewhere = world is not None and target.cluster in world.clusters
         fleet = world.fleet(target.cluster) if world is not None and elsewhere else self._fleet
-        return _Order(fleet, target.name, target.kind, params)
+        return _Order(fleet, world, target.name, target.kind, params)
 
 
 def _cordon(order: _Order) -> Answer:
@@ -121,7 +124,7 @@ def _shift_traffic(order: _Order) -> Answer:
 def _switch_entry(order: _Order) -> Answer:
     name, cluster = order.fleet.spec.service(order.name).name, str(order.params["cluster"])
     share = _ratio(order.params.get("share", 1.0), "share")
-    world = order.fleet.world
+    world = order.world
     if world is None:
         raise UsageError("there is no other cluster for the traffic", hint="only a world with a standby has one")
     if abs(world.entries(name).get(cluster, -1.0) - share) < 1e-9:
@@ -132,7 +135,7 @@ def _switch_entry(order: _Order) -> Answer:
 
 def _restore_traffic(order: _Order) -> Answer:
     """Restores the full share; a service's entry returns to its home cluster."""
-    world = order.fleet.world
+    world = order.world
     if order.kind is EntityKind.SERVICE and world is not None:
         name, home = order.fleet.spec.service(order.name).name, world.home.spec.cluster
         if world.entries(name)[home] < 1.0:

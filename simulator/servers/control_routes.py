@@ -26,6 +26,7 @@ from simulator.fleet import Fleet
 from simulator.servers.control import Control
 from simulator.servers.fault_endpoint import FaultEndpoint
 from simulator.servers.request_parsing import body_of, duration, entity, needed, refusal, seed
+from simulator.world import World
 
 INBOX_MESSAGES, INBOX_CHARACTERS = 500, 20_000
 
@@ -34,10 +35,14 @@ class ControlRoutes:
     """HTTP handlers of the control endpoints of one or more clusters."""
 
     def __init__(
-        self, fleets: Sequence[Fleet], listed: Callable[[], dict[str, Any]], sync: Callable[[], Awaitable[None]]
+        self,
+        fleets: Sequence[Fleet],
+        world: World | None,
+        listed: Callable[[], dict[str, Any]],
+        sync: Callable[[], Awaitable[None]],
     ) -> None:
-        """``listed`` returns the targets; ``sync`` updates the ports after an action."""
-        self.controls = {fleet.spec.cluster: Control(fleet) for fleet in fleets}
+        """``world`` has the fleets, if several. ``listed`` returns targets; ``sync`` updates ports after an action."""
+        self.controls = {fleet.spec.cluster: Control(fleet, world) for fleet in fleets}
         self.faults = FaultEndpoint(fleets)
         self.inbox: deque[str] = deque(maxlen=INBOX_MESSAGES)
         self._home = fleets[0].spec.cluster

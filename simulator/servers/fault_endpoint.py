@@ -12,7 +12,7 @@ from typing import Any
 from outrider.clock import from_unix, rfc3339
 from outrider.errors import UsageError
 from outrider.model import EntityKind, EntityRef
-from simulator.faults import FAULTS, inject
+from simulator.faults import FAULTS, inject, injections_of
 from simulator.fleet import Fleet
 from simulator.scoring.recovery import Recovery
 
@@ -54,7 +54,7 @@ class FaultEndpoint:
         wanted = entity.cluster if isinstance(entity, EntityRef) else cluster
         fleet = self._fleet(wanted)
         inject(fleet, fault, entity, start=fleet.now + after, duration=lasts, seed=seed)
-        recovery = Recovery(fleet, fleet.injections[-1])
+        recovery = Recovery(fleet, injections_of(fleet)[-1])
         name = f"{fault}@{int(fleet.at)}-{len(self._watched)}"
         self._watched[name] = recovery
         return _describe(name, recovery)

@@ -46,7 +46,7 @@ class FleetServer:
         self.fleets: tuple[Fleet, ...] = served.fleets if isinstance(served, World) else (served,)
         self.base_url = ""
         self._host = host
-        self._control = ControlRoutes(self.fleets, self.targets, self.sync)
+        self._control = ControlRoutes(self.fleets, self._world, self.targets, self.sync)
         self._pages = [Pages(fleet) for fleet in self.fleets]
         self._ports: dict[str, Port] = {}
         self._by_path: dict[str, _ServedTarget] = {}

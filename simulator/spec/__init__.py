@@ -1,4 +1,4 @@
-"""Descriptions of simulated fleets: services, engines, pools, device types, names.
+"""Descriptions of simulated fleets: services, engines, pools, device types, names, recorded traffic.
 
-Imports no other package of ``simulator`` at run time.
+Imports no other package of ``simulator``.
 """

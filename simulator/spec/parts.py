@@ -7,14 +7,11 @@ invalid specification.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from outrider.errors import UsageError
 from simulator.spec.devices import GPU_TYPES
 from simulator.spec.devices import gpu_type as find_gpu_type
-
-if TYPE_CHECKING:
-    from simulator.traffic.trace import Trace
+from simulator.spec.trace import Trace
 
 ENGINE_KINDS = ("vllm", "sglang", "tgi", "triton", "mindie")
 

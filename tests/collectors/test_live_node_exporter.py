@@ -6,7 +6,6 @@ import asyncio
 import shutil
 import socket
 import subprocess
-import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -15,6 +14,7 @@ from collectors.mapping.target import target_of
 from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.scrape.scraper import Scraper
 from outrider.model import CellStatus, EntityKind, SignalKey
+from tests.support.waiting import until
 
 BINARY = shutil.which("prometheus-node-exporter")
 pytestmark = [
@@ -32,22 +32,17 @@ def url():
         [BINARY, f"--web.listen-address={address}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        wait_for(address)
+        until(lambda: listens(address), "node_exporter listens")
         yield f"http://{address}/metrics"
     finally:
         process.kill()
         process.wait()
 
 
-def wait_for(address):
+def listens(address):
     host, port = address.split(":")
-    until = time.monotonic() + 20
-    while time.monotonic() < until:
-        with socket.socket() as tried:
-            if tried.connect_ex((host, int(port))) == 0:
-                return
-        time.sleep(0.02)
-    pytest.fail("node_exporter does not listen")
+    with socket.socket() as tried:
+        return tried.connect_ex((host, int(port))) == 0
 
 
 def test_a_real_node_exporter(url) -> None:

@@ -41,7 +41,7 @@ def a_message(**fields):
         "priority": Priority.P1,
         "incident": "inc-1",
         "title": "[P1] 引擎卡死：副本 chat-0",
-        "body": "疑似原因：副本 chat-0 发生 引擎卡死 <置信度 90 %>\n- running 6 & waiting 0",
+        "body": "疑似根因：副本 chat-0 发生 引擎卡死 <置信度 90 %>\n- running 6 & waiting 0",
         "created_at": NOW,
         "language": "zh",
         "link": "https://outrider.example/incident?incident=inc-1",
@@ -205,7 +205,7 @@ def test_chinese_text_is_delivered_unchanged(channel):
     channel.notifier().send(a_message())
     (text,) = channel.delivered
     assert "引擎卡死：副本 chat-0" in text
-    assert "疑似原因" in text
+    assert "疑似根因" in text
 
 
 def test_a_server_error_is_retried(channel):

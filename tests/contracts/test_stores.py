@@ -567,9 +567,27 @@ def test_a_claimed_action_ends_once(state: StateStore, outcome: OutcomeStatus, s
     assert state.claim_actions("two", T0 + timedelta(hours=1), MINUTE) == ()
 
 
+def test_a_deferred_action_waits_keeps_its_start_and_may_be_cancelled(state: StateStore) -> None:
+    state.commit(commit(actions=(action(),)))
+    state.claim_actions("one", T0, MINUTE)
+    state.defer_action("a1", "3 pods are evicted", T0 + STEP)
+    (waiting,) = state.actions()
+    assert (waiting.status, waiting.detail) == (ActionStatus.INTENDED, "3 pods are evicted")
+    assert state.claim_actions("two", T0 + 0.9 * STEP, MINUTE) == ()
+    (again,) = state.claim_actions("two", T0 + STEP, MINUTE)
+    assert again.started_at == T0
+    state.defer_action("a1", "2 pods are left", T0 + 2 * STEP)
+    state.commit(commit(actions=(replace(again, status=ActionStatus.CANCELLED),)))
+    assert state.claim_actions("two", T0 + MINUTE, MINUTE) == ()
+    state.defer_action("a1", "too late", T0 + MINUTE)
+    assert state.actions()[0].status is ActionStatus.CANCELLED
+
+
 def test_finishing_an_unknown_action_or_message_is_an_error(state: StateStore) -> None:
     with pytest.raises(StoreError, match="No action 'ghost'"):
         state.finish_action(Outcome("ghost", OutcomeStatus.DONE, "", T0, T0))
+    with pytest.raises(StoreError, match="No action 'ghost'"):
+        state.defer_action("ghost", "", T0)
     with pytest.raises(StoreError, match="No message 'ghost'"):
         state.finish_message("ghost", delivered=True, now=T0)
 

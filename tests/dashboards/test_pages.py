@@ -377,6 +377,6 @@ def test_feedback_is_sent_from_the_incident_page(fresh, opened):
 
 def test_without_the_token_there_is_no_feedback(incident, opened):
     app = opened(incident.url, "incident", incident=INCIDENT, lang="zh")
-    buttons = [button(app, label) for label in ("有用", "无用", "原因有误")]
+    buttons = [button(app, label) for label in ("有用", "无用", "根因有误")]
     assert all(one.disabled for one in buttons)
     assert "还没有评价" in text(app)

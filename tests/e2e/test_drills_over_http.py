@@ -22,7 +22,7 @@ from service.drills.private_platform import PrivatePlatform, open_platform
 from service.sources.composite_source import CompositeSource
 from service.sources.event_source import EventContributor, event_sources
 from simulator.scenarios import PlannedFault, Scenario
-from simulator.scoring.score import Run
+from simulator.scoring.run import Run
 from simulator.servers import http
 from simulator.servers.log_and_api_endpoints import event_settings
 from simulator.world import World

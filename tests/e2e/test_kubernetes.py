@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from outrider.clock import SystemClock
-from outrider.model import EntityKind, EntityRef, EventKind
+from outrider.model import EntityKind, EntityRef, Event, EventKind
 from outrider.records.change_log import lead_time_quantile
 from service.api.app import create_app
 from service.api.dependencies import ApiExtras
@@ -25,6 +25,7 @@ from service.wiring import platform as wiring_platform
 from store import factory
 from tests.support.kube import Cluster
 from tests.support.kube_scene import H100, deployment, run, template
+from tests.support.waiting import until_async
 
 pytestmark = pytest.mark.control_plane
 
@@ -59,29 +60,33 @@ def test_a_platform_with_kubernetes_as_its_only_source(
     settings = settings_file.load(configuration)
     platform = wiring_platform.platform(settings, SystemClock(), lockstep=True)
     clock = SystemClock()
+    service = EntityRef("c", EntityKind.SERVICE, "e2e", "chat-70b")
 
-    async def cycles(count: int) -> None:
-        for _ in range(count):
+    def changes() -> list[Event]:
+        events = platform.metrics.events(clock.now() - timedelta(hours=1), clock.now() + timedelta(minutes=1))
+        return [event for event in events if event.kind is EventKind.CHANGE]
+
+    async def cycles_until(condition: Callable[[], object], awaited: str) -> None:
+        async def cycled() -> object:
             await platform.cycle.run()
-            await asyncio.sleep(0.05)
+            return condition()
+
+        await until_async(cycled, awaited)
 
     async def whole() -> None:
-        await cycles(2)
+        await cycles_until(lambda: platform.state.topology().below(service, EntityKind.NODE), "the pod is known")
         run(control_plane, pod)
         control_plane.patch(path, {"spec": {"replicas": 2}}, by="kubectl-scale")
-        await cycles(3)
+        await cycles_until(lambda: len(changes()) == 1 and platform.change_log.startups(), "scale and start are known")
         control_plane.patch(path, {"spec": {"template": template("vllm/vllm-openai:v0.12.0")}}, by="argocd-controller")
-        await cycles(2)
+        await cycles_until(lambda: len(changes()) == 2, "the new image is known")
 
     with asyncio.Runner() as runner:
         runner.run(whole())
-        service = EntityRef("c", EntityKind.SERVICE, "e2e", "chat-70b")
         topology = platform.state.topology()
         assert [node.name for node in topology.below(service, EntityKind.NODE)] != []
-        events = platform.metrics.events(clock.now() - timedelta(hours=1), clock.now() + timedelta(minutes=1))
-        changes = [event for event in events if event.kind is EventKind.CHANGE]
         # The API has times in whole seconds, which do not order the two changes.
-        assert {(change.code, change.entity) for change in changes} == {("scale", service), ("image", service)}
+        assert {(change.code, change.entity) for change in changes()} == {("scale", service), ("image", service)}
         ready = platform.metrics.latest(EntityKind.NODE)
         assert "e1" in [node.name for node in ready.entities]
         documents = api(platform.state, platform.metrics, settings)

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -22,26 +21,18 @@ from opentelemetry.sdk.metrics.export import AggregationTemporality, PeriodicExp
 from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation, View
 from opentelemetry.sdk.resources import Resource
 
+from tests.support.waiting import until
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 BINARY = shutil.which("prometheus")
-TIMEOUT = 60.0
 
 
 def free_port():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]
-
-
-def until(read, condition):
-    deadline = time.monotonic() + TIMEOUT
-    while time.monotonic() < deadline:
-        if (value := read()) is not None:
-            return value
-        time.sleep(0.2)
-    pytest.fail(f"waited {TIMEOUT:.0f} s in vain until {condition}")
 
 
 class Platform:
@@ -66,7 +57,7 @@ class Platform:
 
     def ready(self):
         with suppress(httpx.TransportError):
-            return httpx.get(f"{self.url}/-/ready", timeout=5).status_code == 200 or None
+            return httpx.get(f"{self.url}/-/ready", timeout=5).status_code == 200
 
     @property
     def token_file(self):

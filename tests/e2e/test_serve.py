@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -29,11 +28,11 @@ from simulator.faults import inject
 from simulator.fleet import Fleet
 from simulator.servers import http
 from simulator.spec.fleets import PoolSpec, default_spec
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT = 60.0
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
 
 
@@ -43,16 +42,6 @@ def free_ports(count):
         for each in sockets:
             each.bind(("127.0.0.1", 0))
         return [each.getsockname()[1] for each in sockets]
-
-
-def until(read, condition):
-    """Calls ``read`` until its result is truthy. Returns the result."""
-    deadline = time.monotonic() + TIMEOUT
-    while time.monotonic() < deadline:
-        if result := read():
-            return result
-        time.sleep(0.1)
-    pytest.fail(f"waited {TIMEOUT:.0f} s in vain until {condition}")
 
 
 def children_of(pid):

@@ -9,8 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,11 +22,11 @@ from service.config import settings as settings_file
 from service.config.settings import Settings
 from service.wiring import stores as wiring_stores
 from tests.support import postgres
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT = 60.0
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
 SECOND = timedelta(seconds=1)
 
@@ -60,18 +59,13 @@ class EngineGroup:
         self.engines.append(Engine(name, process, log))
         return self.engines[-1]
 
+    def buffered(self) -> list[Path]:
+        """Returns the cycles that wait for the server."""
+        return list((self.folder / ".outrider" / "spool").glob("*.cycle"))
+
     def cycles(self) -> list[str]:
         with wiring_stores.state_reader(self.settings) as state:
             return [cycle.id for cycle in state.cycles(limit=10_000)]
-
-
-def until(check: Callable[[], object], condition: str) -> None:
-    deadline = time.monotonic() + TIMEOUT
-    while time.monotonic() < deadline:
-        if check():
-            return
-        time.sleep(0.1)
-    pytest.fail(f"waited {TIMEOUT:.0f} s in vain until {condition}")
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +103,7 @@ def test_the_second_engine_stands_by_and_logs_the_leader(scene: EngineGroup) -> 
 def test_an_outage_of_the_server_loses_no_values(scene: EngineGroup) -> None:
     start = datetime.now(UTC)
     scene.server.stop("immediate")
-    time.sleep(6)
+    until(lambda: len(scene.buffered()) >= 5, "five cycles are in the write buffer")
     end = datetime.now(UTC)
     scene.server.start()
     until(lambda: scene.engines[0].has_logged("leadership_regained"), "the same engine leads again")
@@ -121,7 +115,7 @@ def test_an_outage_of_the_server_loses_no_values(scene: EngineGroup) -> None:
         window = metrics.read_windows(EntityKind.NODE, [SignalKey("target_up")], start, end, SECOND)
     down = (window.values[0, :, 0] == 0.0).sum()
     assert down >= 4, "cycles of the outage were buffered and written later"
-    assert not list((scene.folder / ".outrider" / "spool").glob("*.cycle"))
+    assert not scene.buffered()
 
 
 def test_the_stand_by_replaces_a_killed_engine(scene: EngineGroup) -> None:

@@ -6,7 +6,6 @@ import re
 import socket
 import subprocess
 import sys
-import time
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,6 +18,7 @@ from collectors.mapping.target import target_of
 from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.scrape.result import Scrape
 from service.ops import signal_listing
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "sdk" / "examples"
@@ -55,6 +55,11 @@ def between(before, after):
     return {one["signal"]: one["value"] for one in signal_listing.signals(found)}
 
 
+def responds(url):
+    with suppress(httpx.TransportError):
+        return httpx.get(url).status_code > 0
+
+
 @pytest.mark.slow
 def test_the_fastapi_example_serves_counts_and_is_read():
     with socket.socket() as found:
@@ -62,12 +67,7 @@ def test_the_fastapi_example_serves_counts_and_is_read():
         port = found.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
     with started("-m", "uvicorn", "fastapi_app:app", "--port", str(port), "--log-level", "warning"):
-        deadline = time.monotonic() + 40
-        while time.monotonic() < deadline:
-            with suppress(httpx.TransportError):
-                httpx.get(f"{url}/metrics")
-                break
-            time.sleep(0.2)
+        until(lambda: responds(f"{url}/metrics"), "the example responds")
         before, acme = httpx.get(f"{url}/metrics").text, {"X-Tenant": "acme"}
         answer = httpx.post(f"{url}/answer", params={"prompt": "one two three"}, headers=acme)
         assert answer.json() == {"text": "three two one"}

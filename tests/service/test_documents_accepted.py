@@ -24,8 +24,9 @@ from planner.manifests.startup_advice import documents as warm_documents
 from tests.service.scaling.test_emitting import act, by
 from tests.support.accepted import SPACE, accepting, applied, taken, where
 from tests.support.crds import CHANGED_BY_PLANS
-from tests.support.kube import Cluster, wait_for
+from tests.support.kube import Cluster
 from tests.support.kube_scene import deployment
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.control_plane
 
@@ -111,7 +112,7 @@ def test_the_scheduler_sees_balloons_and_their_priority(cluster: Cluster) -> Non
     def balloons() -> list[dict[str, Any]]:
         return [pod for pod in cluster.pods(SPACE) if pod["metadata"]["name"].startswith("aloft-balloon-")]
 
-    wait_for("two balloons", lambda: len(balloons()) == 2)
+    until(lambda: len(balloons()) == 2, "two balloons exist")
     assert {pod["spec"]["priority"] for pod in balloons()} == {BALLOON_PRIORITY}
     assert {pod["spec"]["preemptionPolicy"] for pod in balloons()} == {"Never"}
 
@@ -194,7 +195,7 @@ def test_patches_are_applied_to_an_hpa_and_do_not_change_replicas(cluster: Clust
     same = patched(cluster, document)
     assert same["metadata"]["resourceVersion"] == found["metadata"]["resourceVersion"]
     # the real HPA controller brings the workload up to it: replicas are its field, never ours
-    wait_for("the HPA to set replicas", lambda: cluster.get(path)["spec"]["replicas"] == 6)
+    until(lambda: cluster.get(path)["spec"]["replicas"] == 6, "the HPA sets the replicas")
     fields = cluster.get(path)["metadata"]["managedFields"]
     owners = {one["manager"] for one in fields if "f:replicas" in one.get("fieldsV1", {}).get("f:spec", {})}
     assert owners == {cluster.kube.name}, "what runs the controllers"

@@ -216,7 +216,7 @@ def test_the_effect_of_a_verdict_is_reported(store, monkeypatch, capsys, changed
     feedback.give(context, INCIDENT, Usefulness.USEFUL)
     *_, verdict, later = capsys.readouterr().out.splitlines()
     assert verdict.startswith(shown)
-    assert later.startswith("The incident is still open" if language == "en" else "事件仍未结束")
+    assert later.startswith("The incident is still open" if language == "en" else "事件仍未恢复")
 
 
 def test_a_repeated_verdict_covers_alerts_added_since(fresh):

@@ -10,7 +10,8 @@ import pytest
 
 from planner.manifests.prepull import PRIORITY, PrePull, Subject, choose, documents
 from tests.support.accepted import SPACE, accepting, applied, taken, where
-from tests.support.kube import Cluster, wait_for
+from tests.support.kube import Cluster
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.control_plane
 
@@ -67,13 +68,13 @@ def test_documents_are_accepted_for_any_service_name(cluster: Cluster, service: 
 
 def test_one_job_per_node_pulls_ends_and_is_not_recreated(cluster: Cluster) -> None:
     jobs = put(cluster, CHAT, choose("job", NODES))
-    wait_for("a pod on each node, past its taint", lambda: placed(cluster) == sorted(NODES))
+    until(lambda: placed(cluster) == sorted(NODES), "each node has a pod, past its taint")
     assert {pod["spec"]["priority"] for pod in pulling(cluster)} == {PRIORITY}
     assert {pod["spec"]["preemptionPolicy"] for pod in pulling(cluster)} == {"Never"}
     end(cluster)
     for job in jobs:
         name = job["metadata"]["name"]
-        wait_for(f"{name} to be complete", lambda name=name: complete(cluster, name))  # type: ignore[misc]
+        until(lambda name=name: complete(cluster, name), f"{name} is complete")  # type: ignore[misc]
     again = [applied(cluster, body).json() for body in documents(CHAT, choose("job", NODES))[1:]]
     assert [one["metadata"]["uid"] for one in again] == [one["metadata"]["uid"] for one in jobs]
     assert all(complete(cluster, job["metadata"]["name"]) for job in jobs)
@@ -82,9 +83,9 @@ def test_one_job_per_node_pulls_ends_and_is_not_recreated(cluster: Cluster) -> N
 
 def test_a_job_for_any_nodes_puts_its_pods_on_as_many(cluster: Cluster) -> None:
     (job,) = put(cluster, CHAT, choose("job", [], 3))
-    wait_for("three pods on three nodes", lambda: placed(cluster) == sorted(NODES))
+    until(lambda: placed(cluster) == sorted(NODES), "three pods are on three nodes")
     end(cluster)
-    wait_for("the Job to be complete", lambda: complete(cluster, job["metadata"]["name"]))
+    until(lambda: complete(cluster, job["metadata"]["name"]), "the Job is complete")
     assert cluster.get(where("Job", job["metadata"]["name"]))["status"]["completedIndexes"] == "0-2"
 
 
@@ -97,7 +98,7 @@ def test_nodes_without_gpus_pull_nothing(cluster: Cluster, how: PrePull) -> None
     cluster.node("pull-cpu", gpus=0)
     try:
         put(cluster, replace(CHAT, node_selector=None), how)
-        wait_for("a pod on each node with GPUs", lambda: placed(cluster) == ["pull-gpu-1", "pull-gpu-2"])
+        until(lambda: placed(cluster) == ["pull-gpu-1", "pull-gpu-2"], "each node with GPUs has a pod")
         assert len(pulling(cluster)) == 2, "and none that waits for another"
     finally:
         for name in ("pull-gpu-1", "pull-gpu-2", "pull-cpu"):
@@ -113,16 +114,16 @@ def test_nodes_with_similar_names_both_pull(cluster: Cluster) -> None:
 def test_another_image_is_another_job_beside_the_first(cluster: Cluster) -> None:
     put(cluster, CHAT, choose("job", NODES[:1]))
     taken(cluster, documents(replace(CHAT, image=IMAGE.replace("0a", "0b")), choose("job", NODES[:1]))[1])
-    wait_for("two pods", lambda: placed(cluster) == [NODES[0]] * 2)
+    until(lambda: placed(cluster) == [NODES[0]] * 2, "two pods are placed")
 
 
 def test_the_daemon_set_reaches_a_node_that_joins_and_takes_a_new_image(cluster: Cluster) -> None:
     how = choose("daemonset")
     (made,) = put(cluster, CHAT, how)
-    wait_for("a pod on each node", lambda: placed(cluster) == sorted(NODES))
+    until(lambda: placed(cluster) == sorted(NODES), "each node has a pod")
     cluster.node("pull-late", pool="pull")
     try:
-        wait_for("a pod on the node that joined", lambda: "pull-late" in placed(cluster))
+        until(lambda: "pull-late" in placed(cluster), "the node that joined has a pod")
     finally:
         cluster.delete("/api/v1/nodes/pull-late")
     other = documents(replace(CHAT, image=IMAGE.replace("0a", "0b")), how)[1]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import cast
 
-from simulator.faults import Injection
 from simulator.fleet import Fleet
 from simulator.spec.fleets import FleetSpec, PoolSpec, default_spec
 
@@ -41,8 +39,7 @@ class Bent:
 
     def __init__(self, fleet: Fleet, *effects: tuple[str, str, int, float]) -> None:
         self._levers = effects
-        self._injection = cast("Injection", self)
-        fleet.injections.append(self._injection)
+        fleet.injections.append(self)
 
     def advance(self, fleet: Fleet) -> bool:
         for group, effects, index, value in self._levers:
@@ -50,5 +47,5 @@ class Bent:
         return False
 
     def stop(self, fleet: Fleet) -> None:
-        if self._injection in fleet.injections:
-            fleet.injections.remove(self._injection)
+        if self in fleet.injections:
+            fleet.injections.remove(self)

@@ -43,7 +43,7 @@ def test_the_standby_replaces_a_lost_cluster(world: World) -> None:
     Bent(home, ("cluster", "alive", 0, 0.0))
     world.step(timedelta(seconds=30))
     assert home.bank.totals.failed > 50
-    control = Control(home)
+    control = Control(home, world)
     service = home.entity(EntityKind.SERVICE, SERVICE, "serving")
     assert control.act("a", "shift_traffic", service, {"cluster": "standby"}).status is OutcomeStatus.DONE
     assert control.act("b", "shift_traffic", service, {"cluster": "standby"}).status is OutcomeStatus.ALREADY
@@ -68,7 +68,7 @@ def test_part_of_the_traffic_can_be_switched(world: World) -> None:
 
 def test_the_control_finds_the_fleet_of_an_entity(world: World) -> None:
     home, standby = world.fleets
-    control = Control(home)
+    control = Control(home, world)
     control.act("a", "cordon", standby.entity(EntityKind.NODE, "standby-node-1"))
     assert standby.pods.cordoned.tolist() == [False, True, False, False]
     assert not home.pods.cordoned.any()

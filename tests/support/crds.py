@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from tests.support import kube
+from tests.support.waiting import until
 
 MODULES = {
     "github.com/kedacore/keda/v2@v2.21.0": (
@@ -63,7 +64,7 @@ def install(cluster: kube.Cluster, *modules: str) -> tuple[str, ...]:
         spec = definition["spec"]
         for version in (one["name"] for one in spec["versions"] if one["served"]):
             listed = f"/apis/{spec['group']}/{version}/{spec['names']['plural']}"
-            kube.wait_for(listed, lambda where=listed: cluster.http.get(where).status_code == 200)  # type: ignore[misc]
+            until(lambda where=listed: cluster.http.get(where).status_code == 200, f"{listed} is served")  # type: ignore[misc]
         kinds.append(str(spec["names"]["kind"]))
     return tuple(kinds)
 

@@ -10,7 +10,6 @@ import re
 import shutil
 import socket
 import subprocess
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -27,6 +26,7 @@ from outrider.model import EntityKind
 from simulator.exporters.targets import Pages, targets
 from simulator.fleet import Fleet
 from simulator.spec.fleets import default_spec
+from tests.support.waiting import until
 
 STEP = timedelta(seconds=15)
 START = datetime(2026, 3, 4, 12, tzinfo=UTC)
@@ -161,14 +161,18 @@ def _free_port() -> int:
 def _running(command: list[str], ready: str) -> Iterator[None]:
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        for _ in range(300):
-            try:
-                urllib.request.urlopen(ready, timeout=1).close()
-                break
-            except (urllib.error.URLError, ConnectionError, TimeoutError):
-                assert process.poll() is None, f"{command[0]} exited during start-up"
-                time.sleep(0.1)
+        until(lambda: _responds(ready, process), f"{command[0]} responds")
         yield
     finally:
         process.terminate()
         process.wait()
+
+
+def _responds(url: str, process: subprocess.Popen[bytes]) -> bool:
+    """Returns True if a server responds. Raises AssertionError if it has exited."""
+    assert process.poll() is None, f"the server of {url} has exited"
+    try:
+        urllib.request.urlopen(url, timeout=1).close()
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return False
+    return True

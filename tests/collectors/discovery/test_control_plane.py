@@ -22,7 +22,8 @@ from outrider.errors import CollectError
 from outrider.model import EntityKind, EntityRef
 from outrider.topology import Topology
 from outrider.wire.http_auth import Access, Tls
-from tests.support.kube import Cluster, wait_for
+from tests.support.kube import Cluster
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.control_plane
 LWS = "leaderworkerset.sigs.k8s.io"
@@ -110,7 +111,7 @@ def test_a_deployment_is_discovered_scaled_and_lost(control_plane: Cluster, spac
 
         gone = pods[0]["metadata"]
         control_plane.delete(f"/api/v1/namespaces/{space}/pods/{gone['name']}", json={"gracePeriodSeconds": 0})
-        wait_for("a new pod", lambda: len(control_plane.scheduled(space, 2)) == 2)
+        until(lambda: len(control_plane.scheduled(space, 2)) == 2, "the new pod is scheduled")
         start(control_plane, space, 2)
         seen = await found.read()
         assert len(seen.targets) == 2
@@ -129,7 +130,7 @@ def test_an_annotated_service_is_discovered_by_its_endpoint_slices(control_plane
     control_plane.create(f"/api/v1/namespaces/{space}/services", service)
     start(control_plane, space, 1)
     slices = f"/apis/discovery.k8s.io/v1/namespaces/{space}/endpointslices"
-    wait_for("an endpoint", lambda: any(one.get("endpoints") for one in control_plane.get(slices)["items"]), seconds=30)
+    until(lambda: any(one.get("endpoints") for one in control_plane.get(slices)["items"]), "an endpoint exists")
 
     async def whole() -> None:
         found = source(control_plane, space)
@@ -211,7 +212,7 @@ def _serve_node_topologies(cluster: Cluster) -> str:
     }
     cluster.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
     path = f"/apis/{group}/v1alpha2/noderesourcetopologies"
-    wait_for("the new resource", lambda: cluster.http.get(path).status_code == 200)
+    until(lambda: cluster.http.get(path).is_success, "the new resource is served")
     return path
 
 
@@ -260,7 +261,7 @@ def test_events_and_targets_share_lists_and_report_devices(control_plane: Cluste
 
         gone = pods[0]["metadata"]
         control_plane.delete(f"/api/v1/namespaces/{space}/pods/{gone['name']}", json={"gracePeriodSeconds": 0})
-        wait_for("a new pod", lambda: len(control_plane.scheduled(space, 2)) == 2)
+        until(lambda: len(control_plane.scheduled(space, 2)) == 2, "the new pod is scheduled")
         start(control_plane, space, 2)
         await events.read(now(), [])
         seen = await found.read()

@@ -327,7 +327,7 @@ def test_an_outdated_detection_result_is_dropped() -> None:
         await collector.collect(AT)
         collector.set_targets([new])
         pages.gate.set()
-        await asyncio.sleep(0.02)
+        await asyncio.wait(collector._running.values())
         pages.tokens, pages.gate = {"src-a:1": 5000}, None
         collected = await collector.collect(AT + STEP)
         assert increase(collected, "a") is CellStatus.ABSENT

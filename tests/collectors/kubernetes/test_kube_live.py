@@ -18,8 +18,9 @@ from collectors.logs.matcher import LogMatcher, Origin
 from outrider.model import EntityKind, EntityRef, EventKind, SampleBatch, SignalKey
 from outrider.records.change_log import ActorKind, ChangeEnd, ChangeStatus, StartPhase, Startup, change_of
 from outrider.topology import Topology
-from tests.support.kube import Cluster, wait_for
+from tests.support.kube import Cluster
 from tests.support.kube_scene import H100, deployment, event, news, now, run, run_all, source, template
+from tests.support.waiting import until, until_async
 
 pytestmark = pytest.mark.control_plane
 ROOT = Path(__file__).resolve().parents[3]
@@ -67,15 +68,16 @@ def cell(batches: tuple[SampleBatch, ...], name: str, entity: str) -> float:
     raise AssertionError(f"{name} of {entity} was not reported")
 
 
-async def until(reader: KubernetesEventSource, reported: Callable[[], bool], what: str) -> list[object]:
+async def read_until(reader: KubernetesEventSource, reported: Callable[[], bool], awaited: str) -> list[object]:
     """Reads in cycles; a failed one, as after a server restart, is skipped."""
     events: list[object] = []
-    for _ in range(60):
-        events += (await reader.read(now(), []))[0]
-        if reported():
-            return events
-        await asyncio.sleep(0.1)
-    raise AssertionError(f"{what} was not seen")
+
+    async def seen() -> bool:
+        events.extend((await reader.read(now(), []))[0])
+        return reported()
+
+    await until_async(seen, awaited)
+    return events
 
 
 # --- topology and signals -------------------------------------------------------------------------
@@ -122,7 +124,7 @@ def test_a_deleted_pod_leaves_the_topology(cluster: Cluster, space: str) -> None
         (replica,) = reader.replicas.replicas.values()
         path = f"/api/v1/namespaces/{space}/pods/{replica.name}"
         cluster.delete(path, params={"gracePeriodSeconds": 0})
-        await until(reader, lambda: (space, replica.name) not in reader.replicas.replicas, "the end of the pod")
+        await read_until(reader, lambda: (space, replica.name) not in reader.replicas.replicas, "the pod has ended")
         gone = [one for one in reader.startups.drain(now()) if one.pod.name == replica.name]
         assert gone[-1].gone_at is not None
 
@@ -165,7 +167,9 @@ def test_signals_equal_those_of_kube_state_metrics(cluster: Cluster, space: str)
                 {"name": "vllm", "image": "v", "imageID": "", "ready": False, "restartCount": 5, "state": waiting}
             ],
         )
-        await until(reader, lambda: cell(reader.batches(now()), "pod_restarts", other) == 2.0, "two more restarts")
+        await read_until(
+            reader, lambda: cell(reader.batches(now()), "pod_restarts", other) == 2.0, "restarts are counted"
+        )
         assert cell(reader.batches(now()), "workload_available_ratio", "chat") == 0.5
 
     play(cluster, scene, space)
@@ -186,7 +190,7 @@ def test_a_leader_worker_set_has_one_replica_per_group(cluster: Cluster, space: 
     }
     cluster.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
     path = f"/apis/{group}/v1/namespaces/{space}/leaderworkersets"
-    wait_for("the new resource", lambda: cluster.http.get(path).status_code == 200)
+    until(lambda: cluster.http.get(path).is_success, "the new resource is served")
     flags = ("--model=m", "--tensor-parallel-size=16", "--nnodes=2")
     parts = {"size": 2, "workerTemplate": template("sglang:1", 8, *flags)}
     made = cluster.create(
@@ -215,7 +219,9 @@ def test_a_leader_worker_set_has_one_replica_per_group(cluster: Cluster, space: 
         assert graph.labels[whole]["nvlink_domains"] == H100["nvidia.com/gpu.clique"]
         # The same group across two domains, as another rack would have it.
         cluster.patch("/api/v1/nodes/n4", {"metadata": {"labels": {"nvidia.com/gpu.clique": "other.2"}}})
-        await until(reader, lambda: len(reader.replicas.replicas[space, "big-0"].domains) == 2, "the other domain")
+        await read_until(
+            reader, lambda: len(reader.replicas.replicas[space, "big-0"].domains) == 2, "both domains are known"
+        )
         broken = [one for one in audit(reader.objects, reader.replicas, "c") if one.workload.name == "big"]
         assert "tp-across-nvlink" in {one.rule for one in broken}
         cluster.patch(
@@ -240,14 +246,15 @@ def test_changes_have_their_actor_and_end(cluster: Cluster, space: str) -> None:
         notes = {"metadata": {"annotations": {"kubernetes.io/change-cause": "new kernels"}}}
         cluster.patch(path, {**one, **notes}, by="kubectl-edit")
         events: list[object] = []
-        for _ in range(60):
-            events += await news(reader)
+
+        async def ended() -> bool:
+            events.extend(await news(reader))
             run_all(cluster, space, 1)
             _let_go(cluster, space)
-            ends += reader.ends()
-            if ends:
-                break
-            await asyncio.sleep(0.1)
+            ends.extend(reader.ends())
+            return bool(ends)
+
+        await until_async(ended, "the rollout has ended")
         (image,) = [one for one in events if getattr(one, "kind", None) is EventKind.CHANGE]
         assert (image.code, image.attributes["from"], image.attributes["to"]) == (
             "image", "vllm/vllm-openai:v0.11.0", "vllm/vllm-openai:v0.12.0",
@@ -294,7 +301,7 @@ def test_a_rollout_without_ready_pods_has_failed(cluster: Cluster, space: str) -
             ends.extend(reader.ends())
             return bool(ends)
 
-        events = await until(reader, reported, "the end of the rollout")
+        events = await read_until(reader, reported, "the rollout has ended")
         (change,) = [one for one in events if getattr(one, "kind", None) is EventKind.CHANGE]
         assert change.attributes["actor"] == "helm"
         assert "actor_kind" not in change.attributes  # helm is run by people and by pipelines
@@ -371,7 +378,7 @@ def test_every_phase_of_a_start_is_reported_with_its_source(cluster: Cluster, sp
         took = 'Successfully pulled image "vllm" in 1m12.5s (1m12.5s including waiting). Image size: 9876543210 bytes.'
         event(cluster, pod, "Pulled", took, created + timedelta(seconds=72.5))
         run(cluster, pod, started=created)
-        await until(reader, lambda: bool(list(reader.startups.waiting())), "a ready pod")
+        await read_until(reader, lambda: bool(list(reader.startups.waiting())), "a pod is ready")
         lines = LogMatcher("engine_log")
         origin = Origin(EntityRef("c", EntityKind.POD, space, pod["metadata"]["name"]), pod["metadata"]["uid"])
         for expected in (
@@ -415,7 +422,12 @@ def test_a_container_restart_is_a_separate_start(cluster: Cluster, space: str) -
     async def scene(reader: KubernetesEventSource) -> None:
         await news(reader)
         (first,) = reader.startups.drain(now())
-        await asyncio.sleep(1.1)  # conditions count whole seconds
+        begun = int(now().timestamp())
+
+        async def a_second_later() -> bool:
+            return now().timestamp() > begun + 1
+
+        await until_async(a_second_later, "the next second has begun")  # conditions count whole seconds
         run(cluster, pod, restarts=1)
         events: list[Startup] = []
 
@@ -423,7 +435,7 @@ def test_a_container_restart_is_a_separate_start(cluster: Cluster, space: str) -
             events.extend(reader.startups.drain(now()))
             return any(one.id != first.id for one in events)
 
-        await until(reader, reported, "the second start")
+        await read_until(reader, reported, "the second start is reported")
         second = next(one for one in events if one.id != first.id)
         assert first.id.endswith("/0")
         assert second.id.endswith("/1")
@@ -449,12 +461,13 @@ def test_an_api_server_restart_loses_nothing(cluster: Cluster, space: str) -> No
         cluster.start_api()
         cluster.patch(path, {"spec": {"replicas": 2}})
         changes: list[object] = []
-        for _ in range(60):
+
+        async def read_again() -> bool:
             events, errors = await reader.read(now(), [])
-            changes += [one for one in events if one.kind is EventKind.CHANGE]
-            if changes and not errors:
-                break
-            await asyncio.sleep(0.1)
+            changes.extend(one for one in events if one.kind is EventKind.CHANGE)
+            return bool(changes) and not errors
+
+        await until_async(read_again, "the change was read without an error")
         assert [getattr(one, "code", "") for one in changes] == ["scale"]
 
     play(cluster, scene, space)
@@ -475,9 +488,7 @@ def test_an_expired_resource_version_is_relisted_without_loss(cluster: Cluster, 
         for number in range(3):
             cluster.patch(path, {"metadata": {"annotations": {"n": str(number)}}})
         cluster.patch(path, {"spec": {"replicas": 0}})
-        wait_for(
-            "no pods", lambda: not [one for one in cluster.pods(space) if not one["metadata"].get("deletionTimestamp")]
-        )
+        until(lambda: all(pod["metadata"].get("deletionTimestamp") for pod in cluster.pods(space)), "no pod stays")
         _let_go(cluster, space)
         # The watch cache of an API server remembers beyond etcd; a new one does not.
         cluster.compact()
@@ -489,7 +500,7 @@ def test_an_expired_resource_version_is_relisted_without_loss(cluster: Cluster, 
         assert await feed.read() == []
         assert feed.listed
         assert feed._version != old
-        await until(reader, lambda: not reader.replicas.replicas, "that the pods are gone")
+        await read_until(reader, lambda: not reader.replicas.replicas, "the pods are gone")
 
     play(cluster, scene, space)
 
@@ -510,7 +521,7 @@ def test_the_manifest_grants_all_reads_and_other_accounts_get_an_error(cluster: 
         refused = await reader.api.text(f"/api/v1/namespaces/{space}/secrets", {})
         assert refused.status == 403
 
-    wait_for("the role", lambda: _may_list(cluster, space))
+    until(lambda: _may_list(cluster, space), "the role is in force")
     play(cluster, allowed, space, token="reader")
 
     async def stranger(reader: KubernetesEventSource) -> None:
@@ -547,7 +558,7 @@ def test_the_audit_agrees_with_the_cluster_on_disruption_budgets(cluster: Cluste
         def blocked() -> bool:
             return "drain-blocked" in {one.rule for one in audit(reader.objects, reader.replicas, "c")}
 
-        await until(reader, blocked, "a budget that allows nothing")
+        await read_until(reader, blocked, "the budget allows nothing")
         assert "no-disruption-budget" not in {one.rule for one in audit(reader.objects, reader.replicas, "c")}
 
     play(cluster, scene, space)

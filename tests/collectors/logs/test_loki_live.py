@@ -17,7 +17,8 @@ from collectors.logs.loki import LokiLogs
 from collectors.net.http import HttpClient
 from outrider.clock import SystemClock
 from outrider.wire.http_auth import Access
-from tests.support.kube import free_port, wait_for
+from tests.support.kube import free_port
+from tests.support.waiting import until
 
 PROGRAM = shutil.which("loki")
 pytestmark = [
@@ -64,7 +65,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             return False
 
     try:
-        wait_for("a ready Loki", ready)
+        until(ready, "Loki is ready")
         yield base
     finally:
         process.kill()

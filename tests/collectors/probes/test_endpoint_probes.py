@@ -202,16 +202,18 @@ def test_tls_probe_of_plain_closed_and_silent_ports() -> None:
 def test_a_cancelled_probe_ends_at_once() -> None:
     async def whole() -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
+            silent.setblocking(False)
             url = f"https://127.0.0.1:{silent.getsockname()[1]}/"
             for probe in (
                 HttpProbe(probe_request(600), url),
                 CompletionProbe(probe_request(600), url, CompletionRequest("m")),
             ):
                 task = asyncio.create_task(probe.run(now()))
-                await asyncio.sleep(0.05)
-                task.cancel()
                 async with asyncio.timeout(60):
+                    connection, _ = await asyncio.get_running_loop().sock_accept(silent)
+                    task.cancel()
                     await asyncio.wait((task,))
+                connection.close()
                 assert task.cancelled()
 
     asyncio.run(whole())

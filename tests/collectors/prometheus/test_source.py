@@ -33,6 +33,7 @@ from outrider.clock import SystemClock
 from outrider.errors import CollectError, CollectReason, UsageError
 from outrider.model import CellStatus, EntityKind, SignalKey, TrustVerdict
 from outrider.wire.http_auth import Access
+from tests.support.waiting import until_async
 
 AT = datetime(2026, 3, 1, tzinfo=UTC)
 BINARY = shutil.which("prometheus")
@@ -444,7 +445,7 @@ def test_a_real_prometheus_gives_the_results_of_scraping(tmp_path) -> None:
                     replicas = [batch for batch in collected.batches if batch.kind is EntityKind.REPLICA]
                     # A Prometheus on a busy machine misses a scrape: the values between are stale.
                     result += [batch for batch in replicas if not (batch.status == CellStatus.STALE).any()]
-                    await asyncio.sleep(0.3)
+                    await asyncio.sleep(0.3)  # not more often: a collection may come before a scrape is complete
         finally:
             await source.close()
         return result, collected.topology
@@ -541,12 +542,11 @@ def test_a_real_prometheus_ignores_unknown_parameters(tmp_path) -> None:
             finally:
                 await api.close()
 
-        async with asyncio.timeout(60):
-            while True:
-                with contextlib.suppress(CollectError):
-                    if event := await up(partial_response="false", max_source_resolution="0", dedup="true"):
-                        break
-                await asyncio.sleep(0.3)
+        async def first_scrape():
+            with contextlib.suppress(CollectError):
+                return await up(partial_response="false", max_source_resolution="0", dedup="true")
+
+        event = await until_async(first_scrape, "Prometheus has scraped the page")
         with pytest.raises(CollectError, match='invalid parameter "timeout"'):
             await up(timeout="1ns")
         return event

@@ -248,7 +248,7 @@ def test_if_a_limit_allows_no_start_there_is_no_start_time(build):
 
 def test_an_overload_is_reported(build):
     result = _plan(build, _steady(build, 40.0), current_replicas=2)
-    for language, text in (("en", "the 2 replicas run at"), ("zh", "当前 2 个副本承担计划量的")):
+    for language, text in (("en", "the 2 replicas run at"), ("zh", "当前 2 个副本承担计划负载的")):
         lines = [line for line in derivation.lines(result, language) if text in line]
         assert len(lines) == 1
         assert "%" not in lines[0]

@@ -64,7 +64,7 @@ def test_prophet_is_refused_if_it_does_not_help(build):
     assert result.model == "ensemble"
     assert "Prophet is not used: the back-test error would be" in because(result.why)
     assert [each.text for each in result.why] == ["plan.why_mix", "plan.why_refused"]
-    assert "未采用 Prophet" in because(result.why, "zh")
+    assert "未使用 Prophet" in because(result.why, "zh")
     actual = np.resize(values[:144], 144)
     np.testing.assert_allclose(result.quantiles[0.5], actual, rtol=0.01)
 

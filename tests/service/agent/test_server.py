@@ -20,6 +20,7 @@ from outrider.clock import SystemClock
 from outrider.model import EntityKind, EntityRef, EventKind
 from service.config.settings import Settings
 from service.sources import factory
+from tests.support.waiting import until
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
 
@@ -58,13 +59,14 @@ class Agent:
         self.url = self._address()
 
     def _address(self) -> str:
-        end = time.monotonic() + LIMIT
-        while time.monotonic() < end and self._process.poll() is None:
-            match = re.search(r"agent of node-1: (http://\S+)/metrics", Path(self.log.name).read_text())
-            if match:
-                return match[1]
-            time.sleep(0.05)
-        raise AssertionError(Path(self.log.name).read_text())
+        def logged() -> re.Match[str] | None:
+            text = Path(self.log.name).read_text()
+            assert self._process.poll() is None, text
+            return re.search(r"agent of node-1: (http://\S+)/metrics", text)
+
+        match = until(logged, "the agent serves its page", seconds=LIMIT)
+        assert match is not None
+        return match[1]
 
     def kernel(self, sequence: int, message: str, ago: float = 1.0, priority: int = 3) -> None:
         since_boot = time.clock_gettime(time.CLOCK_REALTIME) - _boot() - ago
@@ -75,13 +77,12 @@ class Agent:
 
     def until(self, path: str, text: str) -> str:
         """Returns the response of an endpoint once it contains this text."""
-        end = time.monotonic() + LIMIT
-        while time.monotonic() < end:
+
+        def read() -> str:
             response = self.get(path).text
-            if text in response:
-                return response
-            time.sleep(0.05)
-        raise AssertionError(response)
+            return response if text in response else ""
+
+        return until(read, f"{path} contains {text}", seconds=LIMIT)
 
     def end(self) -> int:
         self._process.terminate()
@@ -156,12 +157,13 @@ def test_the_kernel_log_is_served_record_by_record(agent) -> None:
 def test_the_agent_survives_a_lost_device_and_a_reloaded_driver(driver, agent) -> None:
     assert FIRST in agent.get("/metrics").text
     driver.set(**{"1.lost": 1})
-    page = agent.until("/metrics", f'outrider_agent_gpu_lost{{gpu="1",UUID="{SECOND}"')
-    end = time.monotonic() + LIMIT
-    while SECOND in "".join(line for line in page.splitlines() if line.startswith("DCGM_")):
-        assert time.monotonic() < end
-        time.sleep(0.1)
-        page = agent.get("/metrics").text
+    agent.until("/metrics", f'outrider_agent_gpu_lost{{gpu="1",UUID="{SECOND}"')
+
+    def left() -> bool:
+        lines = agent.get("/metrics").text.splitlines()
+        return not any(SECOND in line for line in lines if line.startswith("DCGM_"))
+
+    until(left, "the lost device has no values", seconds=LIMIT)
     driver.set(driver=0)
     page = agent.until("/metrics", "# no NVIDIA device can be read: the NVIDIA driver")
     assert 'outrider_agent_up{source="nvml"' in page

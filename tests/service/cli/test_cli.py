@@ -409,7 +409,7 @@ def test_headings_and_summaries_are_in_the_requested_language(tmp_path):
     for words, arguments in (
         (("目标", "信号", "是"), ("collect", "once", "--page", "vllm=page.txt")),
         (("个信号", "缺少的信号", "解决办法"), ("doctor", "--page", "vllm=page.txt")),
-        (("已重放", "个周期"), ("replay", recorded)),
+        (("已回放", "个周期"), ("replay", recorded)),
         (("有效",), ("config", "check", "good.yaml")),
         (("有 1 处错误",), ("config", "check", "bad.yaml")),
     ):

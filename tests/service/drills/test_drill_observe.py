@@ -24,7 +24,7 @@ from outrider.ports import CycleCommit
 from outrider.topology import Topology
 from service.drills import observation
 from simulator.faults.base import Truth
-from simulator.scoring.grouping import FiredAlert
+from simulator.scoring.run import FiredAlert
 from store.memory import MemoryStateStore
 
 START = datetime(2026, 11, 18, 10, tzinfo=UTC)

@@ -22,7 +22,7 @@ from outrider.model import (
     Verdict,
 )
 from outrider.ports import CycleCommit
-from service.engine.dispatch import Dispatcher
+from service.engine.dispatch import ACTION_GIVES_UP_AFTER, ACTION_RETRY, Dispatcher
 from store.memory import MemoryStateStore
 
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
@@ -127,6 +127,59 @@ def test_a_failed_action_is_recorded_with_its_reason():
     assert action.status is ActionStatus.FAILED
     assert "no such node" in action.detail
     assert any(record.reason == "failed" for record in state.audit())
+
+
+class Drain:
+    """An actuator that needs several attempts, with these results in turn; the last one repeats."""
+
+    def __init__(self, *results) -> None:
+        self.results, self.attempts = list(results), 0
+
+    def perform(self, action):
+        self.attempts += 1
+        result = self.results.pop(0) if len(self.results) > 1 else self.results[0]
+        if isinstance(result, ActuationError):
+            raise result
+        status, detail = result
+        return Outcome(action.id, status, detail, NOW, NOW)
+
+
+def test_an_action_in_progress_continues_until_it_is_done():
+    waits, done = (OutcomeStatus.IN_PROGRESS, "2 pods are evicted"), (OutcomeStatus.DONE, "drained")
+    state, clock, actuator, _, dispatcher = platform(Drain(waits, waits, done))
+    dispatcher.run_once()
+    dispatcher.run_once()
+    assert actuator.attempts == 1, "not before the wait is over"
+    for _ in range(2):
+        clock.advance(ACTION_RETRY)
+        dispatcher.run_once()
+    (action,) = state.actions()
+    assert (action.status, action.detail, action.started_at) == (ActionStatus.DONE, "drained", NOW)
+    assert [record.reason for record in state.audit()] == ["done", "in_progress"], "an equal detail is audited once"
+
+
+def test_a_retryable_error_is_tried_again_and_finally_fails():
+    away = ActuationError("the API server cannot be reached", retryable=True)
+    state, clock, actuator, _, dispatcher = platform(Drain(away))
+    attempts = 0
+    while state.actions()[0].status is not ActionStatus.FAILED:
+        attempts += 1
+        assert attempts < 1_000
+        dispatcher.run_once()
+        clock.advance(ACTION_RETRY)
+    assert clock.now() - NOW >= ACTION_GIVES_UP_AFTER
+    assert state.actions()[0].detail == "not done after 10 min: the API server cannot be reached"
+
+
+def test_a_guard_rail_also_stops_an_action_in_progress():
+    gate = Gate()
+    state, clock, actuator, _, dispatcher = platform(Drain((OutcomeStatus.IN_PROGRESS, "evicts")), gate=gate)
+    dispatcher.run_once()
+    gate.objection = DecisionReason.MONITOR_BLIND
+    clock.advance(ACTION_RETRY)
+    dispatcher.run_once()
+    assert actuator.attempts == 1
+    assert state.actions()[0].status is ActionStatus.FAILED
 
 
 def test_a_refused_message_is_tried_again_later_and_arrives_once():

@@ -23,6 +23,7 @@ from service.wiring import alerting as wiring_alerting
 from store.memory import MemoryMetricStore
 from tests.service.api.test_api import Http
 from tests.service.engine.test_cycle import World
+from tests.support.waiting import until
 
 REPLY = "The GPU was lost.\nCheck the bus first."
 
@@ -129,8 +130,7 @@ def test_an_endpoint_that_hangs_times_out_and_blocks_one_reader_only(lost):
         expected = []
         reader = threading.Thread(target=lambda: expected.append(explainer.summarize(lost, "en")))
         reader.start()
-        while not requests:
-            threading.Event().wait(0.01)
+        until(lambda: requests, "the reader has sent its request")
         assert explainer.summarize(lost, "en").reason == "busy"
         reader.join(20)
         assert [one.reason for one in expected] == ["away"]

@@ -16,6 +16,7 @@ from service.runtime.periodic_tasks import PeriodicTasks
 from service.runtime.store_maintenance import StoreMaintenance
 from service.wiring import platform as wiring_platform
 from store.tsdb.retention import Retention
+from tests.support.waiting import until_async
 
 HOUR = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 STEP = timedelta(seconds=15)
@@ -63,8 +64,24 @@ def test_an_hour_that_is_over_is_compacted_and_reads_as_before(platform):
     assert list(read(platform)) == [300.0 + cycle for cycle in range(8)]
 
 
+async def let_runs_pass(interval):
+    """Waits until another schedule of this interval has run three times."""
+    runs, other = [], PeriodicTasks(ManualClock(HOUR))
+
+    async def run():
+        runs.append(None)
+
+    async def ran_thrice():
+        return len(runs) >= 3
+
+    other.every(interval, "other", run)
+    other.start()
+    await until_async(ran_thrice, "another schedule has run three times")
+    await other.stop()
+
+
 def test_stopping_waits_for_the_cycle_in_flight():
-    done = []
+    done, interval = [], timedelta(milliseconds=10)
 
     async def begin_and_stop():
         schedule, begun = PeriodicTasks(ManualClock(HOUR)), asyncio.Event()
@@ -73,12 +90,12 @@ def test_stopping_waits_for_the_cycle_in_flight():
             begun.set()
             await asyncio.to_thread(done.append, "committed")
 
-        schedule.every(timedelta(milliseconds=10), "cycle", cycle)
+        schedule.every(interval, "cycle", cycle)
         schedule.start()
         await begun.wait()
         await schedule.stop()
         count = len(done)
-        await asyncio.sleep(0.05)
+        await let_runs_pass(interval)
         return count
 
     count = asyncio.run(begin_and_stop())

@@ -7,7 +7,6 @@ import socket
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from service.runtime.leader import FileLeader
 from service.runtime.supervise import Child, Supervisor
 from simulator.fleet import Fleet
 from simulator.spec.fleets import default_spec
+from tests.support.waiting import until
 
 FOREVER = [sys.executable, "-c", "import time; time.sleep(600)"]
 
@@ -83,6 +83,13 @@ def test_wrong_usage_is_not_retried():
     assert child.running is None
 
 
+def catches(pid, number):
+    """Returns True if a process has a handler for a signal."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught, 16) >> (number - 1) & 1)
+
+
 def test_a_supervisor_ends_its_children_on_sigterm():
     script = (
         "import sys; from service.runtime.supervise import Child, Supervisor\n"
@@ -93,7 +100,7 @@ def test_a_supervisor_ends_its_children_on_sigterm():
         [sys.executable, "-c", script], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(Path.cwd())}
     ) as supervisor:
         grandchild = int(supervisor.stdout.readline())
-        time.sleep(0.3)
+        until(lambda: catches(supervisor.pid, signal.SIGTERM), "the supervisor watches its children")
         supervisor.send_signal(signal.SIGTERM)
         assert supervisor.wait(timeout=30) == 0
     with pytest.raises(ProcessLookupError):

@@ -26,6 +26,7 @@ from service.config import settings
 from service.sources import factory
 from service.sources.discovery import DiscoveryContributor
 from service.sources.kube_clients import KubeClientPool
+from tests.support.waiting import until_async
 
 START = datetime(2026, 11, 21, 18, 0, tzinfo=UTC)
 STEP = timedelta(seconds=60)
@@ -119,16 +120,22 @@ def test_targets_are_discovered_scraped_and_removed(tmp_path: Path, pages: Pages
             assert collected.topology.rests_on(service)
             assert (await source.collect(START)).topology.shares_graph(collected.topology)
             write(listed, group(pages, "/one/metrics", "/two/metrics", service="chat"), at=2)
-            await source.collect(START + STEP)  # the reading is under way; nobody waits for it
-            await asyncio.sleep(0.1)
-            await source.collect(START + STEP)
-            assert [one.up for one in source.health] == [True, True, True]
+
+            async def three_up() -> bool:
+                await source.collect(START + STEP)  # does not wait for the reading that it starts
+                return [one.up for one in source.health] == [True, True, True]
+
+            await until_async(three_up, "both targets and the list are up")
             listed.write_text("[{")
             os.utime(listed, ns=(3, 3))
             with structlog.testing.capture_logs() as logs:
-                for _ in range(2):
+
+                async def failed() -> bool:
                     await source.collect(START + 2 * STEP)
-                    await asyncio.sleep(0.1)
+                    return bool(logs)
+
+                await until_async(failed, "the list has failed")
+                await source.collect(START + 2 * STEP)
             assert [line["event"] for line in logs] == ["discovery_failed"]
             assert len(source.health) == 3, "a list that breaks takes no target away"
         finally:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from simulator.cluster.kubelet import SILENT_SECONDS, TOLERATION_SECONDS
 from simulator.cluster.pods import Phase
 from simulator.fleet import Fleet
+from simulator.hardware.kubelet import SILENT_SECONDS, TOLERATION_SECONDS
 from simulator.journal import JournalSource
 from tests.simulator.small import Bent, coarse_fleet, small_fleet, step
 

@@ -18,7 +18,7 @@ from simulator.faults.loader import never_a_fault
 from simulator.faults.scope import scope_of
 from simulator.fleet import Fleet
 from simulator.scenarios import Scenario, arrange, load
-from simulator.scoring.score import STORM_ENTITIES
+from simulator.scoring.run import STORM_ENTITIES
 from simulator.spec.fleets import drill_spec, standby_spec
 from simulator.traffic.shapes import SHAPES
 from simulator.world import World

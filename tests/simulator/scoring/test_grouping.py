@@ -11,8 +11,9 @@ import pytest
 
 from outrider.model import EntityKind, EntityRef
 from outrider.vocabulary.indicators import pairwise_f1
-from simulator.scoring.grouping import FiredAlert, Pairs, pairs_of
-from simulator.scoring.score import GRACE, InjectedFault, Run, score
+from simulator.scoring.grouping import Pairs, pairs_of
+from simulator.scoring.run import FiredAlert, InjectedFault, Run
+from simulator.scoring.score import GRACE, score
 
 START = datetime(2026, 11, 18, 10, tzinfo=UTC)
 CLUSTER = EntityRef("c", EntityKind.CLUSTER, None, "c")

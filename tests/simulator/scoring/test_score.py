@@ -9,18 +9,8 @@ import pytest
 from outrider.model import EntityKind, EntityRef, Priority
 from outrider.vocabulary.faults import faults
 from simulator.scoring.calibration import answers_of
-from simulator.scoring.score import (
-    GRACE,
-    InjectedFault,
-    Run,
-    ScoredAction,
-    ScoredIncident,
-    drill_result,
-    has_remedy,
-    poisson_upper95,
-    score,
-    verdicts,
-)
+from simulator.scoring.run import InjectedFault, Run, ScoredAction, ScoredIncident
+from simulator.scoring.score import GRACE, drill_result, has_remedy, poisson_upper95, score, verdicts
 
 START = datetime(2026, 11, 18, 10, tzinfo=UTC)
 REPLICA = EntityRef("c", EntityKind.REPLICA, "serving", "chat-0")

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from outrider.errors import UsageError
 from outrider.model import Floats
 from simulator.spec.fleets import TrafficSpec
+from simulator.spec.trace import bridged, read_trace
 from simulator.traffic import shapes
 from simulator.traffic.shapes import SHAPES, Load, load, salt_of
-from simulator.traffic.trace import bridged, read_trace
 
 MONDAY = datetime(2026, 11, 16, tzinfo=UTC).timestamp()
 DAY = MONDAY + 2 * 86400 + np.arange(0, 86400, 60.0)

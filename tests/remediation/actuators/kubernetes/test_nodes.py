@@ -11,7 +11,8 @@ from outrider.model import ActionKind, OutcomeStatus
 from remediation.actuators.kubernetes.actuator import KubernetesActuator
 from remediation.actuators.kubernetes.nodes import TAINT
 from remediation.actuators.kubernetes.ownership import ACTION, INCIDENT, OWNER, SESSION
-from tests.support.kube import Cluster, wait_for
+from tests.support.kube import Cluster
+from tests.support.waiting import until
 from tests.support.kube_actions import SPACE, an_action, node_ref
 from tests.support.kube_scene import deployment, run_all, template
 
@@ -49,7 +50,7 @@ def test_a_cordon_marks_the_node_and_an_uncordon_removes_every_mark(
     assert node(cluster)["metadata"]["resourceVersion"] == cordoned["metadata"]["resourceVersion"]
 
     assert actuator.perform(an_action(ActionKind.UNCORDON, A)).status is OutcomeStatus.DONE
-    wait_for("a node without taints", lambda: not node(cluster)["spec"].get("taints"))
+    until(lambda: not node(cluster)["spec"].get("taints"), "the node has no taint")
     after = node(cluster)
     assert "unschedulable" not in after["spec"]
     assert after["metadata"]["labels"] == before["metadata"]["labels"]
@@ -131,7 +132,7 @@ def test_a_drain_evicts_all_pods_that_are_recreated_elsewhere(cluster: Cluster, 
         if pod["metadata"].get("deletionTimestamp"):
             path = f"/api/v1/namespaces/{SPACE}/pods/{pod['metadata']['name']}"
             cluster.delete(path, json={"gracePeriodSeconds": 0})
-    wait_for("a node without evicted pods", lambda: on_node() == ["bare"])
+    until(lambda: on_node() == ["bare"], "the evicted pods are gone")
     assert actuator.perform(drain).status is OutcomeStatus.ALREADY
     placed = cluster.scheduled(SPACE, 4)
     assert {pod["spec"]["nodeName"] for pod in placed if pod["metadata"]["name"] != "bare"} == {"acting-b"}
@@ -142,9 +143,7 @@ def test_a_disruption_budget_delays_a_drain_and_is_named(cluster: Cluster, actua
     budget = {"minAvailable": 2, "selector": {"matchLabels": {"app": "chat"}}}
     budgets = f"/apis/policy/v1/namespaces/{SPACE}/poddisruptionbudgets"
     cluster.create(budgets, {"metadata": {"name": "chat"}, "spec": budget})
-    wait_for(
-        "a counted budget", lambda: cluster.get(f"{budgets}/chat")["status"].get("currentHealthy") == 2
-    )  # fmt: skip
+    until(lambda: cluster.get(f"{budgets}/chat")["status"].get("currentHealthy") == 2, "the budget counts its pods")
     outcome = actuator.perform(an_action(ActionKind.DRAIN, A))
     assert outcome.status is OutcomeStatus.IN_PROGRESS
     assert "disruption budget" in outcome.detail

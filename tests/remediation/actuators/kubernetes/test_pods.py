@@ -13,7 +13,8 @@ from outrider.errors import ActuationError
 from outrider.model import ActionKind, OutcomeStatus
 from outrider.wire.http_auth import Access, Tls
 from remediation.actuators.kubernetes.actuator import KubernetesActuator
-from tests.support.kube import Cluster, wait_for
+from tests.support.kube import Cluster
+from tests.support.waiting import until
 from tests.support.kube_actions import SPACE, an_action, pod_ref
 from tests.support.kube_scene import deployment, run, run_all, template
 
@@ -29,7 +30,7 @@ def budget(cluster: Cluster, least: int) -> None:
     spec = {"minAvailable": least, "selector": {"matchLabels": {"app": "chat"}}}
     budgets = f"/apis/policy/v1/namespaces/{SPACE}/poddisruptionbudgets"
     cluster.create(budgets, {"metadata": {"name": "chat"}, "spec": spec})
-    wait_for("a counted budget", lambda: bool(cluster.get(f"{budgets}/chat")["status"].get("expectedPods")))
+    until(lambda: bool(cluster.get(f"{budgets}/chat")["status"].get("expectedPods")), "the budget counts its pods")
 
 
 def restart_of(pod: dict[str, Any], **params: Any) -> Any:
@@ -43,7 +44,7 @@ def test_a_ready_pod_is_evicted_and_recreated_once(cluster: Cluster, actuator: K
     action = restart_of(pod, uid=pod["metadata"]["uid"])
     assert [request.url.rsplit("/", 1)[1] for request in actuator.requests(action)] == ["eviction"]
     assert actuator.perform(action).status is OutcomeStatus.DONE
-    wait_for("a replaced pod", lambda: len(names(cluster)) == 2 and pod["metadata"]["name"] not in names(cluster))
+    until(lambda: len(names(cluster)) == 2 and pod["metadata"]["name"] not in names(cluster), "the pod is replaced")
     assert actuator.perform(action).status is OutcomeStatus.ALREADY
 
 
@@ -56,7 +57,7 @@ def test_a_disruption_budget_protects_ready_pods_only(cluster: Cluster, actuator
     assert held.status is OutcomeStatus.IN_PROGRESS
     assert "disruption budget" in held.detail
     assert actuator.perform(restart_of(broken)).status is OutcomeStatus.DONE
-    wait_for("a deleted pod", lambda: broken["metadata"]["name"] not in names(cluster))
+    until(lambda: broken["metadata"]["name"] not in names(cluster), "the pod is gone")
     assert healthy["metadata"]["name"] in names(cluster)
 
 
@@ -69,7 +70,7 @@ def test_the_new_pod_of_a_stateful_set_is_not_restarted_again(cluster: Cluster, 
     by_uid, by_age = restart_of(old, uid=old["metadata"]["uid"]), restart_of(old)
     assert actuator.perform(by_uid).status is OutcomeStatus.DONE
     cluster.delete(f"{PODS}/chat-0", json={"gracePeriodSeconds": 0})
-    wait_for("the new pod", lambda: {pod["metadata"]["uid"] for pod in cluster.pods(SPACE)} - {old["metadata"]["uid"]})
+    until(lambda: {pod["metadata"]["uid"] for pod in cluster.pods(SPACE)} - {old["metadata"]["uid"]}, "the new pod exists")
     new = cluster.pods(SPACE)[0]["metadata"]
     assert new["name"] == "chat-0"
     decided_earlier = replace(by_age, decided_at=by_age.decided_at - timedelta(minutes=1))
@@ -100,7 +101,7 @@ def test_a_stuck_pod_is_deleted_only_after_its_grace_period(cluster: Cluster) ->
     assert actuator.perform(action).status is OutcomeStatus.IN_PROGRESS
     clock.advance(timedelta(seconds=95))
     assert actuator.perform(action).status is OutcomeStatus.DONE
-    wait_for("a deleted pod", lambda: all(other["metadata"]["name"] != name for other in cluster.pods(SPACE)))
+    until(lambda: all(other["metadata"]["name"] != name for other in cluster.pods(SPACE)), "the pod is gone")
     assert actuator.perform(action).status is OutcomeStatus.ALREADY
 
 

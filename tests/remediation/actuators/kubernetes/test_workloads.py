@@ -10,7 +10,8 @@ from outrider.errors import ActuationError
 from outrider.model import ActionKind, OutcomeStatus
 from remediation.actuators.kubernetes.actuator import KubernetesActuator
 from remediation.actuators.kubernetes.ownership import ACTION, OWNER
-from tests.support.kube import Cluster, wait_for
+from tests.support.kube import Cluster
+from tests.support.waiting import until
 from tests.support.kube_actions import SPACE, actuator_of, an_action, service_ref
 from tests.support.kube_scene import deployment, run, template
 
@@ -33,12 +34,12 @@ def revised(cluster: Cluster, path: str) -> None:
         revision = "deployment.kubernetes.io/revision"
         return now["metadata"]["annotations"][revision] != before["metadata"]["annotations"][revision]
 
-    wait_for("a new revision", is_known)
+    until(is_known, "the new revision is known")
 
 
 def settled_deployment(cluster: Cluster, **spec: Any) -> str:
     path = deployment(cluster, SPACE, template=template(GOOD), **spec)
-    wait_for("a first revision", lambda: "annotations" in cluster.get(path)["metadata"])
+    until(lambda: "annotations" in cluster.get(path)["metadata"], "the first revision is known")
     return path
 
 
@@ -129,11 +130,11 @@ def test_pods_that_block_a_stateful_set_are_deleted_with_its_rollback(
                 cluster.delete(path, json={"gracePeriodSeconds": 0})
         return [pod for pod in pods if pod["spec"]["containers"][0]["image"] == image]
 
-    wait_for("a pod of the bad revision", lambda: bool(pods_of(BAD)))
+    until(lambda: bool(pods_of(BAD)), "a pod of the bad revision exists")
     action = rollback(*STATEFUL_SET)
     outcome = actuator.perform(action)
     assert (outcome.status, outcome.detail) == (OutcomeStatus.DONE, "StatefulSet chat is rolled back to revision 1")
-    wait_for("a pod of the good revision", lambda: bool(pods_of(GOOD)) and not pods_of(BAD))
+    until(lambda: bool(pods_of(GOOD)) and not pods_of(BAD), "only a pod of the good revision is left")
     assert actuator.perform(action).status is OutcomeStatus.ALREADY
 
 

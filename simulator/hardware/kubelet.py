@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
-from outrider.model import EntityKind
+from outrider.model import EntityKind, EntityRef
+from simulator.cluster.load_balancer import Router
 from simulator.cluster.pod import Phase, Pod
-from simulator.journal import JournalSource
-
-if TYPE_CHECKING:
-    from simulator.fleet import Fleet
+from simulator.cluster.pods import Pods
+from simulator.effects import FleetEffects
+from simulator.hardware.containers import Containers
+from simulator.hardware.gpus import Gpus
+from simulator.hardware.nodes import Nodes
+from simulator.journal import Journal, JournalSource
 
 # kube-controller-manager's node-monitor-grace-period until Kubernetes 1.32; the toleration that admission gives pods.
 SILENT_SECONDS = 40.0
@@ -22,17 +25,46 @@ HOST_GONE = "host-gone"
 OOM_KILLED = "OOMKilled"
 
 
+class HostedFleet(Protocol):
+    """The parts of a fleet that its hosts read and change, and what they do to its pods."""
+
+    journal: Journal
+    gpus: Gpus
+    nodes: Nodes
+    pods: Pods
+    router: Router
+    effects: FleetEffects
+    containers: Containers
+
+    @property
+    def at(self) -> float:
+        """The fleet's time in unix seconds."""
+        ...
+
+    def entity(self, kind: EntityKind, name: str, namespace: str | None = None) -> EntityRef:
+        """Returns an entity of the fleet's cluster."""
+        ...
+
+    def crash(self, slot: int, reason: str, *, held: bool = True, ended: str = "Error") -> None:
+        """Ends the engine process of a slot."""
+        ...
+
+    def restart(self, slot: int) -> None:
+        """Deletes the pod of a slot; its controller creates a new one."""
+        ...
+
+
 class Kubelets:
     """Watches the hosts of a fleet. ``pod_ready`` is the Ready condition of each slot's pod, bool of shape (slots,)."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: HostedFleet) -> None:
         self._fleet = fleet
         nodes = fleet.nodes.size
         self._alive = np.ones(nodes, dtype=bool)
         self._silent_since = np.full(nodes, np.inf)
         self._full_since = np.full(nodes, np.inf)
         self._evict_at = np.full(nodes, np.inf)
-        self.pod_ready = np.zeros(fleet.bank.size, dtype=bool)
+        self.pod_ready = np.zeros(fleet.pods.ready.size, dtype=bool)
 
     def advance(self) -> None:
         """Checks every node once; called every tick."""
