@@ -160,7 +160,7 @@ def test_an_action_in_progress_continues_until_it_is_done():
 
 def test_a_retryable_error_is_tried_again_and_finally_fails():
     away = ActuationError("the API server cannot be reached", retryable=True)
-    state, clock, actuator, _, dispatcher = platform(Drain(away))
+    state, clock, _, _, dispatcher = platform(Drain(away))
     attempts = 0
     while state.actions()[0].status is not ActionStatus.FAILED:
         attempts += 1

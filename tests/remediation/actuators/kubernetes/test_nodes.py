@@ -12,9 +12,9 @@ from remediation.actuators.kubernetes.actuator import KubernetesActuator
 from remediation.actuators.kubernetes.nodes import TAINT
 from remediation.actuators.kubernetes.ownership import ACTION, INCIDENT, OWNER, SESSION
 from tests.support.kube import Cluster
-from tests.support.waiting import until
 from tests.support.kube_actions import SPACE, an_action, node_ref
 from tests.support.kube_scene import deployment, run_all, template
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.control_plane
 NODE = "/api/v1/nodes/acting-a"

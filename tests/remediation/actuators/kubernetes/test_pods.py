@@ -14,9 +14,9 @@ from outrider.model import ActionKind, OutcomeStatus
 from outrider.wire.http_auth import Access, Tls
 from remediation.actuators.kubernetes.actuator import KubernetesActuator
 from tests.support.kube import Cluster
-from tests.support.waiting import until
 from tests.support.kube_actions import SPACE, an_action, pod_ref
 from tests.support.kube_scene import deployment, run, run_all, template
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.control_plane
 PODS = f"/api/v1/namespaces/{SPACE}/pods"
@@ -70,7 +70,9 @@ def test_the_new_pod_of_a_stateful_set_is_not_restarted_again(cluster: Cluster, 
     by_uid, by_age = restart_of(old, uid=old["metadata"]["uid"]), restart_of(old)
     assert actuator.perform(by_uid).status is OutcomeStatus.DONE
     cluster.delete(f"{PODS}/chat-0", json={"gracePeriodSeconds": 0})
-    until(lambda: {pod["metadata"]["uid"] for pod in cluster.pods(SPACE)} - {old["metadata"]["uid"]}, "the new pod exists")
+    until(
+        lambda: {pod["metadata"]["uid"] for pod in cluster.pods(SPACE)} - {old["metadata"]["uid"]}, "the new pod exists"
+    )
     new = cluster.pods(SPACE)[0]["metadata"]
     assert new["name"] == "chat-0"
     decided_earlier = replace(by_age, decided_at=by_age.decided_at - timedelta(minutes=1))

@@ -11,9 +11,9 @@ from outrider.model import ActionKind, OutcomeStatus
 from remediation.actuators.kubernetes.actuator import KubernetesActuator
 from remediation.actuators.kubernetes.ownership import ACTION, OWNER
 from tests.support.kube import Cluster
-from tests.support.waiting import until
 from tests.support.kube_actions import SPACE, actuator_of, an_action, service_ref
 from tests.support.kube_scene import deployment, run, template
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.control_plane
 CHAT = service_ref("chat-70b")
