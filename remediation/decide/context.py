@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from outrider.model import (
     ActionKind,
@@ -24,6 +25,7 @@ from remediation.decide.limits import FleetFacts, Policy
 from remediation.playbooks.model import Playbook, Selector
 
 STARTS_WITHIN = timedelta(minutes=15)  # new replicas that are missing by then will not start
+_OF_WORKLOADS = frozenset({ActionKind.SCALE, ActionKind.ROLLBACK, ActionKind.PAUSE_ROLLOUT, ActionKind.RESUME_ROLLOUT})
 _BLINDING = frozenset({"exporter-down", "stale-metrics"})  # their entities must not be acted on
 
 
@@ -107,6 +109,24 @@ class DecisionContext:
         if target.kind is EntityKind.SERVICE:
             return self.topology.below(target, EntityKind.REPLICA)
         return self.replicas(target)
+
+    def objects(self, kind: ActionKind, target: EntityRef) -> dict[str, Any]:
+        """The cluster objects that an action changes, as far as discovery knows them.
+
+        ``workloads`` of a service as ``Kind/name``, and the ``uid`` of a pod: a pod of the same name may replace it.
+        """
+        if target.kind is EntityKind.POD:
+            uid = self.topology.label(target, "uid")
+            return {"uid": uid} if uid else {}
+        if kind not in _OF_WORKLOADS:
+            return {}
+        replicas = self.topology.below(target, EntityKind.REPLICA)
+        named = {
+            (self.topology.label(replica, "owner_kind"), self.topology.label(replica, "workload"))
+            for replica in replicas
+        }
+        workloads = sorted(f"{owner}/{name}" for owner, name in named if owner and name)
+        return {"workloads": workloads} if workloads else {}
 
     def recommendation(self, service: EntityRef) -> Recommendation | None:
         """The plan's recommendation for a service."""

@@ -46,6 +46,7 @@ def _service(context: DecisionContext, entry: Recommendation, troubled: bool) ->
         target=entry.service,
         params={
             **sessions.ownership(sessions.PLAN_SESSION),
+            **context.objects(ActionKind.SCALE, entry.service),
             "replicas": replicas,
             "current": current,
         },

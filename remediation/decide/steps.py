@@ -104,7 +104,10 @@ class PlaybookRun:
             return None  # two incidents of one change: one rollback covers both
         # A cordon removes no capacity, a rollback no more at once than a rolling update.
         keeps_capacity = step.kind in (ActionKind.CORDON, ActionKind.ROLLBACK)
-        params: dict[str, Any] = dict(sessions.ownership(self._session.id))
+        params: dict[str, Any] = {
+            **sessions.ownership(self._session.id),
+            **self._context.objects(step.kind, target),
+        }
         if step.kind is ActionKind.SHIFT_TRAFFIC:
             params["weight"] = 0.0
         return Proposal(
@@ -136,7 +139,12 @@ class PlaybookRun:
             because=self._incident.id,
             kind=ActionKind.SCALE,
             target=service,
-            params={**sessions.ownership(self._session.id), "replicas": replicas, "current": current},
+            params={
+                **sessions.ownership(self._session.id),
+                **self._context.objects(ActionKind.SCALE, service),
+                "replicas": replicas,
+                "current": current,
+            },
             confidence=self._cause.confidence,
             ask=ask,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -11,6 +12,7 @@ from pydantic import Field
 
 from outrider.errors import ConfigProblem
 from outrider.text import yaml_file
+from outrider.wire.http_auth import Access, Tls
 from planner.capacity.lead_time import MARGIN_RATIO, NODE_PROVISION_PRIOR, LeadSettings
 from planner.capacity.prescale import ScaleLimits
 from planner.manifests.scaling_manifests import ScalingTarget
@@ -50,15 +52,26 @@ class EmitSettings(Section):
         )
 
 
+_IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
 class KubernetesApiSettings(Section):
-    """API server whose autoscalers are patched."""
+    """API server that actions change."""
 
     url: str | None = Field(None, description="URL as https://host:port. Default inside a pod: its own cluster.")
-    bearer_token_file: Path | None = Field(
-        None, description=("Token file of an account that may get and patch the autoscalers.")
-    )
+    bearer_token_file: Path | None = Field(None, description=("Token file of an account that may perform the actions."))
     ca_file: Path | None = Field(None, description="CA certificates of the server.")
     insecure_skip_verify: bool = Field(False, description="Skip certificate verification; for tests only.")
+
+    def server(self) -> tuple[str | None, Access]:
+        """Returns URL and credentials; inside a pod, by default those of its cluster."""
+        host = os.environ.get("KUBERNETES_SERVICE_HOST")
+        if self.url is None and host:
+            port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+            tls = Tls(ca_file=_IN_CLUSTER / "ca.crt")
+            return f"https://{host}:{port}", Access(bearer_token_file=_IN_CLUSTER / "token", tls=tls)
+        tls = Tls(ca_file=self.ca_file, insecure_skip_verify=self.insecure_skip_verify)
+        return self.url, Access(bearer_token_file=self.bearer_token_file, tls=tls)
 
 
 class ScalingSettings(Section):
@@ -114,7 +127,7 @@ class ScalingSettings(Section):
 
 
 def emit_problems(
-    scaling: ScalingSettings, services: Sequence[str], actuator: str, document: yaml_file.Document
+    scaling: ScalingSettings, services: Sequence[str], performer_of_scale: str, document: yaml_file.Document
 ) -> Iterator[ConfigProblem]:
     """Checks that every receiver is complete, and that a service has at most one that acts: two would conflict."""
     acting: set[str] = set()
@@ -131,5 +144,5 @@ def emit_problems(
                     (*path, "type"), f"{receiver.service} already has a receiver that acts; only one may act"
                 )
             acting.add(receiver.service)
-    if actuator == "autoscalers" and not scaling.emit:
+    if performer_of_scale == "autoscalers" and not scaling.emit:
         yield document.problem(("planner", "scaling", "emit"), "is required by the actuator autoscalers")

@@ -31,7 +31,7 @@ from service.config.planner_settings import PlannerSettings
 from service.config.probe_settings import ProbeSettings, probe_problems
 from service.config.receive_settings import ReceiveSettings, receive_problems
 from service.config.retention_settings import RetentionSettings, retention_problems
-from service.config.scaling_settings import emit_problems
+from service.config.scaling_settings import KubernetesApiSettings, emit_problems
 from service.config.service_settings import ServiceSettings, service_problems
 from service.config.settings_base import Duration, Port, Ratio, Section, TimeZone
 from service.config.settings_targets import adapter_problems, duplicate_targets, target_warnings
@@ -109,6 +109,9 @@ class KnowledgeSettings(Section):
     )
 
 
+ActuatorName = Literal["dry_run", "simulated", "autoscalers", "kubernetes"]
+
+
 class RemediationSettings(Section):
     """Remediation limits."""
 
@@ -116,8 +119,16 @@ class RemediationSettings(Section):
         "suggest", description="act performs what the guard rails allow."
     )
     dry_run: bool = Field(True, description="Report actions without performing them.")
-    actuator: Literal["dry_run", "simulated", "autoscalers"] = Field(
-        "dry_run", description="Performer of actions; autoscalers: scales through planner.scaling.emit only."
+    actuator: ActuatorName = Field("dry_run", description="Performer of actions, unless actuators names another one.")
+    actuators: dict[ActionKind, ActuatorName] = Field(
+        {},
+        description=(
+            "Map from an action kind to its performer; autoscalers: scales through planner.scaling.emit; "
+            "kubernetes: nodes, pods and workloads."
+        ),
+    )
+    kubernetes: KubernetesApiSettings = Field(
+        KubernetesApiSettings(), description="API server of the performer kubernetes."
     )
     control_url: str | None = Field(None, description="Control endpoint of the simulated fleet.")
     max_cordoned_nodes: Annotated[int, Field(ge=0)] = Field(
@@ -128,6 +139,10 @@ class RemediationSettings(Section):
     cooldown: Duration = Field(timedelta(minutes=10), description="Minimum time between two equal actions on a target.")
     min_confidence: Ratio = Field(0.6, description="Minimum confidence of a cause; below it actions need approval.")
     ask_for: list[ActionKind] = Field([], description="Action kinds that always need approval.")
+
+    def performer(self, kind: ActionKind) -> ActuatorName:
+        """Returns the performer of an action kind."""
+        return self.actuators.get(kind, self.actuator)
 
 
 class GameDaySettings(Section):
@@ -322,10 +337,12 @@ def _consistency_problems(settings: Settings, document: yaml_file.Document) -> l
                 )
     problems += service_problems(settings.services, document)
     named = [service.name for service in settings.services]
-    problems += emit_problems(settings.planner.scaling, named, settings.remediation.actuator, document)
+    scales = settings.remediation.performer(ActionKind.SCALE)
+    problems += emit_problems(settings.planner.scaling, named, scales, document)
     if settings.explainer.url is not None and not settings.explainer.model:
         problems.append(document.problem(("explainer", "model"), "is required if url is set"))
-    if settings.remediation.actuator == "simulated" and not settings.remediation.control_url:
+    performers = {settings.remediation.actuator, *settings.remediation.actuators.values()}
+    if "simulated" in performers and not settings.remediation.control_url:
         problems.append(document.problem(("remediation", "control_url"), "is required by the simulated actuator"))
     return problems
 

@@ -23,7 +23,6 @@ from outrider.model import (
     Verdict,
 )
 from outrider.ports import StateStore
-from outrider.wire.http_auth import Access, Tls
 from planner.manifests import scaling_manifests
 from planner.manifests.scaling_manifests import Document
 from remediation.actuators.autoscalers import AutoscalerActuator
@@ -32,7 +31,6 @@ from service.config.scaling_settings import EmitSettings, ScalingSettings
 from service.config.settings import Settings, read_secret
 from service.scaling import manual_scale_guard
 
-_IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _LOCAL_HOSTS = frozenset({"127.0.0.1", "::1", "localhost", "0.0.0.0", "::"})  # noqa: S104 - compared, not bound
 _SENT = ("hpa", "scaled_object", "knative", "deployment", "webhook")
 
@@ -63,7 +61,7 @@ def actuator(scaling: ScalingSettings) -> AutoscalerActuator:
             if emit.service == action.target.name and emit.type in _SENT
         ]
 
-    url, access = _api_server(scaling)
+    url, access = scaling.kubernetes.server()
     return AutoscalerActuator(render, url, access)
 
 
@@ -178,14 +176,3 @@ def _as_recommendation(action: Action) -> Recommendation:
         reason=PlanReason.FORECAST_PEAK if replicas > int(action.params.get("current", 0)) else PlanReason.ENOUGH,
         made_at=action.decided_at,
     )
-
-
-def _api_server(scaling: ScalingSettings) -> tuple[str | None, Access]:
-    """Returns the configured API server; inside a pod, that of the cluster."""
-    configured, host = scaling.kubernetes, os.environ.get("KUBERNETES_SERVICE_HOST")
-    if configured.url is None and host:
-        port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
-        tls = Tls(ca_file=_IN_CLUSTER / "ca.crt")
-        return f"https://{host}:{port}", Access(bearer_token_file=_IN_CLUSTER / "token", tls=tls)
-    tls = Tls(ca_file=configured.ca_file, insecure_skip_verify=configured.insecure_skip_verify)
-    return configured.url, Access(bearer_token_file=configured.bearer_token_file, tls=tls)

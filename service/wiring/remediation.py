@@ -1,11 +1,13 @@
-"""Builds the guard rails and the actuator of a configuration."""
+"""Builds the guard rails and the actuators of a configuration."""
 
 from __future__ import annotations
 
 from outrider.ports import Actuator
+from remediation.actuators.kubernetes.actuator import KubernetesActuator
 from remediation.actuators.registry import ACTUATORS
+from remediation.actuators.router import ActuatorRouter
 from remediation.decide.policy import Policy
-from service.config.settings import Settings
+from service.config.settings import ActuatorName, Settings
 from service.scaling import emitting
 
 
@@ -26,8 +28,16 @@ def policy(settings: Settings) -> Policy:
 
 
 def actuator(settings: Settings) -> Actuator:
-    """Returns the configured actuator."""
+    """Returns the configured actuator of each action kind."""
     remediation = settings.remediation
-    if remediation.actuator == "autoscalers":
+    named = {name: _named(name, settings) for name in {remediation.actuator, *remediation.actuators.values()}}
+    by_kind = {kind: named[name] for kind, name in remediation.actuators.items()}
+    return ActuatorRouter(named[remediation.actuator], by_kind)
+
+
+def _named(name: ActuatorName, settings: Settings) -> Actuator:
+    if name == "autoscalers":
         return emitting.actuator(settings.planner.scaling)
-    return ACTUATORS[remediation.actuator]({"control_url": remediation.control_url})
+    if name == "kubernetes":
+        return KubernetesActuator(*settings.remediation.kubernetes.server())
+    return ACTUATORS[name]({"control_url": settings.remediation.control_url})
