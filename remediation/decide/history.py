@@ -115,13 +115,18 @@ class History:
         targets: set[EntityRef] = set()
         ordered = sorted(self.actions, key=lambda action: action.ended_at or action.decided_at)
         for action in ordered:
-            if action.status is not ActionStatus.DONE or action.dry_run:
+            if action.dry_run or not (action.status is ActionStatus.DONE or _is_partly_done(action)):
                 continue
             if action.kind in done and session in (None, action.session):
                 targets.add(action.target)
             elif action.kind is undone:
                 targets.discard(action.target)
         return frozenset(targets)
+
+
+def _is_partly_done(action: Action) -> bool:
+    """True for a drain that has begun: it cordons first, whatever becomes of the evictions."""
+    return action.kind is ActionKind.DRAIN and action.started_at is not None
 
 
 def is_over(actions: Iterable[Action]) -> bool:

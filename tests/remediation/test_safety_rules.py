@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 
 from outrider.model import ActionKind, ActionStatus, DecisionReason, EntityRef, Verdict
+from remediation.decide import approval
 
 TAKING = (ActionKind.CORDON, ActionKind.DRAIN)
 
@@ -131,6 +132,20 @@ def test_rule_5_recovery_cancels_the_rest_of_the_plan(fleet, words):
     fleet.cycle()
     assert [s.closed_at is not None for s in fleet.sessions.values()] == [True]
     assert not [a for a in fleet.run(20) if a.kind in TAKING]
+
+
+def test_rule_5_recovery_during_evictions_cancels_the_rest_and_uncordons(fleet, words):
+    incident, waiting = drain_under_way(fleet)
+    cordon = next(a for a in fleet.actions.values() if a.kind is ActionKind.CORDON)
+    fleet.actions[cordon.id] = replace(cordon, status=ActionStatus.FAILED)  # only the drain has cordoned the node
+    drain = approval.approved(waiting, "ann", fleet.now)
+    fleet.actions[drain.id] = replace(drain, started_at=fleet.now, detail="3 pods are evicted")
+    fleet.cycle(perform=False)
+    fleet.mend(fleet.replicas[0])
+    fleet.mend(fleet.gpus[0], resolve=incident)
+    made = words(fleet.cycle())
+    assert fleet.actions[drain.id].status is ActionStatus.CANCELLED
+    assert ("uncordon", "node-0", "allowed", "recovered") in made
 
 
 def test_rule_5_recovery_before_a_step_is_performed_cancels_it(fleet):
