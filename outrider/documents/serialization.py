@@ -18,8 +18,10 @@ from outrider.clock import from_unix, rfc3339
 from outrider.documents.summaries import alert_summary, because, fault_name, incident_summary, worded
 from outrider.model import (
     Action,
+    ActionRequest,
     Alert,
     CycleRecord,
+    DecisionReason,
     EntityRef,
     Event,
     Evidence,
@@ -31,6 +33,7 @@ from outrider.model import (
     Message,
     NoRecommendation,
     Recommendation,
+    Verdict,
 )
 from outrider.records.feedback import Feedback, RulePrecision
 from outrider.text.i18n import Language, translate
@@ -267,6 +270,39 @@ def action(value: Action) -> Json:
         "decided_at": rfc3339(value.decided_at),
         "detail": value.detail,
         "approved_by": value.approved_by,
+    }
+
+
+class GuardRow(Protocol):
+    """The answer of one guard."""
+
+    @property
+    def guard(self) -> str:
+        """Name of the guard."""
+        ...
+
+    @property
+    def verdict(self) -> Verdict:
+        """Its verdict."""
+        ...
+
+    @property
+    def reason(self) -> DecisionReason:
+        """Its reason."""
+        ...
+
+
+def planned_action(value: Action, guards: Iterable[GuardRow], requests: Iterable[ActionRequest], error: str) -> Json:
+    """An action that is planned: with the answers of its guards, and its requests or the reason for none."""
+    return {
+        **action(value),
+        "guards": [
+            {"name": answer.guard, "verdict": answer.verdict.value, "reason": answer.reason.value} for answer in guards
+        ],
+        "requests": [
+            {"method": request.method, "url": request.url, "body": plain(request.body)} for request in requests
+        ],
+        "error": error,
     }
 
 

@@ -34,6 +34,11 @@ def action(proposal: Proposal, judgement: Judgement, ordinal: int, *, dry_run: b
     )
 
 
+def proposed(proposal: Proposal, judgement: Judgement, *, dry_run: bool, now: datetime) -> Action:
+    """The action that a proposal would become. It is not recorded."""
+    return replace(action(proposal, judgement, 0, dry_run=dry_run, now=now), status=ActionStatus.PROPOSED)
+
+
 def approved(waiting: Action, by: str, now: datetime) -> Action:
     """The action after approval: intended."""
     return replace(

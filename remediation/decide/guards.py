@@ -6,7 +6,7 @@ by lost monitoring.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -73,31 +73,63 @@ class CapacityBudget:
         return None if result is None else result - self.removed.get(service, 0)
 
 
+@dataclass(frozen=True, slots=True)
+class GuardAnswer:
+    """The answer of one guard. ``reason`` is WITHIN_LIMITS if it allows the action."""
+
+    guard: str
+    verdict: Verdict
+    reason: DecisionReason
+
+
 def judge(
     proposal: Proposal, policy: Policy, facts: FleetFacts, history: History, budget: CapacityBudget, now: datetime
 ) -> Judgement:
     """The first refusal that applies, else the first approval request, else allow."""
-    refusals = (
-        _hold(policy, facts),
-        _untrusted(proposal, facts),
-        _too_soon(proposal, policy, history, now),
-        _too_many(policy, budget),
-        _nodes(proposal, policy, facts, budget),
-        _minimum(proposal, policy, facts, budget),
-        _survivors(proposal, policy, facts),
+    return judgement_of(answers(proposal, policy, facts, history, budget, now))
+
+
+def answers(
+    proposal: Proposal, policy: Policy, facts: FleetFacts, history: History, budget: CapacityBudget, now: datetime
+) -> tuple[GuardAnswer, ...]:
+    """The answer of every guard: those that refuse first, then those that request approval."""
+    doubtful = proposal.confidence is not None and proposal.confidence < policy.min_confidence
+    approval_required = proposal.ask or proposal.kind in policy.ask_for
+    refusals = {
+        "hold": _hold(policy, facts),
+        "trusted_values": _untrusted(proposal, facts),
+        "cooldown": _too_soon(proposal, policy, history, now),
+        "rate_limit": _too_many(policy, budget),
+        "node_breaker": _nodes(proposal, policy, facts, budget),
+        "service_minimum": _minimum(proposal, policy, facts, budget),
+        "survivors": _survivors(proposal, policy, facts),
+    }
+    requests = {
+        "confidence": DecisionReason.LOW_CONFIDENCE if doubtful else None,
+        "headroom": None if _headroom(proposal, facts, budget) else DecisionReason.NO_HEADROOM,
+        "approval": DecisionReason.NEEDS_APPROVAL if approval_required else None,
+        "autonomy": DecisionReason.AUTONOMY_SUGGEST if policy.autonomy == "suggest" else None,
+    }
+    return (
+        *(_answer(name, Verdict.REFUSED, reason) for name, reason in refusals.items()),
+        *(_answer(name, Verdict.ASK, reason) for name, reason in requests.items()),
     )
-    for reason in refusals:
-        if reason is not None:
-            return Verdict.REFUSED, reason
-    if proposal.confidence is not None and proposal.confidence < policy.min_confidence:
-        return Verdict.ASK, DecisionReason.LOW_CONFIDENCE
-    if not _headroom(proposal, facts, budget):
-        return Verdict.ASK, DecisionReason.NO_HEADROOM
-    if proposal.ask or proposal.kind in policy.ask_for:
-        return Verdict.ASK, DecisionReason.NEEDS_APPROVAL
-    if policy.autonomy == "suggest":
-        return Verdict.ASK, DecisionReason.AUTONOMY_SUGGEST
+
+
+def judgement_of(given: Iterable[GuardAnswer]) -> Judgement:
+    """The judgement that follows from the answers of all guards."""
+    objections = [answer for answer in given if answer.verdict is not Verdict.ALLOWED]
+    for verdict in (Verdict.REFUSED, Verdict.ASK):
+        for answer in objections:
+            if answer.verdict is verdict:
+                return verdict, answer.reason
     return Verdict.ALLOWED, DecisionReason.WITHIN_LIMITS
+
+
+def _answer(guard: str, verdict: Verdict, reason: DecisionReason | None) -> GuardAnswer:
+    if reason is None:
+        return GuardAnswer(guard, Verdict.ALLOWED, DecisionReason.WITHIN_LIMITS)
+    return GuardAnswer(guard, verdict, reason)
 
 
 def judge_undo(facts: FleetFacts) -> Judgement:

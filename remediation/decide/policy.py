@@ -12,9 +12,9 @@ from datetime import datetime
 
 from outrider.model import Action, Alert, EntityRef, Incident, Plan, RemediationSession
 from outrider.topology import Topology
-from remediation.decide import recovery, scaling
+from remediation.decide import approval, recovery, scaling
 from remediation.decide.context import DecisionContext, cause_of, diverted_replicas, is_blind, suspects, unobserved
-from remediation.decide.guards import CapacityBudget
+from remediation.decide.guards import CapacityBudget, GuardAnswer, judgement_of
 from remediation.decide.history import History
 from remediation.decide.holds import holds
 from remediation.decide.limits import Autonomy, Decisions, FleetFacts, Policy
@@ -22,7 +22,7 @@ from remediation.decide.sessions import acting, finished, open_session, refreshe
 from remediation.decide.steps import PlaybookRun
 from remediation.playbooks.model import Playbook
 
-__all__ = ["Autonomy", "Decisions", "FleetFacts", "Policy", "decide"]
+__all__ = ["Autonomy", "Decisions", "FleetFacts", "Policy", "decide", "preview"]
 
 
 def decide(
@@ -64,6 +64,29 @@ def decide(
     known = {session.id: session for session in sessions}
     changed_sessions = tuple(session for session in after.values() if session != known.get(session.id))
     return Decisions(tuple(actions), changed_sessions, holds(context, incidents, actions, troubled))
+
+
+def preview(
+    policy: Policy,
+    incident: Incident,
+    alerts: Sequence[Alert],
+    plan: Plan | None,
+    actions_recent: Sequence[Action],
+    topology: Topology,
+    facts: FleetFacts,
+    now: datetime,
+    playbooks: Mapping[str, Playbook],
+) -> tuple[tuple[Action, tuple[GuardAnswer, ...]], ...]:
+    """Returns the actions of an incident's playbook with the answer of every guard. Nothing is decided or recorded.
+
+    Empty if the playbook has no step for the cause. The incident has a cause, and its fault a playbook.
+    """
+    context = _context(policy, alerts, plan, topology, facts, History(actions_recent), playbooks, now)
+    run = PlaybookRun(context, incident, incident.hypotheses[0], open_session(incident, now))
+    return tuple(
+        (approval.proposed(proposal, judgement_of(given), dry_run=policy.dry_run, now=now), given)
+        for proposal, given in run.preview()
+    )
 
 
 def _context(

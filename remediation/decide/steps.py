@@ -19,7 +19,7 @@ from outrider.model import (
 )
 from remediation.decide import sessions
 from remediation.decide.context import STARTS_WITHIN, DecisionContext
-from remediation.decide.guards import Judgement, Proposal, judge
+from remediation.decide.guards import GuardAnswer, Judgement, Proposal, answers, judge
 from remediation.decide.history import IN_FLIGHT, WAITING, rejected, settled
 from remediation.decide.record import record
 from remediation.playbooks.model import Playbook, Step
@@ -58,6 +58,20 @@ class PlaybookRun:
                 actions += self._step(step, target)
             earlier_steps_over = earlier_steps_over and all(self._over(step, target) for target in targets)
         return actions
+
+    def preview(self) -> list[tuple[Proposal, tuple[GuardAnswer, ...]]]:
+        """The proposals of every step with the answers of all guards, as if each earlier step were done."""
+        context = self._context
+        result = []
+        for step in self._playbook.steps:
+            for target in self._targets(step):
+                proposal = self._proposal(step, target)
+                if proposal is not None:
+                    given = answers(
+                        proposal, context.policy, context.facts, context.history, context.budget, context.now
+                    )
+                    result.append((proposal, given))
+        return result
 
     def _due(self, step: Step) -> bool:
         """True if the step's condition is met: every node of the cause reports not ready."""

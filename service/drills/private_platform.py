@@ -15,7 +15,7 @@ from alerts.routing.routes import NotificationSettings
 from collectors.pipeline.scrape_manager import ScrapeManager
 from outrider.clock import Clock, ManualClock
 from outrider.errors import ActuationError, UsageError
-from outrider.model import Action, Message, Outcome, OutcomeStatus
+from outrider.model import Action, ActionRequest, Message, Outcome, OutcomeStatus
 from outrider.ports import Collected, StateStore
 from service.config.settings import Settings
 from service.config.simulated import services_of
@@ -64,6 +64,11 @@ class FleetActuator:
         except UsageError as error:
             raise ActuationError(error.message, retryable=False, hint=error.hint) from error
         return Outcome(action.id, OutcomeStatus(result.status), result.detail, now, now)
+
+    def requests(self, action: Action) -> tuple[ActionRequest, ...]:
+        """No requests: the fleet is in this process."""
+        del action
+        return ()
 
 
 @dataclass(slots=True)

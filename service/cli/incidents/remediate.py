@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
 
 from outrider.documents import serialization
-from outrider.model import ActionStatus
+from outrider.documents.summaries import word
+from outrider.errors import UsageError
+from outrider.text.i18n import Language, translate
 from service.cli.core import client, tables
 from service.cli.core.common import ON_A_TERMINAL, Context, leaf
-from service.engine import fleet_state
+from service.incidents.remediation_preview import RemediationPreview
+from service.wiring import remediation as wiring_remediation
 from service.wiring import stores as wiring_stores
 
 app = typer.Typer(help="List, approve, reject and pause remediation actions.", no_args_is_help=ON_A_TERMINAL)
-_AHEAD = (ActionStatus.PROPOSED, ActionStatus.WAITING_APPROVAL, ActionStatus.INTENDED, ActionStatus.CLAIMED)
 
+Fault = Annotated[str | None, typer.Option("--fault", help="Fault id of the vocabulary, for example gpu-lost.")]
+Entity = Annotated[
+    str | None, typer.Option("--entity", help="Faulty entity: its name, kind/name or cluster/kind/namespace/name.")
+]
 ActionId = Annotated[str, typer.Argument(help="Action id.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, help="Maximum number of results.")]
 
@@ -31,14 +38,45 @@ def list_actions(context: Context, limit: Limit = 200) -> None:
     )
 
 
-@leaf(app, "plan", example="outrider remediate plan -o json")
-def plan(context: Context) -> None:
-    """List pending actions: proposed, waiting for approval, about to run."""
-    with wiring_stores.state_reader(context.settings()) as store:
-        pending = store.actions(statuses=_AHEAD, limit=fleet_state.UNLIMITED)
+@leaf(app, "plan", example="outrider remediate plan --fault gpu-lost --entity node-3 -o json")
+def plan(context: Context, fault: Fault = None, entity: Entity = None) -> None:
+    """Show the steps for open incidents, or for a named fault, with each guard's answer and the exact requests."""
+    if (fault is None) != (entity is None):
+        raise UsageError("--fault and --entity belong together", hint="outrider remediate plan --fault F --entity E")
+    settings = context.settings()
+    with wiring_stores.stores(settings) as (state, metrics):
+        preview = RemediationPreview(
+            state,
+            metrics,
+            wiring_remediation.actuator(settings),
+            wiring_remediation.policy(settings),
+            settings.collect.interval,
+        )
+        planned = preview.of_fault(fault, entity) if fault and entity else preview.of_open_incidents()
     context.show(
-        [serialization.action(action) for action in pending], lambda shown: tables.actions(shown, context.language)
+        [serialization.planned_action(row.action, row.guards, row.requests, row.error) for row in planned],
+        lambda shown: _steps(shown, context.language),
     )
+
+
+def _steps(shown: list[dict[str, Any]], language: Language) -> str:
+    """Each action with the objections of its guards and its requests."""
+    if not shown:
+        return translate("cli.no_steps", language)
+    blocks = []
+    for row in shown:
+        lines = [tables.actions([row], language)]
+        lines += [
+            f"  {answer['name']}: {word('decision_reason', answer['reason'], language)}"
+            for answer in row["guards"]
+            if answer["verdict"] != "allowed"
+        ]
+        for request in row["requests"]:
+            lines += [f"  {request['method']} {request['url']}", f"    {json.dumps(request['body'])}"]
+        if row["error"]:
+            lines.append(f"  {row['error']}")
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
 
 
 @leaf(app, "approve", example="outrider remediate approve a-3f2a91c0")

@@ -1,0 +1,133 @@
+"""The steps of a playbook with the answer of every guard and the exact requests. Decides and records nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from outrider.errors import ActuationError, UsageError
+from outrider.model import (
+    Action,
+    ActionRequest,
+    ActionStatus,
+    EntityKind,
+    EntityRef,
+    Hypothesis,
+    Incident,
+    Priority,
+    SignalKey,
+    Window,
+)
+from outrider.ports import Actuator, MetricStore, StateReader
+from outrider.text import yaml_file
+from outrider.topology import Topology
+from outrider.vocabulary.faults import faults
+from remediation.decide.guards import GuardAnswer
+from remediation.decide.policy import Policy, preview
+from remediation.playbooks.files import packaged
+from service.engine import fleet_state
+
+_SPAN = timedelta(hours=24)
+_PENDING = (ActionStatus.PROPOSED, ActionStatus.WAITING_APPROVAL, ActionStatus.INTENDED, ActionStatus.CLAIMED)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedAction:
+    """One step. ``error`` explains why its requests are unknown; empty if they are known."""
+
+    action: Action
+    guards: tuple[GuardAnswer, ...]
+    requests: tuple[ActionRequest, ...]
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredValues:
+    """Values before the newest stored cycle."""
+
+    metrics: MetricStore
+    interval: timedelta
+    now: datetime
+
+    def window(self, kind: EntityKind, keys: Sequence[SignalKey], span: timedelta) -> Window:
+        """Returns the values of ``span`` before the newest cycle, oldest first."""
+        return self.metrics.read_windows(kind, keys, self.now - span, self.now, self.interval)
+
+
+class RemediationPreview:
+    """Previews on one stored state."""
+
+    def __init__(
+        self, state: StateReader, metrics: MetricStore, actuator: Actuator, policy: Policy, interval: timedelta
+    ) -> None:
+        """``interval`` is that of the cycle; the newest cycle is the time of the preview."""
+        cycles = state.cycles(limit=1)
+        if not cycles:
+            raise UsageError("the store has no cycle yet", hint="start outrider serve, then try again")
+        self._state, self._actuator, self._policy = state, actuator, policy
+        self._now = cycles[0].at + interval
+        self._values = _StoredValues(metrics, interval, self._now)
+
+    def of_fault(self, fault: str, entity: str) -> list[PlannedAction]:
+        """Returns the steps for a fault of an entity. Raises UsageError if one is unknown, or without playbook."""
+        known = faults().get(fault)
+        if known is None:
+            raise UsageError(f"unknown fault {fault!r}{yaml_file.near(fault, faults())}", hint="outrider drill list")
+        if fault not in packaged():
+            raise UsageError(f"{fault} has no playbook", hint=f"its remedy is manual: see docs/runbooks/{fault}.md")
+        target = entity_named(self._state.topology(), entity, known.entity)
+        cause = Hypothesis(target, fault, 1.0)
+        return self._of(
+            Incident("preview", known.layer, Priority.P1, self._now, (cause,), (), (), (), self._now), [], []
+        )
+
+    def of_open_incidents(self) -> list[PlannedAction]:
+        """Returns the steps for every open incident with a playbook, and the other pending actions."""
+        pending = list(self._state.actions(statuses=_PENDING, limit=fleet_state.UNLIMITED))
+        incidents = fleet_state.open_incidents(self._state)
+        planned: list[PlannedAction] = []
+        for incident in incidents:
+            cause = incident.suspected_cause
+            if cause is not None and cause.fault in packaged():
+                planned += self._of(incident, incidents, pending)
+        shown = {row.action.id for row in planned}
+        return planned + [self._row(action, ()) for action in pending if action.id not in shown]
+
+    def _of(self, incident: Incident, incidents: Sequence[Incident], pending: Sequence[Action]) -> list[PlannedAction]:
+        """The steps of one incident; the newest recorded action takes the place of its step."""
+        state, alerts = self._state, fleet_state.active_alerts(self._state)
+        topology, plan, sessions = state.topology(), state.plan(), state.sessions()
+        facts = fleet_state.fleet_facts(
+            incidents, alerts, plan, topology, self._values, sessions=sessions, paused=state.paused()
+        )
+        recent = fleet_state.weighed_actions(state, sessions, self._now - _SPAN)
+        own = sorted((*recent, *pending), key=lambda action: action.decided_at)
+        known = {(action.kind, action.target): action for action in own if action.because == incident.id}
+        steps = preview(self._policy, incident, alerts, plan, recent, topology, facts, self._now, packaged())
+        return [self._row(known.get((action.kind, action.target), action), given) for action, given in steps]
+
+    def _row(self, action: Action, guards: tuple[GuardAnswer, ...]) -> PlannedAction:
+        try:
+            return PlannedAction(action, guards, self._actuator.requests(action))
+        except ActuationError as error:
+            return PlannedAction(action, guards, (), f"{error.message}; {error.hint}" if error.hint else error.message)
+
+
+def entity_named(topology: Topology, text: str, kind: EntityKind) -> EntityRef:
+    """Returns the entity of a key, of ``kind/name``, or of a name. Raises UsageError if none or several match.
+
+    Among several of one name, that of ``kind`` is preferred, and a scrape target counts last.
+    """
+    matching = [entity for entity in topology.entities if text in (entity.key, str(entity), entity.name)]
+    if not matching:
+        names = [entity.name for entity in topology.entities]
+        hint = "give its name, kind/name or cluster/kind/namespace/name"
+        raise UsageError(f"no entity is named {text!r}{yaml_file.near(text, names)}", hint=hint)
+    preferred = [entity for entity in matching if entity.kind is kind]
+    others = [entity for entity in matching if entity.kind is not EntityKind.WORKLOAD]
+    chosen = preferred or others or matching
+    if len(chosen) > 1:
+        keys = ", ".join(sorted(entity.key for entity in chosen)[:5])
+        raise UsageError(f"{text!r} names {len(chosen)} entities: {keys}", hint="give the whole key")
+    return chosen[0]

@@ -1,0 +1,87 @@
+"""``outrider remediate plan``: steps, answers of the guards, requests; nothing is decided or recorded."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from outrider.testing import names
+from outrider.testing.story import Story
+from store import factory
+from tests.service.cli.test_cli import answer, run
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A store with a lost GPU, for a platform that may act on a simulated fleet."""
+    url = f"sqlite:///{tmp_path}/o.db"
+    (tmp_path / "outrider.yaml").write_text(
+        f"store: {{url: '{url}'}}\n"
+        "remediation: {autonomy: act, dry_run: false, actuator: simulated, control_url: 'http://127.0.0.1:9'}\n"
+    )
+    state_url, metrics_url = factory.urls_of(url)
+    answer("db", "upgrade", "-o", "json", cwd=tmp_path)
+    state, metrics = factory.open_state(state_url), factory.open_metrics(metrics_url)
+    Story(history=timedelta(minutes=3)).fill(state, metrics)
+    state.close()
+    metrics.close()
+    return tmp_path
+
+
+def verdicts(row):
+    return {guard["name"]: guard["verdict"] for guard in row["guards"]}
+
+
+def test_the_steps_of_a_named_fault_have_guards_and_exact_requests(folder):
+    before = answer("remediate", "list", "-o", "json", cwd=folder)
+    rows = answer(
+        "remediate",
+        "plan",
+        "--fault",
+        "gpu-thermal-throttle",
+        "--entity",
+        names.LOST_NODE.name,
+        "-o",
+        "json",
+        cwd=folder,
+    )
+    assert [row["kind"] for row in rows][-1] == "cordon"
+    assert {row["status"] for row in rows} <= {"proposed", "refused", "waiting_approval"}
+    for row in rows:
+        assert {"hold", "cooldown", "node_breaker", "service_minimum", "headroom", "autonomy"} <= set(verdicts(row))
+        assert all(set(guard) == {"name", "verdict", "reason"} for guard in row["guards"])
+        (request,) = row["requests"]
+        assert (request["method"], request["url"]) == ("POST", "http://127.0.0.1:9/control/actions")
+        assert request["body"]["kind"] == row["kind"]
+    assert answer("remediate", "list", "-o", "json", cwd=folder) == before
+
+
+def test_without_a_fault_the_steps_of_open_incidents_show_their_recorded_actions(folder):
+    rows = answer("remediate", "plan", "-o", "json", cwd=folder)
+    by_kind = {row["kind"]: row for row in rows}
+    recorded = {row["id"]: row["status"] for row in answer("remediate", "list", "-o", "json", cwd=folder)}
+    assert by_kind["drain"]["status"] == "waiting_approval"
+    assert recorded[by_kind["drain"]["id"]] == "waiting_approval"
+    assert verdicts(by_kind["drain"])["approval"] == "ask"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--fault", "gpu-losst", "--entity", "x"), 'did you mean "gpu-lost"'),
+        (("--fault", "gpu-lost", "--entity", "nowhere"), "no entity is named 'nowhere'"),
+        (("--fault", "disk-slow", "--entity", "x"), "disk-slow has no playbook"),
+        (("--fault", "gpu-lost"), "--fault and --entity belong together"),
+    ],
+)
+def test_bad_options_are_refused_with_a_hint(folder, arguments, message):
+    done = run("remediate", "plan", *arguments, cwd=folder)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+def test_an_empty_store_is_refused_with_a_hint(tmp_path):
+    done = run("remediate", "plan", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "the store has no cycle yet" in done.stderr
