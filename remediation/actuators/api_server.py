@@ -147,8 +147,8 @@ def checked(method: str, url: str, status: int, content: bytes) -> dict[str, Any
     if status // 100 != 2:
         text = content.decode("utf-8", errors="replace")[:120]
         sentence = str(result.get("message", ""))[:300] if isinstance(decoded, dict) else text
-        retry = status >= 500 or status in (409, 429)
-        hint = "its account needs the verbs get, list and patch" if status in (401, 403) else ""
+        retry = status >= 500 or status in (401, 409, 429)  # 401: the token file is read again for each attempt
+        hint = "grant its account the verb, see deploy/rbac-act.yaml" if status in (401, 403) else ""
         error = {409: ConflictError, 429: TooManyRequestsError}.get(status, ActuationError)
         raise error(
             f"{method} {urlsplit(url).path} returned {status}: {sentence}", retryable=retry, hint=hint, status=status

@@ -54,14 +54,16 @@ class KubernetesActuator:
 
     def _applied(self, server: ApiServer, action: Action) -> tuple[Change, list[str]]:
         """Returns the change, and a sentence for each request that the server delays."""
-        for attempt in range(_TRIES):
-            change = self._change(server, action)
+        for _ in range(_TRIES - 1):
             try:
-                return change, self._sent(server, change, action)
+                return self._attempt(server, action)
             except ConflictError:
-                if attempt == _TRIES - 1:
-                    raise
-        raise AssertionError("unreachable")
+                continue
+        return self._attempt(server, action)
+
+    def _attempt(self, server: ApiServer, action: Action) -> tuple[Change, list[str]]:
+        change = self._change(server, action)
+        return change, self._sent(server, change, action)
 
     def _change(self, server: ApiServer, action: Action) -> Change:
         reader = CHANGES.get(action.kind)
@@ -80,8 +82,8 @@ class KubernetesActuator:
             except TooManyRequestsError as error:
                 blocked.append(error.message)
             except ActuationError as error:
-                if error.status != 404:
-                    raise  # a pod that ended meanwhile needs no eviction
+                if error.status != 404 or request.method == "PATCH":
+                    raise  # a pod that ended meanwhile needs neither eviction nor deletion
         return blocked
 
 

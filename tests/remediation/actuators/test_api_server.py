@@ -133,6 +133,7 @@ def test_an_unreadable_file_is_named_before_a_request(cluster: Cluster, tmp_path
     [
         (302, False, False),
         (400, False, False),
+        (401, True, True),
         (403, False, True),
         (409, True, False),
         (429, True, False),
