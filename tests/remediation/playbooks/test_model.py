@@ -55,3 +55,17 @@ def test_a_playbook_file_gives_steps_by_fault():
 def test_an_invalid_playbook_is_reported_with_line_and_key(text, key, fragment):
     found = problems_of(text)
     assert any(where.endswith(key) and (fragment in message or "15s" in message) for _, where, message in found), found
+
+
+@pytest.mark.parametrize(
+    ("step", "key", "message"),
+    [
+        ("{action: cordon, target: node, after: soon}", "after", "expected done"),
+        ("{action: cordon, target: node, when: later}", "when", "expected node_not_ready"),
+        ("{action: cordon, target: rack}", "target", "expected one of"),
+    ],
+)
+def test_a_bad_value_of_a_step_is_named(step, key, message):
+    ((_, path, text),) = problems_of(f"playbooks:\n  gpu-lost:\n    steps:\n    - {step}\n")
+    assert path.endswith(key)
+    assert message in text

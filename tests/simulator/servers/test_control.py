@@ -109,3 +109,25 @@ def test_invalid_actions_are_refused_in_one_sentence(
     with pytest.raises(UsageError, match=sentence) as refused:
         control.act("a", kind, target, params)
     assert refused.value.hint
+
+
+def test_a_paused_rollout_replaces_no_further_pods_until_it_is_resumed(fleet: Fleet, control: Control) -> None:
+    fleet.rollout("chat-70b", "r2")
+    assert control.act("a", "pause_rollout", "chat-70b").status is OutcomeStatus.DONE
+    assert control.act("b", "pause_rollout", "chat-70b").status is OutcomeStatus.ALREADY
+    fleet.step(timedelta(minutes=1))
+    assert {pod.revision for pod in fleet.pods.of_service("chat-70b") if pod.exists} == {"v1"}
+    assert control.act("c", "resume_rollout", "chat-70b").status is OutcomeStatus.DONE
+    fleet.step(timedelta(minutes=1))
+    assert "r2" in {pod.revision for pod in fleet.pods.of_service("chat-70b") if pod.exists}
+    with pytest.raises(UsageError, match="already at revision r2"):
+        fleet.rollout("chat-70b", "r2")
+
+
+def test_a_running_pod_is_not_stuck(fleet: Fleet, control: Control) -> None:
+    assert control.act("a", "delete_stuck_pod", "chat-70b-0").status is OutcomeStatus.FAILED
+    assert fleet.pods.pods[0].exists
+
+
+def test_a_schedulable_node_needs_no_uncordon(control: Control) -> None:
+    assert control.act("a", "uncordon", "node-7").status is OutcomeStatus.ALREADY
