@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from store.sql.database import Database
 from store.sql.urls import urls_of
 
 _MIGRATIONS = Path(__file__).parent
+_UPGRADING = threading.Lock()  # Alembic keeps the context of a run in global state; SQLite's waiters take no turns
 
 
 def databases_of(store_url: str, *, create: bool = True) -> dict[metadata.Database, Database]:
@@ -54,12 +56,13 @@ def current_on(connection: sa.Connection, name: metadata.Database) -> str | None
 def upgrade_database(database: Database, name: metadata.Database, *, to: str = "head") -> None:
     """Upgrades one database to the newest revision, or to an older one that it has not reached (``to``).
 
-    Of two processes that call it at once, the second waits.
+    Of two processes or threads that call it at once, the second waits.
     """
-    if current(database, name) == HEADS[name]:
-        return
-    with database.writing() as connection:
-        upgrade_on(connection, name, database.display_name, to=to)
+    with _UPGRADING:
+        if current(database, name) == HEADS[name]:
+            return
+        with database.writing() as connection:
+            upgrade_on(connection, name, database.display_name, to=to)
 
 
 def upgrade_on(connection: sa.Connection, name: metadata.Database, display_name: str, *, to: str = "head") -> None:
