@@ -13,12 +13,13 @@ from collectors.mapping import registry
 from collectors.prometheus import recording_rules
 from outrider import log
 from outrider.clock import SystemClock
+from outrider.documents.summaries import word
 from outrider.errors import UsageError
 from outrider.text.i18n import Language, translate
 from service.cli.core import tables, values
 from service.cli.core.common import ON_A_TERMINAL, Context, duration_of, instant_of, leaf
 from service.cli.core.progress import bars
-from service.ops import one_off_collect
+from service.ops import one_off_collect, permission_check
 
 app = typer.Typer(help="Collect once, export recording rules, import history.", no_args_is_help=ON_A_TERMINAL)
 # logged events that the result already contains
@@ -85,7 +86,10 @@ def add_doctor(root: typer.Typer) -> None:
     def doctor(context: Context, page: Pages = None) -> None:
         """Report available, missing and deprecated metrics per target, and the features affected."""
         log.configure(level="warning", quiet=_REPORTED)
-        result = asyncio.run(one_off_collect.doctor(context.settings(), _pairs(page), SystemClock(), context.language))
+        settings = context.settings()
+        result = asyncio.run(one_off_collect.doctor(settings, _pairs(page), SystemClock(), context.language))
+        if not page:
+            result |= permission_check.permissions(settings)
         context.show(result, lambda shown: _doctor_table(shown, context.language))
 
 
@@ -153,7 +157,26 @@ def _doctor_table(result: dict[str, Any], language: Language = "en") -> str:
     unread = result.get("jobs_without_adapter")
     if unread:
         blocks.append(translate("cli.unread_jobs", language, jobs=", ".join(unread)))
+    blocks += permission_blocks(result.get("permissions"), language)
     return "\n\n".join(blocks) or translate("cli.no_targets", language)
+
+
+def permission_blocks(checked: dict[str, Any] | None, language: Language) -> list[str]:
+    """The permissions that actions on Kubernetes lack, as one block; empty if none is checked."""
+    if checked is None:
+        return []
+    if checked["error"]:
+        return [translate("cli.permissions_unknown", language, error=checked["error"])]
+    lines = [
+        translate(
+            "cli.permissions_missing",
+            language,
+            action=word("action_kind", row["action"], language),
+            permissions=", ".join(f"{each['verb']} {each['resource']}" for each in row["permissions"]),
+        )
+        for row in checked["missing"]
+    ]
+    return ["\n".join(lines) or translate("cli.permissions_complete", language)]
 
 
 def _diagnosis(targets: list[dict[str, Any]], language: Language) -> str:

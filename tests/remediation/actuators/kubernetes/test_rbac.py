@@ -8,10 +8,13 @@ from typing import Any
 
 import httpx
 import pytest
+import yaml
 
 from outrider.errors import ActuationError
 from outrider.model import Action, ActionKind, OutcomeStatus
+from outrider.wire.http_auth import Access, Tls
 from remediation.actuators.kubernetes.actuator import CHANGES, KubernetesActuator
+from remediation.actuators.kubernetes.permissions import NEEDED, Permission, missing
 from tests.support.kube import ACTOR, Cluster
 from tests.support.kube_actions import SPACE, actuator_of, an_action, node_ref, pod_ref, service_ref
 from tests.support.kube_scene import deployment, run_all, template
@@ -83,3 +86,28 @@ def test_other_requests_are_refused(actor: httpx.Client, method: str, path: str,
 def test_the_reading_account_cannot_act(cluster: Cluster, actor: httpx.Client) -> None:
     with pytest.raises(ActuationError, match="403"):
         actuator_of(cluster, "reader").perform(an_action(ActionKind.CORDON, node_ref("acting-a")))
+
+
+def test_permissions_that_an_account_lacks_are_listed_by_action(cluster: Cluster, actor: httpx.Client) -> None:
+    def lacking(token: str) -> dict[ActionKind, tuple[Permission, ...]]:
+        access = Access(bearer_token_file=cluster.token_file(token), tls=Tls(insecure_skip_verify=True))
+        return missing(cluster.url, access)
+
+    assert lacking("actor") == {}
+    by_reader = lacking("reader")
+    assert by_reader[ActionKind.CORDON] == (Permission("patch", "nodes"),)
+    assert set(by_reader) == set(CHANGES), "a reading account can perform nothing"
+
+
+def test_the_manifest_grants_what_the_actions_need_and_lists_them() -> None:
+    documents = list(yaml.safe_load_all((ROOT / "deploy" / "rbac-act.yaml").read_text(encoding="utf-8")))
+    (role,) = (document for document in documents if document["kind"] == "ClusterRole")
+    granted = {
+        Permission(verb, resource, group)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert set(NEEDED) == set(CHANGES)
+    assert {each for needed in NEEDED.values() for each in needed} <= granted

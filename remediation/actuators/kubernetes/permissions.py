@@ -1,0 +1,79 @@
+"""Permissions that each action needs, and those that the configured account lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from outrider.model import ActionKind, ActionRequest
+from outrider.wire.http_auth import Access
+from remediation.actuators.api_server import ApiServer
+from remediation.actuators.kubernetes.actuator import SETTING
+
+_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """A verb on a resource, as in a ClusterRole. ``resource`` may name a subresource, as in ``pods/eviction``."""
+
+    verb: str
+    resource: str
+    group: str = ""
+
+
+_NODE = (Permission("get", "nodes"), Permission("patch", "nodes"))
+_WORKLOAD = tuple(
+    Permission(verb, resource, "apps") for verb in ("get", "patch") for resource in ("deployments", "statefulsets")
+)
+_EVICT = Permission("create", "pods/eviction")
+NEEDED: Mapping[ActionKind, tuple[Permission, ...]] = {
+    ActionKind.CORDON: _NODE,
+    ActionKind.UNCORDON: _NODE,
+    ActionKind.DRAIN: (*_NODE, Permission("list", "pods"), _EVICT),
+    ActionKind.RESTART_POD: (Permission("get", "pods"), Permission("delete", "pods"), _EVICT),
+    ActionKind.DELETE_STUCK_POD: (Permission("get", "pods"), Permission("delete", "pods"), Permission("get", "nodes")),
+    ActionKind.ROLLBACK: (
+        *_WORKLOAD,
+        Permission("list", "replicasets", "apps"),
+        Permission("list", "controllerrevisions", "apps"),
+        Permission("list", "pods"),
+        Permission("delete", "pods"),
+    ),
+    ActionKind.PAUSE_ROLLOUT: _WORKLOAD,
+    ActionKind.RESUME_ROLLOUT: _WORKLOAD,
+    ActionKind.SCALE: (
+        *_WORKLOAD,
+        Permission("list", "horizontalpodautoscalers", "autoscaling"),
+        Permission("list", "scaledobjects", "keda.sh"),
+    ),
+}
+
+
+def missing(url: str | None, access: Access) -> dict[ActionKind, tuple[Permission, ...]]:
+    """Returns the permissions that the account lacks for each action, as its API server reviews them.
+
+    Raises ActuationError if the server does not answer.
+    """
+    distinct = sorted({each for needed in NEEDED.values() for each in needed}, key=str)
+    with ApiServer((url or "").rstrip("/"), access, setting=SETTING) as server:
+        lacking = {each for each in distinct if not _is_allowed(server, each)}
+    by_kind = {kind: tuple(each for each in needed if each in lacking) for kind, needed in NEEDED.items()}
+    return {kind: permissions for kind, permissions in by_kind.items() if permissions}
+
+
+def _is_allowed(server: ApiServer, permission: Permission) -> bool:
+    resource, _, subresource = permission.resource.partition("/")
+    attributes = {
+        "verb": permission.verb,
+        "group": permission.group,
+        "resource": resource,
+        "subresource": subresource,
+    }
+    body = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": attributes},
+    }
+    reviewed = server.send(ActionRequest("POST", _REVIEWS, body), dry_run=False)
+    return bool(reviewed.get("status", {}).get("allowed"))

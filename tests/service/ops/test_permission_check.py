@@ -1,0 +1,41 @@
+"""Missing permissions of the acting account, in ``outrider doctor``."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.cli.ops import collect
+from service.config import settings
+from service.ops.permission_check import permissions
+from tests.support.kube import Cluster
+
+
+def configured(tmp_path, text):
+    file = tmp_path / "outrider.yaml"
+    file.write_text(f"remediation: {text}\n", encoding="utf-8")
+    return settings.load(file)
+
+
+def by_reader(cluster, actuators):
+    access = f"bearer_token_file: {cluster.token_file('stranger')}, insecure_skip_verify: true"
+    return f"{{{actuators}, kubernetes: {{url: '{cluster.url}', {access}}}}}"
+
+
+def test_without_actions_on_kubernetes_nothing_is_checked(tmp_path):
+    assert permissions(configured(tmp_path, "{actuator: dry_run}")) == {}
+
+
+@pytest.mark.control_plane
+def test_only_actions_of_the_performer_kubernetes_are_listed(tmp_path, control_plane: Cluster):
+    checked = permissions(configured(tmp_path, by_reader(control_plane, "actuators: {cordon: kubernetes}")))
+    (row,) = checked["permissions"]["missing"]
+    assert row["action"] == "cordon"
+    assert {(each["verb"], each["resource"]) for each in row["permissions"]} == {("get", "nodes"), ("patch", "nodes")}
+    (text,) = collect.permission_blocks(checked["permissions"], "en")
+    assert text == "cordon: the acting account lacks get nodes, patch nodes; see deploy/rbac-act.yaml"
+
+
+def test_an_unreachable_server_is_reported(tmp_path):
+    checked = permissions(configured(tmp_path, "{actuator: kubernetes, kubernetes: {url: 'https://127.0.0.1:9'}}"))
+    assert "cannot be reached" in checked["permissions"]["error"]
+    assert checked["permissions"]["missing"] == []
