@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 def until(condition: Callable[[], Result], awaited: str, *, seconds: float = PATIENCE_SECONDS) -> Result:
     """Calls ``condition`` until its result is true, and returns the result.
 
-    ``awaited`` says what is true then. Raises AssertionError with it once ``seconds`` have passed.
+    ``awaited`` names the condition. Raises AssertionError with it once ``seconds`` have passed.
     """
     end = time.monotonic() + seconds
     while not (result := condition()):

@@ -47,10 +47,17 @@ def is_evictable(pod: Json) -> bool:
     """True for a running pod that its controller would recreate on another node."""
     controller = controller_of(pod)
     mirror = _MIRROR in (metadata(pod).get("annotations") or {})
-    finished = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
     return (
-        controller is not None and controller.get("kind") not in ("DaemonSet", "Node") and not mirror and not finished
+        controller is not None
+        and controller.get("kind") not in ("DaemonSet", "Node")
+        and not mirror
+        and not is_finished(pod)
     )
+
+
+def is_finished(pod: Json) -> bool:
+    """True once all containers of the pod have ended for good."""
+    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
 
 
 def is_terminating(pod: Json) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from outrider.model import Action, ActionRequest
 from remediation.actuators.api_server import MERGE_PATCH, ApiServer
 from remediation.actuators.kubernetes.change import Attempt, Change, refused
-from remediation.actuators.kubernetes.evictions import eviction, is_evictable, is_terminating, name_of
+from remediation.actuators.kubernetes.evictions import eviction, is_evictable, is_finished, is_terminating, name_of
 from remediation.actuators.kubernetes.ownership import Json, cleared, is_of_session, is_ours, marks, metadata
 
 TAINT = "outrider.io/quarantine"
@@ -78,9 +78,7 @@ def _pods_of(server: ApiServer, node: str) -> Iterator[dict[str, Any]]:
 
 
 def _is_bare(pod: Json) -> bool:
-    owners = metadata(pod).get("ownerReferences") or ()
-    finished = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
-    return not owners and not finished
+    return not metadata(pod).get("ownerReferences") and not is_finished(pod)
 
 
 def _is_unschedulable(node: Json) -> bool:

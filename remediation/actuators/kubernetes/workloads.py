@@ -166,7 +166,7 @@ def _template_request(attempt: Attempt, kind: str, workload: Json, template: dic
     """A JSON patch that replaces the template as a whole, valid only for the version that was read."""
     meta, ours = metadata(workload), marks(attempt.action)
     body = [
-        {"op": "test", "path": "/metadata/resourceVersion", "value": meta["resourceVersion"]},
+        {"op": "replace", "path": "/metadata/resourceVersion", "value": meta["resourceVersion"]},  # 409 if it changed
         {"op": "replace", "path": "/spec/template", "value": template},
         *(
             {"op": "add", "path": f"/metadata/{part}", "value": {**meta.get(part, {}), **ours[part]}}

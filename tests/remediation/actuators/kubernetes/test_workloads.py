@@ -8,6 +8,8 @@ import pytest
 
 from outrider.errors import ActuationError
 from outrider.model import ActionKind, OutcomeStatus
+from outrider.wire.http_auth import Access, Tls
+from remediation.actuators.api_server import ApiServer, ConflictError
 from remediation.actuators.kubernetes.actuator import KubernetesActuator
 from remediation.actuators.kubernetes.ownership import ACTION, OWNER
 from tests.support.kube import Cluster
@@ -177,3 +179,14 @@ def test_an_account_without_permission_is_refused(cluster: Cluster) -> None:
     settled_deployment(cluster)
     with pytest.raises(ActuationError, match="403"):
         actuator_of(cluster, "stranger").perform(rollback(*DEPLOYMENT))
+
+
+def test_a_template_of_an_older_version_is_a_conflict(cluster: Cluster, actuator: KubernetesActuator) -> None:
+    path = settled_deployment(cluster)
+    revised(cluster, path)
+    (request,) = actuator.requests(rollback(*DEPLOYMENT))
+    cluster.patch(path, {"metadata": {"annotations": {"edited": "meanwhile"}}})
+    access = Access(bearer_token_file=cluster.token_file("admin"), tls=Tls(insecure_skip_verify=True))
+    with ApiServer(cluster.url, access) as server, pytest.raises(ConflictError):
+        server.send(request, dry_run=False)
+    assert image_of(cluster, path) == BAD
