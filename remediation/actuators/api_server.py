@@ -57,10 +57,6 @@ class ApiServer:
         """Returns the object at ``path``; ``missing_is_empty``: an empty one for 404. Raises ActuationError."""
         return self._request("GET", path, query=query, missing_is_empty=missing_is_empty)
 
-    def patch(self, path: str, body: dict[str, Any], *, dry_run: bool) -> None:
-        """Merges ``body`` into the object, as our field manager. Raises ActuationError, ConflictError."""
-        self.send(ActionRequest("PATCH", path, body, MERGE_PATCH), dry_run=dry_run)
-
     def send(self, request: ActionRequest, *, dry_run: bool) -> dict[str, Any]:
         """Sends one write, as our field manager; a dry run is the server's own. Returns the reply.
 

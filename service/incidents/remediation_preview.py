@@ -65,9 +65,21 @@ class RemediationPreview:
         cycles = state.cycles(limit=1)
         if not cycles:
             raise UsageError("the store has no cycle yet", hint="start outrider serve, then try again")
-        self._state, self._actuator, self._policy = state, actuator, policy
-        self._now = cycles[0].at + interval
-        self._values = _StoredValues(metrics, interval, self._now)
+        self._actuator, self._policy, self._now = actuator, policy, cycles[0].at + interval
+        sessions = state.sessions()
+        self._alerts, self._incidents = fleet_state.active_alerts(state), fleet_state.open_incidents(state)
+        self._topology, self._plan = state.topology(), state.plan()
+        self._pending = state.actions(statuses=_PENDING, limit=fleet_state.UNLIMITED)
+        self._recent = fleet_state.weighed_actions(state, sessions, self._now - _SPAN)
+        self._facts = fleet_state.fleet_facts(
+            self._incidents,
+            self._alerts,
+            self._plan,
+            self._topology,
+            _StoredValues(metrics, interval, self._now),
+            sessions=sessions,
+            paused=state.paused(),
+        )
 
     def of_fault(self, fault: str, entity: str) -> list[PlannedAction]:
         """Returns the steps for a fault of an entity. Raises UsageError if one is unknown, or without playbook."""
@@ -76,35 +88,35 @@ class RemediationPreview:
             raise UsageError(f"unknown fault {fault!r}{yaml_file.near(fault, faults())}", hint="outrider drill list")
         if fault not in packaged():
             raise UsageError(f"{fault} has no playbook", hint=f"its remedy is manual: see docs/runbooks/{fault}.md")
-        target = entity_named(self._state.topology(), entity, known.entity)
+        target = entity_named(self._topology, entity, known.entity)
         cause = Hypothesis(target, fault, 1.0)
-        return self._of(
-            Incident("preview", known.layer, Priority.P1, self._now, (cause,), (), (), (), self._now), [], []
-        )
+        return self._of(Incident("preview", known.layer, Priority.P1, self._now, (cause,), (), (), (), self._now))
 
     def of_open_incidents(self) -> list[PlannedAction]:
         """Returns the steps for every open incident with a playbook, and the other pending actions."""
-        pending = list(self._state.actions(statuses=_PENDING, limit=fleet_state.UNLIMITED))
-        incidents = fleet_state.open_incidents(self._state)
         planned: list[PlannedAction] = []
-        for incident in incidents:
+        for incident in self._incidents:
             cause = incident.suspected_cause
             if cause is not None and cause.fault in packaged():
-                planned += self._of(incident, incidents, pending)
+                planned += self._of(incident)
         shown = {row.action.id for row in planned}
-        return planned + [self._row(action, ()) for action in pending if action.id not in shown]
+        return planned + [self._row(action, ()) for action in self._pending if action.id not in shown]
 
-    def _of(self, incident: Incident, incidents: Sequence[Incident], pending: Sequence[Action]) -> list[PlannedAction]:
+    def _of(self, incident: Incident) -> list[PlannedAction]:
         """The steps of one incident; the newest recorded action takes the place of its step."""
-        state, alerts = self._state, fleet_state.active_alerts(self._state)
-        topology, plan, sessions = state.topology(), state.plan(), state.sessions()
-        facts = fleet_state.fleet_facts(
-            incidents, alerts, plan, topology, self._values, sessions=sessions, paused=state.paused()
-        )
-        recent = fleet_state.weighed_actions(state, sessions, self._now - _SPAN)
-        own = sorted((*recent, *pending), key=lambda action: action.decided_at)
+        own = sorted((*self._recent, *self._pending), key=lambda action: action.decided_at)
         known = {(action.kind, action.target): action for action in own if action.because == incident.id}
-        steps = preview(self._policy, incident, alerts, plan, recent, topology, facts, self._now, packaged())
+        steps = preview(
+            self._policy,
+            incident,
+            self._alerts,
+            self._plan,
+            self._recent,
+            self._topology,
+            self._facts,
+            self._now,
+            packaged(),
+        )
         return [self._row(known.get((action.kind, action.target), action), given) for action, given in steps]
 
     def _row(self, action: Action, guards: tuple[GuardAnswer, ...]) -> PlannedAction:

@@ -16,8 +16,9 @@ import pytest
 import trustme
 
 from outrider.errors import ActuationError
+from outrider.model import ActionRequest
 from outrider.wire.http_auth import Access, Tls
-from remediation.actuators.api_server import ApiServer, ConflictError
+from remediation.actuators.api_server import MERGE_PATCH, ApiServer, ConflictError
 
 PATH = "/apis/autoscaling/v2/namespaces/llm/horizontalpodautoscalers/chat"
 
@@ -106,7 +107,7 @@ def test_a_token_of_a_file_and_the_authority_are_used(cluster: Cluster, tmp_path
 def test_a_patch_is_a_merge_patch_of_our_field_manager(cluster: Cluster, *, dry_run: bool) -> None:
     change = {"spec": {"minReplicas": 5}, "metadata": {"resourceVersion": "17"}}
     with ApiServer(cluster.url, trusting(cluster)) as server:
-        server.patch(PATH, change, dry_run=dry_run)
+        server.send(ActionRequest("PATCH", PATH, change, MERGE_PATCH), dry_run=dry_run)
     ((method, path, headers, body),) = cluster.requests
     assert (method, path) == ("PATCH", f"{PATH}?fieldManager=outrider{'&dryRun=All' if dry_run else ''}")
     assert headers["Content-Type"] == "application/merge-patch+json"
