@@ -16,19 +16,16 @@ import pytest
 from outrider.clock import ManualClock
 from outrider.errors import ActuationError, ConfigError
 from outrider.model import (
-    Action,
     ActionKind,
-    ActionStatus,
-    DecisionReason,
     EntityKind,
     EntityRef,
     OutcomeStatus,
-    Verdict,
 )
 from outrider.text.i18n import LANGUAGES
 from remediation.actuators.dry_run import DryRunActuator, dry_run_text
 from remediation.actuators.registry import ACTUATORS
 from remediation.actuators.simulated import SimulatedActuator, request
+from tests.support.actions import claimed_action
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 
@@ -40,19 +37,7 @@ def no_proxy(monkeypatch):
 
 
 def an_action(kind, target, *, id_="act-1", dry_run=False, **params):
-    return Action(
-        id=id_,
-        session="ses-1",
-        kind=kind,
-        target=target,
-        params=params,
-        because="inc-1",
-        dry_run=dry_run,
-        decision=Verdict.ALLOWED,
-        reason=DecisionReason.WITHIN_LIMITS,
-        status=ActionStatus.CLAIMED,
-        decided_at=NOW,
-    )
+    return claimed_action(kind, target, id_=id_, decided_at=NOW, dry_run=dry_run, **params)
 
 
 class FakeEndpoint:

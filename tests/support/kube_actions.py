@@ -7,9 +7,10 @@ from datetime import timedelta
 from typing import Any
 
 from outrider.clock import SystemClock
-from outrider.model import Action, ActionKind, ActionStatus, DecisionReason, EntityKind, EntityRef, Verdict
+from outrider.model import Action, ActionKind, EntityKind, EntityRef
 from outrider.wire.http_auth import Access, Tls
 from remediation.actuators.kubernetes.actuator import KubernetesActuator
+from tests.support.actions import claimed_action
 from tests.support.kube import Cluster
 
 SPACE = "acting"
@@ -32,18 +33,9 @@ def an_action(
     kind: ActionKind, target: EntityRef, *, dry_run: bool = False, session: str = "ses-1", **params: Any
 ) -> Action:
     """Returns a claimed action, decided a second ago: object times have whole seconds."""
-    return Action(
-        id=f"act-{next(_NUMBERS)}",
-        session=session,
-        kind=kind,
-        target=target,
-        params=params,
-        because="inc-1",
-        dry_run=dry_run,
-        decision=Verdict.ALLOWED,
-        reason=DecisionReason.WITHIN_LIMITS,
-        status=ActionStatus.CLAIMED,
-        decided_at=SystemClock().now() + timedelta(seconds=1),
+    number, decided = next(_NUMBERS), SystemClock().now() + timedelta(seconds=1)
+    return claimed_action(
+        kind, target, id_=f"act-{number}", decided_at=decided, session=session, dry_run=dry_run, **params
     )
 
 
