@@ -25,6 +25,18 @@ class ActionKind(StrEnum):
     ROLLBACK = "rollback"
     PAUSE_ROLLOUT = "pause_rollout"
     RESUME_ROLLOUT = "resume_rollout"
+    BALANCE_TRAFFIC = "balance_traffic"
+    SWITCH_CLUSTER = "switch_cluster"
+    SLEEP_ENGINE = "sleep_engine"
+    WAKE_ENGINE = "wake_engine"
+    DRAIN_ENGINE = "drain_engine"
+    RESUME_ENGINE = "resume_engine"
+    RESET_PREFIX_CACHE = "reset_prefix_cache"
+    RESET_GPU = "reset_gpu"
+    REBOOT_NODE = "reboot_node"
+    RUN_DIAGNOSTIC = "run_diagnostic"
+    DEGRADE_SERVICE = "degrade_service"
+    RESTORE_SERVICE = "restore_service"
 
 
 class Verdict(StrEnum):

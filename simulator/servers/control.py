@@ -64,10 +64,12 @@ class Control:
         if action_id in self._answers:
             return self._answers[action_id]
         try:
-            verb = _VERBS[ActionKind(kind)]
+            verb = _VERBS.get(ActionKind(kind))
         except ValueError:
             known = ", ".join(known.value for known in ActionKind)
             raise UsageError(f"{kind!r} is not an action", hint=f"actions are: {known}") from None
+        if verb is None:
+            raise UsageError(f"the simulated fleet cannot perform {kind}", hint="choose another actuator for it")
         order = self._order(target, params or {})
         if dry_run:
             return Answer(OutcomeStatus.DRY_RUN, f"would {ActionKind(kind).value} {order.name}")
