@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Protocol
@@ -26,7 +27,8 @@ from simulator.hardware.nodes import Nodes
 from simulator.journal import Journal, JournalEntry, JournalSource
 from simulator.spec.fleets import FleetSpec, default_spec
 from simulator.spec.names import gpu_uuid
-from simulator.traffic.arrivals import Traffic
+from simulator.traffic.arrivals import Arrivals, Traffic
+from simulator.traffic.degradation import DEFER_SECONDS, Degradations
 
 WARM_SECONDS = 180.0
 AGE_FACTOR = 960  # the counters of the warm-up are multiplied by this: engines appear two days old
@@ -79,6 +81,7 @@ class Fleet:
         self.reserved_ratio = np.array([pod.service.engine.memory_reserved_ratio for pod in self.pods.pods])
         self.desired = {service.name: service.replicas for service in self.spec.services}
         self.entry = np.ones(len(self.spec.services))
+        self.degradations = Degradations(self.spec.services)
         self.demand: Callable[[float], Floats] = self.traffic.rates
         self.exporters_down: set[str] = set()
         self.injections: list[ActiveFault] = []
@@ -180,6 +183,7 @@ class Fleet:
         self.gpus.healthy[:] = self.gpus.visible[:] = True
         self.gpus.xid[:] = 0
         self.router.weights[:] = 1.0
+        self.degradations.clear()
         self.pods.cordoned[:] = False
         self.rollouts.reset()
         for service in self.spec.services:
@@ -269,7 +273,7 @@ class Fleet:
         self._advance_hardware(seconds, works)
 
     def _deliver(self, begin: float, span: float, rates: Floats, shares: Floats, failing: Floats) -> None:
-        arrivals = self.traffic.draw(begin, span, rates)
+        arrivals = self._admitted(self.traffic.draw(begin, span, rates))
         if self.effects.cluster.alive[0] < 0.5:
             self.bank.refuse(len(arrivals))  # the gateway is down as well and counts nothing
             return
@@ -296,7 +300,26 @@ class Fleet:
             arrivals.computed[good],
             arrivals.output[good],
             arrivals.aborts_at[good],
+            later=self._deferral(arrivals, good),
         )
+
+    def _deferral(self, arrivals: Arrivals, taken: np.ndarray) -> Floats | None:
+        """Returns the seconds by which taken requests are deferred; None if no level defers any."""
+        levels = self.degradations
+        if not any(level.defer for level in levels.current.values()):
+            return None
+        return np.where(levels.deferred(arrivals.service[taken], arrivals.tenant[taken]), DEFER_SECONDS, 0.0)
+
+    def _admitted(self, arrivals: Arrivals) -> Arrivals:
+        """Returns the requests that pass the gateway at the degrade levels; the others get 429."""
+        levels = self.degradations
+        if not levels.current or self.effects.cluster.alive[0] < 0.5:
+            return arrivals
+        rejected = levels.rejected(arrivals.service, arrivals.tenant)
+        self.traffic.rejected(arrivals.service[rejected])
+        self.bank.refuse(int(rejected.sum()))
+        passing = arrivals.selected(~rejected)
+        return replace(passing, output=levels.capped(passing.service, passing.output))
 
     def _lose_cores(self) -> None:
         """Fails the requests in flight when a core dies behind its HTTP server."""
@@ -309,7 +332,7 @@ class Fleet:
         """Returns the current conditions of the engines."""
         effects = self.effects.slots
         return Conditions(
-            slow=coupling.stretch(self),
+            slow=coupling.stretch(self) * self.degradations.step_factor[self.pods.service_of_slot],
             prefill=effects.prefill_factor,
             kv=effects.kv_factor,
             batch=effects.batch_factor,

@@ -35,7 +35,14 @@ from outrider.model.findings import (
     Priority,
     TimeRange,
 )
-from outrider.model.incidents import Hypothesis, Incident, RejectedHypothesis, TimelineEntry
+from outrider.model.incidents import (
+    Hypothesis,
+    Incident,
+    IncidentProgress,
+    ProgressLine,
+    RejectedHypothesis,
+    TimelineEntry,
+)
 from outrider.model.messages import Message, NotifyReason
 from outrider.model.plans import (
     LIVE,
@@ -102,6 +109,7 @@ __all__ = [
     "HoldReason",
     "Hypothesis",
     "Incident",
+    "IncidentProgress",
     "Interval",
     "Layer",
     "LeadPart",
@@ -118,6 +126,7 @@ __all__ = [
     "Plan",
     "PlanReason",
     "Priority",
+    "ProgressLine",
     "ReasonText",
     "Recommendation",
     "RejectedHypothesis",

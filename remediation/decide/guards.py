@@ -1,7 +1,7 @@
 """Guards: allow, refuse or request approval, each with its reason. Pure.
 
-A refusal takes precedence over an approval request. Un-cordoning and restoring routes are only blocked by a pause and
-by lost monitoring.
+A refusal takes precedence over an approval request. Un-cordoning, restoring routes and ending a degrade level are only
+blocked by a pause and by lost monitoring.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ from typing import Any
 from outrider.model import Action, ActionKind, DecisionReason, EntityRef, Verdict
 from remediation.decide.history import CORDONING, UNDO, History
 from remediation.decide.limits import FleetFacts, Policy
+from remediation.decide.service_entry import lost
 
 _HOUR = timedelta(hours=1)
+# Diverting load protects users at once, also the second time. The ladder has minimum times of its own.
+_AT_ONCE = frozenset({ActionKind.SHIFT_TRAFFIC, ActionKind.SWITCH_CLUSTER, ActionKind.DEGRADE_SERVICE})
 INTENT_EXPIRES = timedelta(minutes=15)  # one engine outage; the next cycle decides again
 Judgement = tuple[Verdict, DecisionReason]
 
@@ -25,7 +28,8 @@ class Proposal:
     """One proposed action.
 
     ``takes`` is the number of serving replicas that each service would lose. ``confidence`` None means that no
-    suspected cause is involved. ``scale_in`` marks a SCALE that goes down, to ``params["replicas"]``.
+    suspected cause is involved. ``scale_in`` marks a SCALE that goes down, to ``params["replicas"]``. ``lost_cluster``
+    requires the action although monitoring is blind there. ``undoes``: it returns to normal, which no limit blocks.
     """
 
     session: str
@@ -38,6 +42,8 @@ class Proposal:
     confidence: float | None = None
     ask: bool = False
     scale_in: bool = False
+    lost_cluster: str = ""
+    undoes: bool = False
 
 
 class CapacityBudget:
@@ -57,7 +63,7 @@ class CapacityBudget:
 
     def enter(self, proposal: Proposal) -> None:
         """Adds an action that will be performed."""
-        self.performed += 1
+        self.performed += not proposal.undoes
         if proposal.kind in CORDONING:
             self.nodes.add(proposal.target)
         if proposal.kind is ActionKind.SCALE:
@@ -96,10 +102,10 @@ def answers(
     doubtful = proposal.confidence is not None and proposal.confidence < policy.min_confidence
     approval_required = proposal.ask or proposal.kind in policy.ask_for
     refusals = {
-        "hold": _hold(policy, facts),
+        "hold": _hold(policy, facts, proposal.lost_cluster),
         "trusted_values": _untrusted(proposal, facts),
         "cooldown": _too_soon(proposal, policy, history, now),
-        "rate_limit": _too_many(policy, budget),
+        "rate_limit": None if proposal.undoes else _too_many(policy, budget),
         "node_breaker": _nodes(proposal, policy, facts, budget),
         "service_minimum": _minimum(proposal, policy, facts, budget),
         "survivors": _survivors(proposal, policy, facts),
@@ -147,13 +153,16 @@ def recheck(action: Action, policy: Policy, facts: FleetFacts, now: datetime) ->
     An approval does not override a guard, and an action without approval expires. Undo actions are only held by a
     pause and by lost monitoring.
     """
-    held = _hold(policy, facts) if action.kind not in UNDO else judge_undo(facts)[1]
+    lost_cluster = str(action.params.get("lost_cluster", ""))
+    held = _hold(policy, facts, lost_cluster) if action.kind not in UNDO else judge_undo(facts)[1]
     if held not in (None, DecisionReason.RECOVERED):
         return held
     if action.kind in UNDO:
         return None
     if action.approved_by is None and now - action.decided_at > INTENT_EXPIRES:
         return DecisionReason.EXPIRED
+    if action.kind is ActionKind.DEGRADE_SERVICE and action.target in facts.untrusted:
+        return DecisionReason.VALUES_NOT_TRUSTED
     shrinks = action.kind is ActionKind.SCALE and action.params.get("replicas", 0) < action.params.get("current", 0)
     if (action.kind in CORDONING or shrinks) and action.target in facts.untrusted:
         return DecisionReason.VALUES_NOT_TRUSTED
@@ -168,14 +177,19 @@ def recheck(action: Action, policy: Policy, facts: FleetFacts, now: datetime) ->
     return None
 
 
-def _hold(policy: Policy, facts: FleetFacts) -> DecisionReason | None:
+def _hold(policy: Policy, facts: FleetFacts, lost_cluster: str = "") -> DecisionReason | None:
+    """A lost cluster blinds its own monitoring: what its loss requires goes on while other clusters are visible."""
     if facts.paused or policy.autonomy == "off":
         return DecisionReason.PAUSED
-    return DecisionReason.MONITOR_BLIND if facts.blind else None
+    if not facts.blind or (lost_cluster and lost(facts.entries, lost_cluster, timedelta(0))):
+        return None
+    return DecisionReason.MONITOR_BLIND
 
 
 def _untrusted(proposal: Proposal, facts: FleetFacts) -> DecisionReason | None:
-    """Safety rule 1: without values nothing is cordoned, drained or scaled in."""
+    """Safety rule 1: without values nothing is cordoned, drained, scaled in or degraded."""
+    if proposal.kind is ActionKind.DEGRADE_SERVICE:
+        return DecisionReason.VALUES_NOT_TRUSTED if proposal.target in facts.untrusted else None
     if proposal.kind not in CORDONING and not proposal.scale_in:
         return None
     concerned = {proposal.target, *proposal.touches, *proposal.takes}
@@ -186,8 +200,8 @@ def _untrusted(proposal: Proposal, facts: FleetFacts) -> DecisionReason | None:
 
 
 def _too_soon(proposal: Proposal, policy: Policy, history: History, now: datetime) -> DecisionReason | None:
-    if proposal.kind is ActionKind.SHIFT_TRAFFIC:
-        return None  # diverting load protects users at once, also the second time
+    if proposal.kind in _AT_ONCE:
+        return None
     last = history.last_performed(proposal.kind, proposal.target)
     pause = policy.scale_in_cooldown if proposal.scale_in else policy.cooldown
     return DecisionReason.COOLDOWN if last is not None and now - last < pause else None

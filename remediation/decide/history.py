@@ -12,7 +12,8 @@ IN_FLIGHT = frozenset({ActionStatus.INTENDED, ActionStatus.CLAIMED})
 WAITING = frozenset({ActionStatus.PROPOSED, ActionStatus.WAITING_APPROVAL})
 CANCELLABLE = WAITING | {ActionStatus.INTENDED}
 PERFORMED = IN_FLIGHT | {ActionStatus.DONE, ActionStatus.DRY_RUN, ActionStatus.FAILED}
-UNDO = frozenset({ActionKind.UNCORDON, ActionKind.RESTORE_TRAFFIC})
+UNDO = frozenset({ActionKind.UNCORDON, ActionKind.RESTORE_TRAFFIC, ActionKind.RESTORE_SERVICE})
+LADDER = frozenset({ActionKind.DEGRADE_SERVICE, ActionKind.RESTORE_SERVICE})
 CORDONING = frozenset({ActionKind.CORDON, ActionKind.DRAIN})  # an evicted node takes no new pods either
 
 _HELD = frozenset({DecisionReason.PAUSED, DecisionReason.MONITOR_BLIND, DecisionReason.RATE_LIMIT})
@@ -79,7 +80,10 @@ class History:
     def performed_since(self, start: datetime) -> int:
         """Number of actions since then, without undo actions."""
         return sum(
-            action.decided_at >= start and action.status in PERFORMED and action.kind not in UNDO
+            action.decided_at >= start
+            and action.status in PERFORMED
+            and action.kind not in UNDO
+            and not action.params.get("fail_back")
             for action in self.actions
         )
 
@@ -90,6 +94,33 @@ class History:
     def shifted(self, session: str | None = None) -> frozenset[EntityRef]:
         """Replicas whose traffic we currently divert."""
         return self._standing(frozenset({ActionKind.SHIFT_TRAFFIC}), ActionKind.RESTORE_TRAFFIC, session)
+
+    def ladder(self, service: EntityRef) -> list[Action]:
+        """Performed changes of a service's degrade level, in any session, oldest first."""
+        return self._performed(LADDER, service)
+
+    def degraded(self, session: str | None = None) -> frozenset[EntityRef]:
+        """Services below level 0 (whose level one session set)."""
+        newest = {action.target: action for action in self._performed(LADDER)}
+        return frozenset(
+            service
+            for service, action in newest.items()
+            if action.params.get("level", 0) and session in (None, action.session)
+        )
+
+    def switches(self, service: EntityRef) -> list[Action]:
+        """Performed switches of a service between clusters, in any session, oldest first."""
+        return self._performed(frozenset({ActionKind.SWITCH_CLUSTER}), service)
+
+    def switched(self, session: str | None = None) -> frozenset[EntityRef]:
+        """Services of which another cluster serves a share (switched by one session)."""
+        newest = {action.target: action for action in self._performed(frozenset({ActionKind.SWITCH_CLUSTER}))}
+        return frozenset(
+            service
+            for service, action in newest.items()
+            if session in (None, action.session)
+            and not (action.params.get("cluster") == service.cluster and action.params.get("share") == 1.0)
+        )
 
     def uncordoned(self, since: datetime) -> frozenset[EntityRef]:
         """Nodes uncordoned by a decision since then."""
@@ -110,6 +141,18 @@ class History:
             for action in self.actions
             if action.kind in selected and action.status in IN_FLIGHT and not action.dry_run
         ]
+
+    def _performed(self, kinds: frozenset[ActionKind], target: EntityRef | None = None) -> list[Action]:
+        """Actions that took effect, in the order of their end."""
+        effective = [
+            action
+            for action in self.actions
+            if action.kind in kinds
+            and target in (None, action.target)
+            and action.status is ActionStatus.DONE
+            and not action.dry_run
+        ]
+        return sorted(effective, key=lambda action: action.ended_at or action.decided_at)
 
     def _standing(self, done: frozenset[ActionKind], undone: ActionKind, session: str | None) -> frozenset[EntityRef]:
         targets: set[EntityRef] = set()

@@ -8,7 +8,9 @@ from datetime import timedelta
 from math import floor
 from typing import Literal
 
-from outrider.model import Action, ActionKind, EntityRef, HoldReason, RemediationSession
+from outrider.model import Action, ActionKind, EntityRef, HoldReason, IncidentProgress, RemediationSession
+from remediation.decide.service_entry import ServiceEntry
+from remediation.decide.service_load import ServiceLoad
 
 Autonomy = Literal["off", "suggest", "act"]
 
@@ -57,7 +59,8 @@ class FleetFacts:
     ``untrusted`` are components with absent, stale, reset or partial values. ``ready_replicas`` and
     ``needed_replicas`` are by service; a missing service is unknown. ``healthy`` are components with fresh values and
     no contrary evidence. ``burning`` are services that spend their error budget. ``not_ready`` are nodes that the
-    control plane itself reports as unreachable.
+    control plane itself reports as unreachable. ``load`` and ``entries`` are the queues and the probed entries of
+    services in the last minutes; a missing service is unknown.
     """
 
     paused: bool = False
@@ -71,6 +74,8 @@ class FleetFacts:
     healthy: frozenset[EntityRef] = frozenset()
     burning: frozenset[EntityRef] = frozenset()
     not_ready: frozenset[EntityRef] = frozenset()
+    load: Mapping[EntityRef, ServiceLoad] = field(default_factory=dict)
+    entries: Mapping[EntityRef, ServiceEntry] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +88,12 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """New and changed actions (rejected and cancelled ones too), changed sessions, and holds."""
+    """New and changed actions (rejected and cancelled ones too), changed sessions, and holds.
+
+    ``progress`` is by incident, for status messages.
+    """
 
     actions: tuple[Action, ...] = ()
     sessions: tuple[RemediationSession, ...] = ()
     holds: tuple[Hold, ...] = ()
+    progress: Mapping[str, IncidentProgress] = field(default_factory=dict)

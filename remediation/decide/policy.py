@@ -12,7 +12,7 @@ from datetime import datetime
 
 from outrider.model import Action, Alert, EntityRef, Incident, Plan, RemediationSession
 from outrider.topology import Topology
-from remediation.decide import approval, recovery, scaling
+from remediation.decide import approval, cluster_loss, degrade, recovery, scaling
 from remediation.decide.context import DecisionContext, cause_of, diverted_replicas, is_blind, suspects, unobserved
 from remediation.decide.guards import CapacityBudget, GuardAnswer, judgement_of
 from remediation.decide.history import History
@@ -21,6 +21,7 @@ from remediation.decide.limits import Autonomy, Decisions, FleetFacts, Policy
 from remediation.decide.sessions import acting, finished, open_session, refreshed
 from remediation.decide.steps import PlaybookRun
 from remediation.playbooks.model import Playbook
+from remediation.procedures.bundle import Procedures
 
 __all__ = ["Autonomy", "Decisions", "FleetFacts", "Policy", "decide", "preview"]
 
@@ -36,6 +37,7 @@ def decide(
     facts: FleetFacts,
     now: datetime,
     playbooks: Mapping[str, Playbook],
+    procedures: Procedures = Procedures(),
 ) -> Decisions:
     """Returns the decisions of one cycle.
 
@@ -46,7 +48,7 @@ def decide(
     history = History(actions_recent)
     open_sessions = refreshed(sessions, history)
     by_id = {incident.id: incident for incident in incidents}
-    context = _context(policy, alerts, plan, topology, facts, history, playbooks, now)
+    context = _context(policy, alerts, plan, topology, facts, history, playbooks, now, procedures)
     context = replace(context, kept_cordoned=_still_cordoned(context, open_sessions, by_id))
     actions: list[Action] = []
     after: dict[str, RemediationSession] = {}
@@ -59,11 +61,16 @@ def decide(
         actions += new_actions
         if opened is not None:
             after[opened.id] = opened
+    for procedure in (cluster_loss.decisions, degrade.decisions):
+        new_actions, new_sessions = procedure(context, incidents, tuple(after.values()))
+        actions += new_actions
+        after |= {session.id: session for session in new_sessions}
     troubled = _troubled(context, incidents)
     actions += scaling.from_plan(context, troubled)
     known = {session.id: session for session in sessions}
     changed_sessions = tuple(session for session in after.values() if session != known.get(session.id))
-    return Decisions(tuple(actions), changed_sessions, holds(context, incidents, actions, troubled))
+    reasons = holds(context, incidents, actions, troubled)
+    return Decisions(tuple(actions), changed_sessions, reasons, cluster_loss.progress(context, incidents))
 
 
 def preview(
@@ -76,16 +83,20 @@ def preview(
     facts: FleetFacts,
     now: datetime,
     playbooks: Mapping[str, Playbook],
+    procedures: Procedures = Procedures(),
 ) -> tuple[tuple[Action, tuple[GuardAnswer, ...]], ...]:
     """Returns the actions of an incident's playbook with the answer of every guard. Nothing is decided or recorded.
 
     Empty if the playbook has no step for the cause. The incident has a cause, and its fault a playbook.
     """
-    context = _context(policy, alerts, plan, topology, facts, History(actions_recent), playbooks, now)
-    run = PlaybookRun(context, incident, incident.hypotheses[0], open_session(incident, now))
+    context = _context(policy, alerts, plan, topology, facts, History(actions_recent), playbooks, now, procedures)
+    if cluster_loss.handles(context, incident.hypotheses[0].fault):
+        steps = cluster_loss.preview(context, incident)
+    else:
+        steps = PlaybookRun(context, incident, incident.hypotheses[0], open_session(incident, now)).preview()
     return tuple(
         (approval.proposed(proposal, judgement_of(given), dry_run=policy.dry_run, now=now), given)
-        for proposal, given in run.preview()
+        for proposal, given in steps
     )
 
 
@@ -98,6 +109,7 @@ def _context(
     history: History,
     playbooks: Mapping[str, Playbook],
     now: datetime,
+    procedures: Procedures,
 ) -> DecisionContext:
     current = tuple(alerts)
     untrusted = facts.untrusted | unobserved(current)
@@ -112,6 +124,7 @@ def _context(
         playbooks=playbooks,
         suspect=suspects(current),
         now=now,
+        procedures=procedures,
     )
 
 
@@ -147,6 +160,8 @@ def _act(
     """The next steps for an incident; the session is returned if it is new."""
     cause = cause_of(incident)
     if cause is None or cause.fault not in context.playbooks or context.recovered(incident):
+        return [], None
+    if cluster_loss.handles(context, cause.fault):
         return [], None
     session = acting(known, incident, context.history)
     new = session is None

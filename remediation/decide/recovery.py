@@ -32,7 +32,7 @@ def undo_all(context: DecisionContext, session: RemediationSession, incident: In
     actions = [
         approval.cancelled(action, context.now, DecisionReason.RECOVERED)
         for action in context.history.of_session(session.id)
-        if action.status in CANCELLABLE and action.reason is not DecisionReason.RECOVERED
+        if action.status in CANCELLABLE and action.reason is not DecisionReason.RECOVERED and not _returns(action)
     ]
     for node in session.cordoned:
         if node not in context.kept_cordoned and context.node_healthy(node):
@@ -55,6 +55,11 @@ def restore_moved(context: DecisionContext, session: RemediationSession, inciden
         if replica != cause.entity and healthy and _moved(context, session, replica):
             actions += _undo(context, session, ActionKind.RESTORE_TRAFFIC, replica, incident, over=False)
     return actions
+
+
+def _returns(action: Action) -> bool:
+    """True for an action that ends a degrade level or a switch: it belongs to the recovery."""
+    return action.kind is ActionKind.RESTORE_SERVICE or bool(action.params.get("fail_back"))
 
 
 def recovering(context: DecisionContext, session: RemediationSession) -> bool:

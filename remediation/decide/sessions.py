@@ -48,4 +48,5 @@ def _cordoned_by(session: RemediationSession, history: History) -> frozenset[Ent
 def finished(session: RemediationSession, history: History) -> bool:
     """True if nothing of a recovered session is left to do or to undo."""
     busy = any(action.status in IN_FLIGHT | WAITING for action in history.of_session(session.id))
-    return not busy and not session.cordoned and not history.shifted(session.id)
+    standing = history.shifted(session.id) | history.degraded(session.id) | history.switched(session.id)
+    return not busy and not session.cordoned and not standing

@@ -22,6 +22,7 @@ from outrider.vocabulary.faults import faults as vocabulary
 from outrider.vocabulary.slo import Slo
 from service.config import knowledge_overlay
 from service.config.collect_settings import CollectSettings
+from service.config.degrade_settings import ClusterSwitchSettings, DegradeSettings, degrade_problems
 from service.config.detect_settings import DetectSettings
 from service.config.discovery_settings import discovery_problems
 from service.config.event_settings import EventSettings, event_problems
@@ -109,7 +110,8 @@ class KnowledgeSettings(Section):
     )
 
 
-ActuatorName = Literal["dry_run", "simulated", "autoscalers", "kubernetes"]
+ActuatorName = Literal["dry_run", "simulated", "autoscalers", "kubernetes", "degrade"]
+LADDER_KINDS = (ActionKind.DEGRADE_SERVICE, ActionKind.RESTORE_SERVICE)
 
 
 class RemediationSettings(Section):
@@ -124,7 +126,7 @@ class RemediationSettings(Section):
         {},
         description=(
             "Map from an action kind to its performer; autoscalers: scales through planner.scaling.emit; "
-            "kubernetes: nodes, pods and workloads."
+            "kubernetes: nodes, pods and workloads; degrade: degrade levels."
         ),
     )
     kubernetes: KubernetesApiSettings = Field(
@@ -139,9 +141,15 @@ class RemediationSettings(Section):
     cooldown: Duration = Field(timedelta(minutes=10), description="Minimum time between two equal actions on a target.")
     min_confidence: Ratio = Field(0.6, description="Minimum confidence of a cause; below it actions need approval.")
     ask_for: list[ActionKind] = Field([], description="Action kinds that always need approval.")
+    degrade: DegradeSettings = Field(DegradeSettings(), description="Degrade ladder.")
+    cluster_switch: ClusterSwitchSettings = Field(
+        ClusterSwitchSettings(), description="Switch of a lost cluster's services to a standby."
+    )
 
     def performer(self, kind: ActionKind) -> ActuatorName:
         """Returns the performer of an action kind."""
+        if kind in LADDER_KINDS and kind not in self.actuators and self.actuator == "kubernetes":
+            return "degrade"
         return self.actuators.get(kind, self.actuator)
 
 
@@ -339,6 +347,7 @@ def _consistency_problems(settings: Settings, document: yaml_file.Document) -> l
     named = [service.name for service in settings.services]
     scales = settings.remediation.performer(ActionKind.SCALE)
     problems += emit_problems(settings.planner.scaling, named, scales, document)
+    problems += degrade_problems(settings.remediation.degrade, settings.remediation.cluster_switch, document)
     if settings.explainer.url is not None and not settings.explainer.model:
         problems.append(document.problem(("explainer", "model"), "is required if url is set"))
     performers = {settings.remediation.actuator, *settings.remediation.actuators.values()}

@@ -18,6 +18,7 @@ from outrider.topology import Topology
 from outrider.vocabulary.rules import Rule
 from remediation.decide import policy
 from remediation.playbooks.model import Playbook
+from remediation.procedures.bundle import Procedures
 from service.engine import audit_trail, drill_marking, fleet_state
 from service.engine.audit_trail import StandingReasons
 from service.engine.detect import DetectionMemory, DetectionResult, DetectorSet
@@ -35,6 +36,7 @@ class DecisionConfig:
     policy: policy.Policy
     messaging: pipeline.NotificationSettings
     playbooks: Mapping[str, Playbook] = field(default_factory=dict)
+    procedures: Procedures = Procedures()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,9 @@ def decide(inputs: CycleInputs, config: DecisionConfig) -> CycleOutcome:
     after = _correlate(inputs, config, detected, alerts)
     alerts = alert_state.mute(_with_incidents(alerts, after), after, inputs.stored.silences)
     facts, decisions = _actions(inputs, config, after, alerts, topology)
-    planned = pipeline.messages(before, after, alerts, decisions.actions, config.messaging, inputs.now)
+    planned = pipeline.messages(
+        before, after, alerts, decisions.actions, config.messaging, inputs.now, decisions.progress
+    )
     messages = drill_marking.mark(planned.messages, planned.incidents, alerts, inputs.stored.drills)
     record = _record(inputs, detected, alerts, planned.incidents)
     decided = audit_trail.CycleDecisions(
@@ -137,6 +141,7 @@ def _actions(
         facts,
         inputs.now,
         config.playbooks,
+        config.procedures,
     )
 
 

@@ -29,6 +29,7 @@ from outrider.ports import Collected, StateReader
 from outrider.topology import Topology
 from outrider.vocabulary.faults import faults
 from remediation.decide.policy import FleetFacts
+from service.engine import service_facts
 from service.engine.detect import RecentValues
 
 TARGETS_NAMESPACE = "targets"
@@ -37,7 +38,12 @@ TRUST = SignalKey("target_trust_code")
 DOUBTFUL = tuple(verdict.code for verdict in TrustVerdict if verdict.is_doubtful)
 UNSCHEDULABLE = SignalKey("node_unschedulable")
 NODE_READY = SignalKey("node_ready")
-NEEDS = {EntityKind.REPLICA: (UP,), EntityKind.WORKLOAD: (UP, TRUST), EntityKind.NODE: (UNSCHEDULABLE, NODE_READY)}
+NEEDS = {
+    EntityKind.REPLICA: (UP,),
+    EntityKind.WORKLOAD: (UP, TRUST),
+    EntityKind.NODE: (UNSCHEDULABLE, NODE_READY),
+    EntityKind.SERVICE: service_facts.NEEDS,
+}
 RECENT = timedelta(minutes=2)
 ACTIVE = (AlertState.PENDING, AlertState.FIRING)
 UNLIMITED = 1_000_000  # rows; an active alert that is not read would never resolve
@@ -167,6 +173,8 @@ def fleet_facts(
         healthy=healthy(alerts, topology, values, doubtful),
         burning=service_context(alerts, plan, topology, values, ready).burning,
         not_ready=frozenset(_with_value(values, EntityKind.NODE, NODE_READY, 0.0) & nodes),
+        load=service_facts.loads(values),
+        entries=service_facts.entries(values),
     )
 
 

@@ -26,6 +26,7 @@ from outrider.vocabulary.faults import faults
 from remediation.decide.guards import GuardAnswer
 from remediation.decide.policy import Policy, preview
 from remediation.playbooks.files import packaged
+from remediation.procedures.bundle import Procedures
 from service.engine import fleet_state
 
 _SPAN = timedelta(hours=24)
@@ -59,9 +60,16 @@ class RemediationPreview:
     """Previews on one stored state."""
 
     def __init__(
-        self, state: StateReader, metrics: MetricStore, actuator: Actuator, policy: Policy, interval: timedelta
+        self,
+        state: StateReader,
+        metrics: MetricStore,
+        actuator: Actuator,
+        policy: Policy,
+        interval: timedelta,
+        procedures: Procedures = Procedures(),
     ) -> None:
         """``interval`` is that of the cycle; the newest cycle is the time of the preview."""
+        self._procedures = procedures
         cycles = state.cycles(limit=1)
         if not cycles:
             raise UsageError("the store has no cycle yet", hint="start outrider serve, then try again")
@@ -116,6 +124,7 @@ class RemediationPreview:
             self._facts,
             self._now,
             packaged(),
+            self._procedures,
         )
         return [self._row(known.get((action.kind, action.target), action), given) for action, given in steps]
 

@@ -9,13 +9,16 @@ from remediation.actuators.kubernetes.permissions import missing
 from service.config.settings import Settings
 
 
+_ON_KUBERNETES = frozenset({"kubernetes", "degrade"})
+
+
 def permissions(settings: Settings) -> dict[str, Any]:
-    """Returns what each action of the performer ``kubernetes`` lacks; empty if no action uses it.
+    """Returns what each action of a performer on Kubernetes lacks; empty if no action uses one.
 
     ``error`` is not empty if the API server did not answer.
     """
     remediation = settings.remediation
-    if "kubernetes" not in (remediation.actuator, *remediation.actuators.values()):
+    if _ON_KUBERNETES.isdisjoint((remediation.actuator, *remediation.actuators.values())):
         return {}
     try:
         lacking = missing(*remediation.kubernetes.server())
@@ -30,6 +33,6 @@ def permissions(settings: Settings) -> dict[str, Any]:
             ],
         }
         for kind, permissions in lacking.items()
-        if remediation.performer(kind) == "kubernetes"
+        if remediation.performer(kind) in _ON_KUBERNETES
     ]
     return {"permissions": {"error": "", "missing": rows}}

@@ -32,7 +32,7 @@ from service.wiring.alerting import GROUPS, messaging_of, notifiers
 from service.wiring.detectors import detection as detection_of
 from service.wiring.detectors import rules
 from service.wiring.planning import planning as planning_of
-from service.wiring.remediation import actuator, policy
+from service.wiring.remediation import actuator, policy, procedures
 from service.wiring.stores import open_change_log, open_stores
 from store import factory, memory
 from store.write_buffer.buffered_store import BufferedMetricStore
@@ -144,4 +144,5 @@ def _parts(
         messaging=messaging,
         playbooks=playbook_files.packaged(),
         feedback=partial(recent_feedback.of, state, loaded),
+        procedures=procedures(settings),
     )

@@ -14,6 +14,7 @@ from outrider.errors import UsageError
 from outrider.model import ActionKind, EntityKind, EntityRef, OutcomeStatus
 from simulator.cluster.pods import Pod
 from simulator.fleet import Fleet
+from simulator.traffic.degradation import Degradation
 from simulator.world import World
 
 
@@ -135,6 +136,30 @@ def _switch_entry(order: _Order) -> Answer:
     return Answer(OutcomeStatus.DONE, f"{share:.0%} of {name} goes to {cluster}")
 
 
+def _switch_cluster(order: _Order) -> Answer:
+    """Sets the share of a service's traffic that a cluster gets: params ``cluster`` and ``share``."""
+    if "cluster" not in order.params:
+        raise UsageError("the switch names no cluster", hint='give params {"cluster": "standby", "share": 1.0}')
+    return _switch_entry(order)
+
+
+def _set_level(order: _Order) -> Answer:
+    """Sets the degrade level of a service at its gateway, with the content of the level."""
+    level, cap = order.params.get("level"), order.params.get("max_output_tokens")
+    if isinstance(level, bool) or not isinstance(level, int) or level < 0:
+        raise UsageError(f"level {level!r} is not a whole number", hint='give params {"level": 3}')
+    if cap is not None and (isinstance(cap, bool) or not isinstance(cap, int) or cap < 1):
+        raise UsageError(f"max_output_tokens {cap!r} is not a whole number above 0", hint="give tokens, such as 256")
+    service = order.fleet.spec.service(order.name)
+    classes = {key: frozenset(order.params.get(key) or ()) for key in ("reject", "defer")}
+    wanted = Degradation(level, classes["reject"], classes["defer"], cap, order.params.get("model"))
+    number, levels = order.fleet.spec.services.index(service), order.fleet.degradations
+    if levels.current.get(number, Degradation()) == (wanted if level else Degradation()):
+        return Answer(OutcomeStatus.ALREADY, f"{service.name} is at degrade level {level} already")
+    levels.set(number, wanted)
+    return Answer(OutcomeStatus.DONE, f"{service.name} is at degrade level {level}")
+
+
 def _restore_traffic(order: _Order) -> Answer:
     """Restores the full share; a service's entry returns to its home cluster."""
     world = order.world
@@ -202,6 +227,9 @@ _VERBS: dict[ActionKind, Callable[[_Order], Answer]] = {
     ActionKind.PAUSE_ROLLOUT: _pause_rollout,
     ActionKind.RESUME_ROLLOUT: _resume_rollout,
     ActionKind.DELETE_STUCK_POD: _delete_stuck_pod,
+    ActionKind.SWITCH_CLUSTER: _switch_cluster,
+    ActionKind.DEGRADE_SERVICE: _set_level,
+    ActionKind.RESTORE_SERVICE: _set_level,
 }
 
 

@@ -27,6 +27,12 @@ _WORKLOAD = tuple(
     Permission(verb, resource, "apps") for verb in ("get", "patch") for resource in ("deployments", "statefulsets")
 )
 _EVICT = Permission("create", "pods/eviction")
+_DEGRADE = (
+    *(Permission(verb, "configmaps") for verb in ("get", "create", "patch")),
+    *(Permission(verb, "deployments", "apps") for verb in ("get", "list", "patch")),
+    Permission("list", "horizontalpodautoscalers", "autoscaling"),
+    Permission("list", "scaledobjects", "keda.sh"),
+)
 NEEDED: Mapping[ActionKind, tuple[Permission, ...]] = {
     ActionKind.CORDON: _NODE,
     ActionKind.UNCORDON: _NODE,
@@ -42,6 +48,8 @@ NEEDED: Mapping[ActionKind, tuple[Permission, ...]] = {
     ),
     ActionKind.PAUSE_ROLLOUT: _WORKLOAD,
     ActionKind.RESUME_ROLLOUT: _WORKLOAD,
+    ActionKind.DEGRADE_SERVICE: _DEGRADE,
+    ActionKind.RESTORE_SERVICE: _DEGRADE,
     ActionKind.SCALE: (
         *_WORKLOAD,
         Permission("list", "horizontalpodautoscalers", "autoscaling"),

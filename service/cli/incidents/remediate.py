@@ -51,6 +51,7 @@ def plan(context: Context, fault: Fault = None, entity: Entity = None) -> None:
             wiring_remediation.actuator(settings),
             wiring_remediation.policy(settings),
             settings.collect.interval,
+            wiring_remediation.procedures(settings),
         )
         planned = preview.of_fault(fault, entity) if fault and entity else preview.of_open_incidents()
     context.show(
