@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Protocol
@@ -28,7 +27,7 @@ from simulator.journal import Journal, JournalEntry, JournalSource
 from simulator.spec.fleets import FleetSpec, default_spec
 from simulator.spec.names import gpu_uuid
 from simulator.traffic.arrivals import Arrivals, Traffic
-from simulator.traffic.degradation import DEFER_SECONDS, Degradations
+from simulator.traffic.degradation import Degradations
 
 WARM_SECONDS = 180.0
 AGE_FACTOR = 960  # the counters of the warm-up are multiplied by this: engines appear two days old
@@ -273,7 +272,7 @@ class Fleet:
         self._advance_hardware(seconds, works)
 
     def _deliver(self, begin: float, span: float, rates: Floats, shares: Floats, failing: Floats) -> None:
-        arrivals = self._admitted(self.traffic.draw(begin, span, rates))
+        arrivals = self._admitted(self.traffic.draw(begin, span, rates), begin + span)
         if self.effects.cluster.alive[0] < 0.5:
             self.bank.refuse(len(arrivals))  # the gateway is down as well and counts nothing
             return
@@ -300,26 +299,17 @@ class Fleet:
             arrivals.computed[good],
             arrivals.output[good],
             arrivals.aborts_at[good],
-            later=self._deferral(arrivals, good),
         )
 
-    def _deferral(self, arrivals: Arrivals, taken: np.ndarray) -> Floats | None:
-        """Returns the seconds by which taken requests are deferred; None if no level defers any."""
+    def _admitted(self, arrivals: Arrivals, end: float) -> Arrivals:
+        """Returns the requests that the gateway passes on until ``end``; it rejects others with 429, or holds them."""
         levels = self.degradations
-        if not any(level.defer for level in levels.current.values()):
-            return None
-        return np.where(levels.deferred(arrivals.service[taken], arrivals.tenant[taken]), DEFER_SECONDS, 0.0)
-
-    def _admitted(self, arrivals: Arrivals) -> Arrivals:
-        """Returns the requests that pass the gateway at the degrade levels; the others get 429."""
-        levels = self.degradations
-        if not levels.current or self.effects.cluster.alive[0] < 0.5:
+        if not levels.active or self.effects.cluster.alive[0] < 0.5:
             return arrivals
         rejected = levels.rejected(arrivals.service, arrivals.tenant)
         self.traffic.rejected(arrivals.service[rejected])
         self.bank.refuse(int(rejected.sum()))
-        passing = arrivals.selected(~rejected)
-        return replace(passing, output=levels.capped(passing.service, passing.output))
+        return levels.passed(arrivals.selected(~rejected), end)
 
     def _lose_cores(self) -> None:
         """Fails the requests in flight when a core dies behind its HTTP server."""

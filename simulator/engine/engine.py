@@ -122,15 +122,14 @@ class EngineBank:
         *,
         prefix: np.ndarray | None = None,
         common: Floats | None = None,
-        later: Floats | None = None,
     ) -> None:
         """Adds new requests, in order of arrival.
 
         ``computed`` are the prompt tokens that the prefix cache lacks, ``leaves`` is the time at which each client
         aborts (inf: never). Running requests of the same ``prefix`` (a small number, -1 for none) share the KV blocks
-        of its first ``common`` tokens (whole blocks). The scheduler gets each request ``later`` by some seconds.
+        of its first ``common`` tokens (whole blocks).
         """
-        columns = {"replica": replica, "at": at, "due": at + self._model.front[replica] + (0.0 if later is None else later)}
+        columns = {"replica": replica, "at": at, "due": at + self._model.front[replica]}
         columns |= {"prompt": prompt, "cached": prompt - computed, "output": output}
         if leaves is not None:
             columns["leaves"] = leaves

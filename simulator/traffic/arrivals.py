@@ -93,6 +93,13 @@ class Arrivals:
         """Returns the chosen requests (bool for each)."""
         return Arrivals(**{part.name: getattr(self, part.name)[chosen] for part in fields(self)})
 
+    @staticmethod
+    def joined(parts: Sequence[Arrivals]) -> Arrivals:
+        """Returns the requests of several slices, in the order given."""
+        return Arrivals(
+            **{one.name: np.concatenate([getattr(part, one.name) for part in parts]) for one in fields(Arrivals)}
+        )
+
 
 @dataclass(slots=True)
 class _TrafficChange:
