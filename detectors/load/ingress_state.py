@@ -229,11 +229,12 @@ class IngressDetector(ABC):
 _EXPLAINED_SECONDS = {
     (EventKind.CHANGE, "calendar"): CALENDAR_SECONDS,
     (EventKind.ACTION, "switch_cluster"): 3600.0,
+    (EventKind.ACTION, "degrade_service"): 3600.0,
 }
 
 
 def _note_calendar(window: Window, memory: Arrays) -> None:
-    """Few requests are explained by a calendar day, and by a switch of traffic to or from another cluster."""
+    """Few requests are explained by a calendar day, a switch between clusters and a degrade level."""
     place = {entity: row for row, entity in enumerate(window.entities)}
     for event in window.events:
         row = place.get(event.entity)

@@ -143,7 +143,9 @@ def progress(context: DecisionContext, incidents: Sequence[Incident]) -> dict[st
             states.append(state)
             lines.append(line)
         if lines:
-            result[case.incident.id] = IncidentProgress(switch.status_every, "+".join(sorted(set(states))), tuple(lines))
+            result[case.incident.id] = IncidentProgress(
+                switch.status_every, "+".join(sorted(set(states))), tuple(lines)
+            )
     return result
 
 

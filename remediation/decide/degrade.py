@@ -33,6 +33,7 @@ from remediation.procedures.degrade_ladder import Ladder, Level
 
 _HOUR = timedelta(hours=1)
 CAPACITY = "capacity_per_replica"  # requests/s at level 0, measured when the ladder began
+_OFFERED = "offered_per_second"  # requests/s of all clients at that time
 _LATE = 2  # replicas that are missing after so many start-up times are not counted on
 
 
@@ -45,6 +46,13 @@ class Standing:
     session: str = ""
     because: str = ""
     capacity_per_replica: float | None = None
+    offered_per_second: float | None = None
+
+    @property
+    def measured(self) -> dict[str, float]:
+        """What was measured at level 0, as parameters of the next change."""
+        known = {CAPACITY: self.capacity_per_replica, _OFFERED: self.offered_per_second}
+        return {key: value for key, value in known.items() if value is not None}
 
 
 def standing(history: History, service: EntityRef) -> Standing:
@@ -59,6 +67,7 @@ def standing(history: History, service: EntityRef) -> Standing:
         session=newest.session,
         because=newest.because,
         capacity_per_replica=_number(newest.params.get(CAPACITY)),
+        offered_per_second=_number(newest.params.get(_OFFERED)),
     )
 
 
@@ -117,8 +126,7 @@ def _deepen(
         return []
     if _scaling_comes_first(context, service, ladder) or _stopped(context, session, service, level.number):
         return []
-    capacity = current.capacity_per_replica if current.level else _capacity(context, service, window)
-    measured = {} if capacity is None else {CAPACITY: capacity}
+    measured = current.measured if current.level else _measured(context, service, window)
     return propose(context, incident, cause, session, service, level, measured)
 
 
@@ -156,16 +164,12 @@ def propose(
     return record(context, proposal, judgement)
 
 
-def _entered(
-    context: DecisionContext, service: EntityRef, ladder: Ladder, level: Level, window: ServiceLoad
-) -> bool:
+def _entered(context: DecisionContext, service: EntityRef, ladder: Ladder, level: Level, window: ServiceLoad) -> bool:
     waits = level.enter["wait_ratio"]
     if any(wait < waits for wait in window.waits(ladder.wait_objective)):
         return False
     return all(
-        _indicator(context, service, key, window) >= value
-        for key, value in level.enter.items()
-        if key != "wait_ratio"
+        _indicator(context, service, key, window) >= value for key, value in level.enter.items() if key != "wait_ratio"
     )
 
 
@@ -174,9 +178,7 @@ def _left(context: DecisionContext, service: EntityRef, ladder: Ladder, level: L
     if any(wait > waits for wait in window.waits(ladder.wait_objective)):
         return False
     return all(
-        _indicator(context, service, key, window) <= value
-        for key, value in level.exit.items()
-        if key != "wait_ratio"
+        _indicator(context, service, key, window) <= value for key, value in level.exit.items() if key != "wait_ratio"
     )
 
 
@@ -216,10 +218,12 @@ def _starts_in(context: DecisionContext, service: EntityRef) -> timedelta | None
     return None if left < -(_LATE - 1) * startup else max(left, timedelta(0))
 
 
-def _capacity(context: DecisionContext, service: EntityRef, window: ServiceLoad) -> float | None:
-    """Requests/s of one replica with a queue, at level 0."""
+def _measured(context: DecisionContext, service: EntityRef, window: ServiceLoad) -> dict[str, float]:
+    """Requests/s of one replica with a queue, and of all clients, at level 0."""
     ready = context.budget.ready(context.facts, service)
-    return round(window.served / ready, 3) if ready and window.served > 0 else None
+    if not ready or window.served <= 0:
+        return {}
+    return {CAPACITY: round(window.served / ready, 3), _OFFERED: round(window.arriving, 3)}
 
 
 def _step_up(context: DecisionContext, service: EntityRef, open_incidents: frozenset[str]) -> list[Action]:
@@ -237,13 +241,12 @@ def _step_up(context: DecisionContext, service: EntityRef, open_incidents: froze
     lower = max((level.number for level in levels if level.number < current.level), default=0)
     if _failed_lately(context, current.session, ActionKind.RESTORE_SERVICE, service):
         return []
-    measured = {} if current.capacity_per_replica is None else {CAPACITY: current.capacity_per_replica}
     proposal = Proposal(
         session=current.session,
         because=current.because,
         kind=ActionKind.RESTORE_SERVICE,
         target=service,
-        params={**_params(context, current.session, service, lower), **measured, "previous": current.level},
+        params={**_params(context, current.session, service, lower), **current.measured, "previous": current.level},
     )
     return record(context, proposal, _undo_judgement(context, over=current.because not in open_incidents))
 
@@ -256,9 +259,7 @@ def _undo_judgement(context: DecisionContext, *, over: bool) -> Judgement:
     return verdict, reason
 
 
-def _may_step_up(
-    context: DecisionContext, service: EntityRef, ladder: Ladder, level: Level, current: Standing
-) -> bool:
+def _may_step_up(context: DecisionContext, service: EntityRef, ladder: Ladder, level: Level, current: Standing) -> bool:
     load = context.facts.load.get(service)
     if load is None or service in context.facts.untrusted:
         return False
@@ -267,7 +268,7 @@ def _may_step_up(
     window = load.last(level.exit_for)
     if window is None or not _left(context, service, ladder, level, window):
         return False
-    return _fits(context, service, ladder, current, window)
+    return _fits(context, service, ladder, level, current, window)
 
 
 def _exit_wait(context: DecisionContext, service: EntityRef, ladder: Ladder, level: Level) -> timedelta:
@@ -283,15 +284,28 @@ def _exit_wait(context: DecisionContext, service: EntityRef, ladder: Ladder, lev
 
 
 def _fits(
-    context: DecisionContext, service: EntityRef, ladder: Ladder, current: Standing, window: ServiceLoad
+    context: DecisionContext,
+    service: EntityRef,
+    ladder: Ladder,
+    level: Level,
+    current: Standing,
+    window: ServiceLoad,
 ) -> bool:
     """True if the ready replicas can serve the offered load at the next lower level; also if that is unknown."""
     ready = context.budget.ready(context.facts, service)
     if current.capacity_per_replica is None or ready is None:
         return True
     lower = max((level.number for level in ladder.levels if level.number < current.level), default=0)
-    load = window.offered * ladder.load_ratio(lower)
-    return load <= (1.0 - ladder.spare_ratio) * current.capacity_per_replica * ready
+    capacity = (1.0 - ladder.spare_ratio) * current.capacity_per_replica * ready / max(ladder.load_ratio(lower), 0.01)
+    offered = window.offered
+    if offered is None and not ladder.content(current.level).reject:
+        offered = window.arriving
+    if offered is not None:
+        return offered <= capacity
+    # nobody counts rejected requests: the load of the beginning is assumed for a time, then the lower level is tried
+    trial = max(ladder.unmeasured_exit, _exit_wait(context, service, ladder, level))
+    known = current.offered_per_second is not None and current.offered_per_second <= capacity
+    return known or not _is_recent(current, trial, context.now)
 
 
 def _params(context: DecisionContext, session: str, service: EntityRef, level: int) -> dict[str, Any]:

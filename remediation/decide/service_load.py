@@ -12,14 +12,15 @@ from math import inf
 class LoadSample:
     """One cycle of a service, in requests and requests/s.
 
-    ``served`` are complete responses, ``lost`` clients that left before the end, ``rejected`` responses with 429.
+    ``served`` are complete responses, ``lost`` clients that left before the end, ``rejected`` responses with 429 (None:
+    not counted by any source).
     """
 
     at: datetime
     waiting: float
     served: float
     lost: float = 0.0
-    rejected: float = 0.0
+    rejected: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +57,10 @@ class ServiceLoad:
         return max(0.0, self.served + lost + self.growth)
 
     @property
-    def offered(self) -> float:
-        """Requests/s of all clients, rejected ones included."""
-        return self.arriving + sum(sample.rejected for sample in self.samples) / len(self.samples)
+    def offered(self) -> float | None:
+        """Requests/s of all clients, rejected ones included; None if rejected ones are not counted."""
+        rejected = [sample.rejected for sample in self.samples if sample.rejected is not None]
+        return self.arriving + sum(rejected) / len(rejected) if len(rejected) == len(self.samples) else None
 
     def last(self, span: timedelta) -> ServiceLoad | None:
         """The samples of the last ``span``; None if they do not cover it."""

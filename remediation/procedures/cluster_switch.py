@@ -12,6 +12,7 @@ from outrider.text import yaml_file
 from outrider.vocabulary.faults import faults
 from outrider.vocabulary.units import parse_duration
 
+MOST_HEALTHY = timedelta(minutes=9)
 _DURATIONS = ("confirm_for", "verify_for", "healthy_for", "step_for", "retry_after", "status_every")
 _KEYS = ("faults", "success_ratio", "fail_back", *_DURATIONS)
 
@@ -67,6 +68,8 @@ def _problems(document: yaml_file.Document, entry: Mapping[str, Any]) -> list[Co
             parse_duration(str(entry.get(key)))
         except UsageError:
             problems.append(problem(key, "expected a duration such as 30s or 15m"))
+    if not problems and parse_duration(entry["healthy_for"]) > MOST_HEALTHY:
+        problems.append(problem("healthy_for", "expected at most 9m: probes are remembered for 10 minutes"))
     ratio = entry.get("success_ratio")
     if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 <= ratio <= 1:
         problems.append(problem("success_ratio", "expected a number from 0 to 1"))

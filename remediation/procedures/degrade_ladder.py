@@ -16,7 +16,16 @@ Indicator = Literal["wait_ratio", "overload_ratio", "burning"]
 INDICATORS: tuple[str, ...] = get_args(Indicator)
 CLASSES = ("vip", "standard", "offline")  # of request_class: two tiers, and the mode that can wait
 MOST_OBSERVED = timedelta(minutes=5)  # the facts of a decision reach back this far
-_LADDER_KEYS = ("faults", "patience", "wait_objective", "dwell", "longest_exit", "spare_ratio", "levels")
+_LADDER_KEYS = (
+    "faults",
+    "patience",
+    "wait_objective",
+    "dwell",
+    "longest_exit",
+    "unmeasured_exit",
+    "spare_ratio",
+    "levels",
+)
 _LEVEL_KEYS = ("name", "enter", "enter_for", "exit", "exit_for", "load_ratio", "content", "ask")
 _CONTENT_KEYS = ("reject", "defer", "pause", "max_output_tokens", "fallback_model")
 _NAMES = ("pause_offline", "defer_low_priority", "cap_output", "smaller_model", "vip_only")
@@ -72,6 +81,7 @@ class Ladder:
     wait_objective: timedelta
     dwell: timedelta
     longest_exit: timedelta
+    unmeasured_exit: timedelta
     spare_ratio: float
 
     def level(self, number: int) -> Level | None:
@@ -178,7 +188,7 @@ def read(document: yaml_file.Document) -> Ladder:
     if not isinstance(entry, dict):
         raise yaml_file.refuse([document.problem(("degrade",), "expected the keys faults, levels and times")])
     problems = [*_unknown(document, ("degrade",), entry, _LADDER_KEYS), *_fault_problems(document, entry)]
-    for key in ("patience", "wait_objective", "dwell", "longest_exit"):
+    for key in ("patience", "wait_objective", "dwell", "longest_exit", "unmeasured_exit"):
         problems += _duration_problems(document, ("degrade", key), entry.get(key))
     problems += _number_problems(document, ("degrade", "spare_ratio"), entry.get("spare_ratio"), 0.0, 1.0)
     levels = entry.get("levels")
@@ -201,6 +211,7 @@ def _ladder(entry: Mapping[str, Any]) -> Ladder:
         wait_objective=parse_duration(entry["wait_objective"]),
         dwell=parse_duration(entry["dwell"]),
         longest_exit=parse_duration(entry["longest_exit"]),
+        unmeasured_exit=parse_duration(entry["unmeasured_exit"]),
         spare_ratio=float(entry["spare_ratio"]),
     )
 
@@ -302,7 +313,9 @@ def _order_problems(document: yaml_file.Document, levels: Sequence[Any]) -> list
         before = levels[index - 1].get("load_ratio") if index and isinstance(levels[index - 1], dict) else None
         own = level.get("load_ratio")
         if isinstance(own, int | float) and isinstance(before, int | float) and own > before:
-            problems.append(document.problem((*path, "load_ratio"), f"expected at most {before:g}, as the level before"))
+            problems.append(
+                document.problem((*path, "load_ratio"), f"expected at most {before:g}, as the level before")
+            )
     return problems
 
 

@@ -28,9 +28,10 @@ def loads(values: RecentValues) -> dict[EntityRef, ServiceLoad]:
         return {}
     waiting, total, left, limited = (windows.believed(window, key) for key in LOAD)
     seconds = _cycle_seconds(window)
-    rejected = total * np.nan_to_num(limited)
+    # a gateway rejects requests before they reach the service, whose rate therefore lacks them
+    rejected = total * limited / np.maximum(1.0 - limited, 0.01)
     lost = np.minimum(np.nan_to_num(left) / seconds, np.nan_to_num(total))
-    served = np.maximum(total - rejected - lost, 0.0)
+    served = np.maximum(total - lost, 0.0)
     times = [from_unix(float(at)) for at in window.times]
     result = {}
     for row, service in enumerate(window.entities):
@@ -40,7 +41,7 @@ def loads(values: RecentValues) -> dict[EntityRef, ServiceLoad]:
                 float(waiting[row, slot]),
                 float(served[row, slot]),
                 float(lost[row, slot]),
-                float(rejected[row, slot]),
+                None if np.isnan(rejected[row, slot]) else float(rejected[row, slot]),
             )
             for slot in np.flatnonzero(~np.isnan(waiting[row]) & ~np.isnan(total[row]))
         )

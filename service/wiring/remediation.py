@@ -54,9 +54,7 @@ def degrade_actuator(settings: Settings) -> Actuator:
     degrade = settings.remediation.degrade
     secret = read_secret(degrade.webhook_secret_file) if degrade.webhook_secret_file else ""
     webhook = None if degrade.webhook is None else GatewayWebhook(degrade.webhook, secret)
-    return DegradeActuator(
-        *settings.remediation.kubernetes.server(), webhook=webhook, config_map=degrade.config_map
-    )
+    return DegradeActuator(*settings.remediation.kubernetes.server(), webhook=webhook, config_map=degrade.config_map)
 
 
 def _named(name: ActuatorName, settings: Settings) -> Actuator:

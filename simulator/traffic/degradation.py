@@ -100,9 +100,7 @@ class Degradations:
                 output = np.where(service == number, np.minimum(output, float(level.max_output_tokens)), output)
         return output
 
-    def _of_class(
-        self, service: np.ndarray, tenant: np.ndarray, named: dict[int, frozenset[str]]
-    ) -> np.ndarray:
+    def _of_class(self, service: np.ndarray, tenant: np.ndarray, named: dict[int, frozenset[str]]) -> np.ndarray:
         result = np.zeros(service.size, dtype=bool)
         for number, classes in named.items():
             if classes:
