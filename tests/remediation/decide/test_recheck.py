@@ -6,13 +6,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from outrider.model import Action, ActionKind, ActionStatus, DecisionReason, EntityKind, EntityRef, Verdict
+from remediation.decide.autonomy import Autonomy, AutonomyLevels
 from remediation.decide.guards import INTENT_EXPIRES, recheck
 from remediation.decide.limits import FleetFacts, Policy
 
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 NODES = [EntityRef("c", EntityKind.NODE, None, f"node-{n}") for n in range(10)]
 SERVICE = EntityRef("c", EntityKind.SERVICE, None, "chat")
-POLICY = Policy(autonomy="act", dry_run=False)
+POLICY = Policy(autonomy=AutonomyLevels(Autonomy.ACT), dry_run=False)
 WELL = FleetFacts(nodes_total=10, ready_replicas={SERVICE: 6}, needed_replicas={SERVICE: 4})
 
 
