@@ -44,9 +44,7 @@ def action(
         reason=reason,
         status=status,
         decided_at=now,
-        detail=", ".join(
-            dict.fromkeys(answer.detail for answer in objections if answer.reason is reason and answer.detail)
-        ),
+        detail=next((answer.detail for answer in objections if answer.reason is reason), ""),
         objections=objections,
         approvals_needed=approvals_needed,
     )

@@ -56,7 +56,7 @@ class Policy:
     mode: plans cause no actions.
     """
 
-    autonomy: AutonomyLevels = AutonomyLevels()
+    autonomy: AutonomyLevels = field(default_factory=AutonomyLevels)
     environments: Mapping[str, Environment] = field(default_factory=dict)
     maintenance_windows: tuple[TimeWindow, ...] = ()
     freezes: tuple[TimeWindow, ...] = ()
@@ -102,7 +102,7 @@ class FleetFacts:
 
     paused: bool = False
     killed: bool = False
-    breaker: BreakerState = BreakerState()
+    breaker: BreakerState = field(default_factory=BreakerState)
     blind: bool = False
     untrusted: frozenset[EntityRef] = frozenset()
     nodes_total: int = 0

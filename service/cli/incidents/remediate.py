@@ -50,7 +50,9 @@ def plan(context: Context, fault: Fault = None, entity: Entity = None) -> None:
             metrics,
             wiring_remediation.actuator(settings),
             wiring_remediation.policy(settings),
+            wiring_remediation.playbooks(settings),
             settings.collect.interval,
+            killed=wiring_remediation.kill_switch(settings).is_on(),
         )
         planned = preview.of_fault(fault, entity) if fault and entity else preview.of_open_incidents()
     context.show(
