@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from outrider.model import ActionKind, EntityKind, EntityRef
-from outrider.topology import Topology
-
-BLOCKED_BY: Final = "eviction_blocked_by"
-"""Label of a pod whose eviction the API server would refuse now: names of the budgets, separated by commas."""
-NOT_READY: Final = "not_ready"
-"""Label of a pod that is not ready: a restart deletes it, and deletions need no budget."""
+from outrider.topology import EVICTION_BLOCKED_BY, NOT_READY, Topology
 
 
 def blocking_budgets(kind: ActionKind, target: EntityRef, topology: Topology) -> tuple[str, ...]:
@@ -22,5 +15,5 @@ def blocking_budgets(kind: ActionKind, target: EntityRef, topology: Topology) ->
         pods = [pod for pod in own if not topology.label(pod, NOT_READY)]
     else:
         return ()
-    names = {name for pod in pods for name in topology.label(pod, BLOCKED_BY).split(",") if name}
+    names = {name for pod in pods for name in topology.label(pod, EVICTION_BLOCKED_BY).split(",") if name}
     return tuple(sorted(names))
