@@ -64,3 +64,9 @@ def _as_command(match: re.Match[str]) -> str:
     """API path in a hint, translated to the equivalent command if there is one."""
     command = _COMMANDS.get(match[1])
     return f"outrider {command} shows" if command else match[0]
+
+
+def _headers(token: str, user: str) -> dict[str, bytes]:
+    """Token and name; a name need not be ASCII."""
+    headers = {"Authorization": f"Bearer {token}".encode()}
+    return headers | {"X-Outrider-User": user.encode()} if user else headers
