@@ -216,8 +216,8 @@ def _unknown_names(settings: RemediationSettings, document: yaml_file.Document) 
     known = (*faults(), PLAN)
     for fault in settings.autonomy_for.playbooks:
         if fault not in known:
-            path = ("remediation", "autonomy_for", "playbooks", fault)
-            yield document.problem(path, f"unknown fault{yaml_file.near(fault, known)}")
+            where = ("remediation", "autonomy_for", "playbooks", fault)
+            yield document.problem(where, f"unknown fault{yaml_file.near(fault, known)}")
     named: list[tuple[yaml_file.Path_, Iterable[str]]] = [
         (("autonomy_for", "environments"), settings.autonomy_for.environments)
     ]
