@@ -37,6 +37,7 @@ from service.config.settings_base import Duration, Port, Ratio, Section, TimeZon
 from service.config.settings_targets import adapter_problems, duplicate_targets, target_warnings
 from service.config.slo_settings import SloSettings, slo_problems
 from service.config.store_settings import RemoteMetricsSettings
+from service.config.traffic_settings import TrafficSettings, traffic_problems
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 DEFAULT_FILE = Path("outrider.yaml")
@@ -109,7 +110,7 @@ class KnowledgeSettings(Section):
     )
 
 
-ActuatorName = Literal["dry_run", "simulated", "autoscalers", "kubernetes"]
+ActuatorName = Literal["dry_run", "simulated", "autoscalers", "kubernetes", "traffic"]
 
 
 class RemediationSettings(Section):
@@ -124,12 +125,13 @@ class RemediationSettings(Section):
         {},
         description=(
             "Map from an action kind to its performer; autoscalers: scales through planner.scaling.emit; "
-            "kubernetes: nodes, pods and workloads."
+            "kubernetes: nodes, pods and workloads; traffic: routes and selectors, by remediation.traffic."
         ),
     )
     kubernetes: KubernetesApiSettings = Field(
-        KubernetesApiSettings(), description="API server of the performer kubernetes."
+        KubernetesApiSettings(), description="API server of the performers kubernetes and traffic."
     )
+    traffic: TrafficSettings = Field(TrafficSettings(), description="Routing techniques of the performer traffic.")
     control_url: str | None = Field(None, description="Control endpoint of the simulated fleet.")
     max_cordoned_nodes: Annotated[int, Field(ge=0)] = Field(
         2, description="Breaker: maximum nodes out of service at once; one is always allowed."
@@ -339,6 +341,7 @@ def _consistency_problems(settings: Settings, document: yaml_file.Document) -> l
     named = [service.name for service in settings.services]
     scales = settings.remediation.performer(ActionKind.SCALE)
     problems += emit_problems(settings.planner.scaling, named, scales, document)
+    problems += traffic_problems(settings.remediation.traffic, named, document)
     if settings.explainer.url is not None and not settings.explainer.model:
         problems.append(document.problem(("explainer", "model"), "is required if url is set"))
     performers = {settings.remediation.actuator, *settings.remediation.actuators.values()}

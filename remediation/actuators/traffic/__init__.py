@@ -1,4 +1,4 @@
-"""Traffic of services on Kubernetes: weights of routes, outlier ejection, labels that select pods; one file a technique.
+"""Traffic of services on Kubernetes, one file a technique: weights, outlier ejection, labels that select pods.
 
 Must not import ``remediation.decide``.
 """

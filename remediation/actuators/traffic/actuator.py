@@ -21,7 +21,7 @@ from remediation.actuators.traffic import (
 from remediation.actuators.traffic.route import RouteKind, TrafficRoute, service_of
 
 Technique = Callable[[Attempt, TrafficRoute], Change]
-_ACTIONS = (ActionKind.SHIFT_TRAFFIC, ActionKind.RESTORE_TRAFFIC, ActionKind.BALANCE_TRAFFIC)
+ACTIONS = (ActionKind.SHIFT_TRAFFIC, ActionKind.RESTORE_TRAFFIC, ActionKind.BALANCE_TRAFFIC)
 
 
 def _weighted(read: weighted_route.RouteReader) -> tuple[Technique, Technique, Technique]:
@@ -53,7 +53,7 @@ def changes(routes: Mapping[str, TrafficRoute]) -> dict[ActionKind, ChangeReader
 
         return change
 
-    return {kind: reader(position) for position, kind in enumerate(_ACTIONS)}
+    return {kind: reader(position) for position, kind in enumerate(ACTIONS)}
 
 
 def route_of(routes: Mapping[str, TrafficRoute], action: Action) -> TrafficRoute:

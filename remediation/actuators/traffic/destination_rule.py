@@ -17,8 +17,10 @@ from remediation.actuators.traffic.route import (
     TrafficRoute,
     checked_target,
     ratio_of,
-    service_of as service_name,
     without_weights,
+)
+from remediation.actuators.traffic.route import (
+    service_of as service_name,
 )
 
 _PATH = "/apis/networking.istio.io/v1/namespaces/{namespace}/destinationrules"

@@ -13,7 +13,7 @@ from typing import Any
 from remediation.actuators.kubernetes.change import Attempt, Change, refused
 from remediation.actuators.kubernetes.ownership import Json, metadata, reconciler_of
 from remediation.actuators.traffic import pod_labels, selection
-from remediation.actuators.traffic.diversions import Slot, arrow, divert, diversions_of, give_up, pointer, request
+from remediation.actuators.traffic.diversions import Slot, arrow, diversions_of, divert, give_up, pointer, request
 from remediation.actuators.traffic.route import TrafficRoute, checked_target, pods_of, ratio_of, weights_of
 from remediation.actuators.traffic.selection import SERVICE, PodLists, Selection
 

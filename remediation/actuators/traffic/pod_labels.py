@@ -17,7 +17,7 @@ from remediation.actuators.kubernetes.change import Attempt, Change, refused
 from remediation.actuators.kubernetes.evictions import path_of
 from remediation.actuators.kubernetes.ownership import OWNER, Json, controller_of, metadata
 from remediation.actuators.traffic import selection
-from remediation.actuators.traffic.diversions import Slot, divert, diversions_of, give_up, pointer, request
+from remediation.actuators.traffic.diversions import Slot, diversions_of, divert, give_up, pointer, request
 from remediation.actuators.traffic.route import (
     TrafficRoute,
     checked_target,
@@ -30,6 +30,7 @@ from remediation.actuators.traffic.selection import POOL, SERVICE, PodLists, Sel
 
 _SELECTORS = {"ReplicaSet": "replicasets", "StatefulSet": "statefulsets", "DaemonSet": "daemonsets"}
 _IDENTITY = "app.kubernetes.io/"  # Outrider and monitoring find pods by these labels
+_OURS = "outrider.io/"
 _SLOT = "label "
 
 
@@ -145,6 +146,7 @@ def _label(
             members is None or label in members,
             sum(label in other.labels for other in others),
             label.startswith(_IDENTITY),
+            not label.startswith(_OURS),
         ),
     )
     if controller is None or (members is not None and key not in members):

@@ -16,8 +16,8 @@ from remediation.actuators.traffic.diversions import (
     Edit,
     Slot,
     arrow,
-    divert,
     diversions_of,
+    divert,
     give_up,
     request,
 )
@@ -70,8 +70,8 @@ RouteReader = Callable[[Attempt, TrafficRoute], WeightedRoute]
 def shift(read: RouteReader, attempt: Attempt, route: TrafficRoute) -> Change:
     """Reduces the weight of the target's backend to the requested share of its full weight.
 
-    Other weights stay as they are: the freed share goes to them in proportion. A pod that shares its backend with others
-    leaves that backend's Service or pool instead. Raises ActuationError.
+    Other weights stay as they are: the freed share goes to them in proportion. A pod that shares its backend with
+    others leaves the Service or pool of that backend instead. Raises ActuationError.
     """
     checked_target(attempt.action)
     weighted, ratio, lists = read(attempt, route), ratio_of(attempt.action), PodLists(attempt.server)
@@ -194,7 +194,7 @@ def _check_traffic_left(weighted: WeightedRoute, edit: Edit, lists: PodLists) ->
         left = [backend for backend in backends if edit.values.get(backend.slot, backend.weight) > 0]
         if not any(backend.selects is None or selection.serving(lists.of(backend.selects)) for backend in left):
             names = ", ".join(backend.name for backend in left)
-            lacking = f"only {names}, which has no ready pod" if left else "no backend"
+            lacking = f"only {names} without a ready pod" if left else "no backend"
             raise refused(f"{weighted.title}, rule {rule}: {lacking} would get traffic", "add a replica first")
 
 
