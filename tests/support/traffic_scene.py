@@ -61,9 +61,9 @@ def actuator_of(cluster: Cluster, route: TrafficRoute | None = None, token: str 
     return traffic_actuator(cluster.url, access, {} if route is None else {"chat": route})
 
 
-def pod(cluster: Cluster, name: str, *, ready: bool = True, **labels: str) -> dict[str, Any]:
-    """Creates a pod with labels, ready unless ``ready`` is False."""
-    spec = {"containers": [{"name": "vllm", "image": "vllm"}]}
+def pod(cluster: Cluster, name: str, *, ready: bool = True, node: str = "", **labels: str) -> dict[str, Any]:
+    """Creates a pod with labels, on a node if one is named, ready unless ``ready`` is False."""
+    spec = {"containers": [{"name": "vllm", "image": "vllm"}], **({"nodeName": node} if node else {})}
     body = {"metadata": {"name": name, "labels": {"app": "chat", "replica": name, **labels}}, "spec": spec}
     created = cluster.create(PODS, body)
     if ready:
@@ -82,11 +82,11 @@ def labels_of(cluster: Cluster, name: str) -> dict[str, str]:
     return labels
 
 
-def replicas(cluster: Cluster, count: int = 3) -> list[str]:
+def replicas(cluster: Cluster, count: int = 3, *, node: str = "") -> list[str]:
     """Creates ready replicas ``chat-0`` and so on, with a Service for each and one for all; returns their names."""
     names = [f"chat-{number}" for number in range(count)]
     for name in names:
-        pod(cluster, name, **{SERVING: "true"})
+        pod(cluster, name, node=node, **{SERVING: "true"})
         service(cluster, name, replica=name)
     service(cluster, "chat", app="chat", **{SERVING: "true"})
     return names

@@ -74,7 +74,8 @@ def workload(cluster: Cluster, kind: str, selector: dict[str, str], count: int =
 
 
 def test_a_pod_leaves_the_endpoints_of_its_service_and_returns(cluster: Cluster) -> None:
-    names = replicas(cluster)
+    cluster.node("traffic-a")  # the controller lists pods of known nodes only
+    names = replicas(cluster, node="traffic-a")
     addressed(cluster, names)
     until(lambda: endpoints(cluster) == set(names), "all pods are endpoints")
     actuator, action = actuator_of(cluster), shift("chat-1")
@@ -95,6 +96,7 @@ def test_a_pod_leaves_the_endpoints_of_its_service_and_returns(cluster: Cluster)
     assert TRAFFIC not in after.get("annotations", {})
     until(lambda: endpoints(cluster) == set(names), "the pod is an endpoint again")
     assert actuator.perform(restore("chat-1")).status is OutcomeStatus.ALREADY
+    cluster.delete("/api/v1/nodes/traffic-a")
 
 
 def test_a_dry_run_is_checked_by_the_server_and_changes_nothing(cluster: Cluster) -> None:
