@@ -42,10 +42,9 @@ def test_unknown_objects_are_not_named(fleet):
 
 
 def test_a_shift_and_its_undo_name_the_service_and_the_pods(fleet):
-    fleet.break_("gpu-lost", fleet.gpus[0])
-    shift = of_kind(fleet.cycle(), ActionKind.SHIFT_TRAFFIC)
+    incident = fleet.break_("gpu-thermal-throttle", fleet.gpus[0])
+    shift = of_kind(fleet.run(10), ActionKind.SHIFT_TRAFFIC)
     assert (shift.target, shift.params["service"], shift.params["pods"]) == (fleet.replicas[0], "chat", ["chat-0"])
-    fleet.run(5)
-    fleet.mend(fleet.gpus[0])
-    restore = of_kind(fleet.run(20), ActionKind.RESTORE_TRAFFIC)
+    fleet.mend(fleet.gpus[0], resolve=incident)
+    restore = of_kind(fleet.run(3), ActionKind.RESTORE_TRAFFIC)
     assert (restore.params["service"], restore.params["pods"]) == ("chat", ["chat-0"])
