@@ -7,7 +7,7 @@ documents are tried as server-side dry runs before the first one is stored.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -51,8 +51,19 @@ class AppliedDocument:
     diff: str
 
 
-def apply(url: str | None, access: Access, documents: Sequence[Document], *, dry_run: bool) -> list[AppliedDocument]:
-    """Applies documents in their order; ``dry_run`` stores nothing.
+def _nothing(document: AppliedDocument) -> None:
+    del document
+
+
+def apply(
+    url: str | None,
+    access: Access,
+    documents: Sequence[Document],
+    *,
+    dry_run: bool,
+    stored: Callable[[AppliedDocument], None] = _nothing,
+) -> list[AppliedDocument]:
+    """Applies documents in their order, and calls ``stored`` after each that was; ``dry_run`` stores nothing.
 
     Raises ActuationError for a kind that Outrider does not render, a missing permission, and a field that another
     manager owns. Such a document blocks all of them.
@@ -63,6 +74,7 @@ def apply(url: str | None, access: Access, documents: Sequence[Document], *, dry
         for each in applied:
             if not dry_run and each.result is not ApplyResult.UNCHANGED:
                 _sent(server, each.name, each.request, dry_run=False)
+                stored(each)
     return applied
 
 

@@ -25,18 +25,22 @@ def preview(settings: Settings, documents: Sequence[Document]) -> list[dict[str,
 
 
 def apply(settings: Settings, state: StateStore, documents: Sequence[Document], now: datetime) -> list[dict[str, Any]]:
-    """Applies the documents and records each changed object in the audit log.
+    """Applies the documents and records each stored object in the audit log.
 
     A pause of remediation refuses it. Raises UsageError and UnavailableError.
     """
     if state.paused():
         raise UsageError("remediation is paused", hint="outrider remediate resume")
+
+    def audit(applied: AppliedDocument) -> None:
+        state.append_audit([_record(f"apply {applied.name}", applied.result.value, applied.diff, now)])
+
+    server = settings.planner.scaling.kubernetes.server()
     try:
-        applied = manifests.apply(*settings.planner.scaling.kubernetes.server(), documents, dry_run=False)
+        applied = manifests.apply(*server, documents, dry_run=False, stored=audit)
     except ActuationError as error:
         state.append_audit([_record("apply", "failed", error.message, now)])
         raise _as_command_error(error) from error
-    state.append_audit([_record(f"apply {each.name}", each.result.value, each.diff, now) for each in applied])
     return [_as_dict(each, dry_run=False) for each in applied]
 
 

@@ -20,6 +20,7 @@ from remediation.actuators.manifests import RESOURCES, AppliedDocument, ApplyRes
 from tests.support.accepted import SPACE, accepting, where
 from tests.support.crds import CHANGED_BY_PLANS
 from tests.support.kube import APPLIER, Cluster
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.control_plane
 ROOT = Path(__file__).parents[3]
@@ -47,6 +48,7 @@ def applier(cluster: Cluster) -> Iterator[httpx.Client]:
         cluster.apply((ROOT / "deploy" / name).read_text(encoding="utf-8"))
     headers = {"Authorization": f"Bearer {APPLIER}"}
     with httpx.Client(base_url=cluster.url, headers=headers, verify=False, timeout=30) as client:
+        until(lambda: client.get(where("Job", "none")).status_code == 404, "the role is in force")
         yield client
 
 

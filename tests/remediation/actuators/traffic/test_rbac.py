@@ -33,6 +33,7 @@ from tests.support.traffic_scene import (
     replica_ref,
     replicas,
 )
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.control_plane
 ROOT = Path(__file__).parents[4]
@@ -45,10 +46,10 @@ def actor(cluster: Cluster) -> Iterator[httpx.Client]:
     """A client with the token of the acting account, once its role is in force."""
     for name in ("rbac.yaml", "rbac-act.yaml"):
         cluster.apply((ROOT / "deploy" / name).read_text(encoding="utf-8"))
-    with httpx.Client(
-        base_url=cluster.url, headers={"Authorization": f"Bearer {ACTOR}"}, verify=False, timeout=30
-    ) as it:
-        yield it
+    headers = {"Authorization": f"Bearer {ACTOR}"}
+    with httpx.Client(base_url=cluster.url, headers=headers, verify=False, timeout=30) as client:
+        until(lambda: client.get(SERVICES).status_code == 200, "the role is in force")
+        yield client
 
 
 def objects(cluster: Cluster) -> None:
