@@ -118,12 +118,14 @@ def divert(
     for slot, value in wanted.items():
         current, diversion = slots[slot].value, record.get(slot)
         own = diversion.layer_of(action) if diversion else None
+        edited = diversion is not None and current != diversion.value
         if own is not None and own.action == action.id:
+            notes += [f"{slot} was changed by hand to {_shown(current)}; it stays"] if edited else []
             continue
         if diversion is None and current == value:
             notes.append(f"{slot} is {_shown(value)} already")
             continue
-        if diversion is not None and current != diversion.value:
+        if edited:
             raise refused(f"{slot} was changed by hand to {_shown(current)}; it stays", "remove the fault by hand")
         layer = Layer(action.session, action.target.key, action.id, action.because, value)
         earlier = diversion.layers if diversion else ()

@@ -163,7 +163,9 @@ def test_a_weight_set_by_hand_meanwhile_stays(cluster: Cluster, path: str, actua
     action = shift("chat-0")
     actuator.perform(action)
     set_by_hand(cluster, path, {"chat-0": 5})
-    assert actuator.perform(action).status is OutcomeStatus.ALREADY, "the same action does not fight the operator"
+    repeated = actuator.perform(action)
+    assert repeated.status is OutcomeStatus.ALREADY, "the same action does not fight the operator"
+    assert repeated.detail == "0/chat-0 was changed by hand to 5; it stays"
     with pytest.raises(ActuationError, match="changed by hand to 5"):
         actuator.perform(shift("chat-0"))
     outcome = actuator.perform(restore("chat-0"))
