@@ -14,6 +14,7 @@ from outrider.model import Action, ActionKind, ActionStatus, DecisionReason, Ver
 from outrider.ports import StateStore
 from service.capacity.steering import SESSION, Fleet, Proposal
 from service.config.settings import Settings
+from service.scaling.stops import check_not_stopped
 from service.wiring import remediation as wiring_remediation
 
 
@@ -44,12 +45,13 @@ def action(proposal: Proposal, fleet: Fleet, now: datetime, *, by_backend: bool,
 
 
 def perform(settings: Settings, state: StateStore, balance: Action, now: datetime) -> dict[str, Any]:
-    """Performs the action through its configured performer, with an audit record; a pause refuses it.
+    """Performs the action through its configured performer, with an audit record.
+
+    A pause of remediation and its kill switch refuse it.
 
     Raises UsageError and UnavailableError.
     """
-    if state.paused():
-        raise UsageError("remediation is paused", hint="outrider remediate resume")
+    check_not_stopped(settings, state)
     actuator = wiring_remediation.actuator(settings)
     try:
         requests = actuator.requests(balance)

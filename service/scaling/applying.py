@@ -13,6 +13,7 @@ from outrider.ports import StateStore
 from remediation.actuators import manifests
 from remediation.actuators.manifests import AppliedDocument, Document
 from service.config.settings import Settings
+from service.scaling.stops import check_not_stopped
 
 
 def preview(settings: Settings, documents: Sequence[Document]) -> list[dict[str, Any]]:
@@ -27,10 +28,9 @@ def preview(settings: Settings, documents: Sequence[Document]) -> list[dict[str,
 def apply(settings: Settings, state: StateStore, documents: Sequence[Document], now: datetime) -> list[dict[str, Any]]:
     """Applies the documents and records each stored object in the audit log.
 
-    A pause of remediation refuses it. Raises UsageError and UnavailableError.
+    A pause of remediation and its kill switch refuse it. Raises UsageError and UnavailableError.
     """
-    if state.paused():
-        raise UsageError("remediation is paused", hint="outrider remediate resume")
+    check_not_stopped(settings, state)
 
     def audit(applied: AppliedDocument) -> None:
         state.append_audit([_record(f"apply {applied.name}", applied.result.value, applied.diff, now)])

@@ -126,7 +126,10 @@ def divert(
             notes.append(f"{slot} is {_shown(value)} already")
             continue
         if edited:
-            raise refused(f"{slot} was changed by hand to {_shown(current)}; it stays", "remove the fault by hand")
+            raise refused(
+                f"{slot} was changed by hand to {_shown(current)}; it stays",
+                "agree with whoever changed it, and restore the traffic by hand",
+            )
         layer = Layer(action.session, action.target.key, action.id, action.because, value)
         earlier = diversion.layers if diversion else ()
         replaced = _same if supersede else Layer.belongs_to

@@ -154,8 +154,14 @@ def test_a_missing_permission_is_named_and_audited(cluster: Cluster, tmp_path: P
 
 
 @pytest.mark.control_plane
-def test_a_pause_of_remediation_refuses_to_apply(cluster: Cluster, tmp_path: Path) -> None:
-    configured(tmp_path, cluster)
+def test_a_pause_and_the_kill_switch_refuse_to_apply(cluster: Cluster, tmp_path: Path) -> None:
+    file = configured(tmp_path, cluster) / "outrider.yaml"
+    (tmp_path / "stop").touch()
+    before = file.read_text(encoding="utf-8")
+    file.write_text(f"{before}remediation: {{kill_switch_file: {tmp_path}/stop}}\n", encoding="utf-8")
+    killed = run(*WARM, "--apply", "--yes", "-o", "json", cwd=tmp_path)
+    assert (killed.returncode, "the kill switch is on" in killed.stdout) == (2, True)
+    (tmp_path / "stop").unlink()
     with stores(tmp_path) as (state, _):
         state.set_paused(True, "anna", AT)
     done = run(*WARM, "--apply", "--yes", "-o", "json", cwd=tmp_path)
