@@ -47,9 +47,7 @@ def action(proposal: Proposal, fleet: Fleet, now: datetime, *, by_backend: bool,
 def perform(settings: Settings, state: StateStore, balance: Action, now: datetime) -> dict[str, Any]:
     """Performs the action through its configured performer, with an audit record.
 
-    A pause of remediation and its kill switch refuse it.
-
-    Raises UsageError and UnavailableError.
+    A pause of remediation and its kill switch refuse it. Raises UsageError and UnavailableError.
     """
     check_not_stopped(settings, state)
     actuator = wiring_remediation.actuator(settings)

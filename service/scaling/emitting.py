@@ -116,8 +116,8 @@ def send(
 ) -> tuple[Action, Outcome]:
     """Performs one recommendation on request, as the dispatcher would, and writes an audit record.
 
-    A pause, the kill switch or a guard rail of the live loop (cooldowns, rates, survivors) refuses it. The configured ``dry_run``
-    applies. Raises UsageError if it is refused, ActuationError.
+    A pause, the kill switch or a guard rail of the live loop (cooldowns, rates, survivors) refuses it. The configured
+    ``dry_run`` applies. Raises UsageError if it is refused, ActuationError.
     """
     check_not_stopped(settings, state)
     reason = manual_scale_guard.refusal(policy, state, recommendation, now)
