@@ -14,6 +14,7 @@ from typing import Any
 from outrider.model import Action, ActionKind, DecisionReason, EntityRef, Verdict
 from remediation.decide.history import CORDONING, UNDO, History
 from remediation.decide.limits import FleetFacts, Policy
+from remediation.decide.sessions import PLAN_SESSION
 
 _HOUR = timedelta(hours=1)
 INTENT_EXPIRES = timedelta(minutes=15)  # one engine outage; the next cycle decides again
@@ -98,7 +99,7 @@ def answers(
     refusals = {
         "hold": _hold(policy, facts),
         "trusted_values": _untrusted(proposal, facts),
-        "cooldown": _too_soon(proposal, policy, history, now),
+        "cooldown": _too_soon(proposal, policy, facts, history, now),
         "rate_limit": _too_many(policy, budget),
         "node_breaker": _nodes(proposal, policy, facts, budget),
         "service_minimum": _minimum(proposal, policy, facts, budget),
@@ -185,12 +186,26 @@ def _untrusted(proposal: Proposal, facts: FleetFacts) -> DecisionReason | None:
     return DecisionReason.VALUES_NOT_TRUSTED if uncounted else None
 
 
-def _too_soon(proposal: Proposal, policy: Policy, history: History, now: datetime) -> DecisionReason | None:
+def _too_soon(
+    proposal: Proposal, policy: Policy, facts: FleetFacts, history: History, now: datetime
+) -> DecisionReason | None:
     if proposal.kind is ActionKind.SHIFT_TRAFFIC:
         return None  # diverting load protects users at once, also the second time
+    if _outgrown(proposal, facts):
+        return None  # a surge that outgrows the last scale-out does not wait
     last = history.last_performed(proposal.kind, proposal.target)
     pause = policy.scale_in_cooldown if proposal.scale_in else policy.cooldown
     return DecisionReason.COOLDOWN if last is not None and now - last < pause else None
+
+
+def _outgrown(proposal: Proposal, facts: FleetFacts) -> bool:
+    """True for a scale-out while the present load, by a trusted plan, needs more replicas than are ordered."""
+    if proposal.kind is not ActionKind.SCALE or proposal.scale_in or proposal.target in facts.untrusted:
+        return False
+    current, needed = proposal.params.get("current"), facts.needed_replicas.get(proposal.target)
+    if current is None or needed is None or needed <= int(current):
+        return False
+    return proposal.session == PLAN_SESSION or int(proposal.params["replicas"]) <= needed
 
 
 def _too_many(policy: Policy, budget: CapacityBudget) -> DecisionReason | None:

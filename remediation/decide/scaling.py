@@ -36,6 +36,8 @@ def _service(context: DecisionContext, entry: Recommendation, troubled: bool) ->
             return [approval.cancelled(newest, context.now, newest.reason, "the plan no longer requires it")]
         return []
     current, target = entry.current_replicas, entry.target_replicas
+    if grows and target <= context.current_replicas(entry.service):
+        return []  # ordered since the plan, by a playbook or by an earlier action
     replicas = target if grows else context.policy.scale_in_to(current, target)
     if newest is not None and newest.params.get("replicas") == replicas and _stands(context, newest):
         return []
@@ -48,7 +50,7 @@ def _service(context: DecisionContext, entry: Recommendation, troubled: bool) ->
             **sessions.ownership(sessions.PLAN_SESSION),
             **context.objects(ActionKind.SCALE, entry.service),
             "replicas": replicas,
-            "current": current,
+            "current": max(current, context.current_replicas(entry.service)) if grows else current,
         },
         scale_in=not grows,
         touches=() if grows else context.topology.below(entry.service, EntityKind.REPLICA),

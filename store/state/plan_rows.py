@@ -37,13 +37,15 @@ PEAKS: Final = {level: f"peak_{column}" for level, column in QUANTILES.items()}
 def write(connection: sa.Connection, commit: CycleCommit) -> None:
     """Writes a plan into its query tables."""
     plan = commit.plan or Plan()
-    points = [of_point(point) for forecast in plan.forecasts for point in points_of(forecast)]
+    # a revised plan has the forecasts and calibrations of the scheduled one, which are stored
+    made = plan if plan.revised is None else Plan()
+    points = [of_point(point) for forecast in made.forecasts for point in points_of(forecast)]
     if points:
         connection.execute(sa.insert(metadata.forecast), points)
-    answers = [of_recommendation(item, commit.cycle.id) for item in plan.recommendations]
+    answers = [of_recommendation(item, commit.cycle.id) for item in plan.new_recommendations]
     if answers:
         connection.execute(sa.insert(metadata.recommendation), answers)
-    measured = [of_calibration(calibration) for calibration in plan.calibrations if is_baseline(calibration)]
+    measured = [of_calibration(calibration) for calibration in made.calibrations if is_baseline(calibration)]
     if measured:
         put(connection, metadata.baseline, *measured)
 
