@@ -15,7 +15,7 @@ from service.config.settings import Settings
 from service.engine import fleet_state, situation
 from service.engine.detector_memory import Detection
 
-_NEEDS = {kind: (*fleet_state.NEEDS.get(kind, ()), *situation.NEEDS.get(kind, ())) for kind in EntityKind}
+NEEDS = {kind: (*fleet_state.NEEDS.get(kind, ()), *situation.NEEDS.get(kind, ())) for kind in EntityKind}
 
 
 def rules(settings: Settings) -> tuple[Rule, ...]:
@@ -30,4 +30,4 @@ def detection(settings: Settings, loaded: Sequence[Rule], interval: timedelta | 
         *threshold.compile_rules(loaded),
         *burn_rate.compile_slos(settings.resolved_slos),
     )
-    return Detection(detectors, interval or settings.collect.interval, _NEEDS, settings.detect.trial)
+    return Detection(detectors, interval or settings.collect.interval, NEEDS, settings.detect.trial)
