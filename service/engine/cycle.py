@@ -162,8 +162,9 @@ class Cycle:
 
     def _situation(self, now: datetime, topology: Topology, stored: StoredState) -> Situation:
         """Returns replicas, load, incidents and ended actions of this cycle, for the planner's triggers."""
-        with_pools = role_pools.with_pools(topology)
-        return situation(with_pools, self.parts.detection, stored.alerts, stored.incidents, stored.actions, now)
+        values, with_pools = self.parts.detection, role_pools.with_pools(topology)
+        ready = fleet_state.ready_replicas(with_pools, values, stored.alerts)
+        return situation(with_pools, values, ready, stored.incidents, stored.actions, now)
 
     def _commit(self, outcome: CycleOutcome, seconds: float) -> CycleRecord:
         commit = outcome.commit

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from outrider.model import Action, ActionKind, ActionStatus, Alert, EntityKind, EntityRef, Incident
+from outrider.model import Action, ActionKind, ActionStatus, EntityKind, EntityRef, Incident
 from outrider.topology import Topology
 from planner.capacity import present
-from service.engine import fleet_state
 from service.engine.detect import RecentValues
 from service.planning import role_pools
 from service.planning.replan import LOAD_FAULTS, LoadIncident, ServiceNow, Situation
@@ -23,18 +22,19 @@ _ORDERED = frozenset({ActionStatus.INTENDED, ActionStatus.CLAIMED, ActionStatus.
 def situation(
     topology: Topology,
     values: RecentValues,
-    alerts: Sequence[Alert],
+    ready: Mapping[EntityRef, int],
     incidents: Sequence[Incident],
     actions: Sequence[Action],
     now: datetime,
 ) -> Situation:
-    """Returns the situation of every planned service. ``topology`` has role pools as services."""
+    """Returns the situation of every planned service.
+
+    ``topology`` has role pools as services, ``ready`` their serving replicas.
+    """
     services = role_pools.planned(topology)
     members = {service: topology.below(service, EntityKind.REPLICA) for service in services}
-    windows = (values.window(kind, keys, present.WINDOW) for kind, keys in NEEDS.items())
-    loads = present.present_loads(*windows, members, now)
+    loads = _loads(values, members, now)
     loads |= _of_pools(loads, services, topology, values, now)
-    ready = fleet_state.ready_replicas(topology, values, alerts)
     ordered = ordered_replicas(actions, now)
     return Situation(
         now,
@@ -47,6 +47,14 @@ def situation(
         _load_incidents(incidents, services, topology),
         _ended(actions, services, topology),
     )
+
+
+def _loads(
+    values: RecentValues, members: Mapping[EntityRef, Sequence[EntityRef]], now: datetime
+) -> dict[EntityRef, present.PresentLoad]:
+    services = values.window(EntityKind.SERVICE, present.SERVICE_KEYS, present.WINDOW)
+    engines = values.window(EntityKind.REPLICA, present.ENGINE_KEYS, present.WINDOW)
+    return present.present_loads(services, engines, members, now)
 
 
 def ordered_replicas(actions: Iterable[Action], now: datetime) -> dict[EntityRef, int]:
@@ -74,8 +82,7 @@ def _of_pools(
     parents = {pool: parent for pool in services if (parent := role_pools.parent_of(pool, topology)) is not None}
     if not parents:
         return {}
-    windows = (values.window(kind, keys, present.WINDOW) for kind, keys in NEEDS.items())
-    of_parents = present.present_loads(*windows, dict.fromkeys(parents.values(), ()), now)
+    of_parents = _loads(values, dict.fromkeys(parents.values(), ()), now)
     return {pool: loads[pool].at_rate_of(of_parents[parent]) for pool, parent in parents.items()}
 
 
