@@ -90,9 +90,11 @@ def triggers(
     for service, known in planned.items():
         seen = now.services.get(service)
         if seen is not None:
-            reasons = (*events.get(service, ()), *_of_replicas(known, seen), *_of_load(known, seen))
+            reasons = dict.fromkeys((*events.get(service, ()), *_of_replicas(known, seen), *_of_load(known, seen)))
+            if is_above(known, seen.present) or is_late(known, seen):
+                reasons.pop(ReplanReason.RECOVERED, None)  # the incident has another cause now; the load goes on
             if reasons:
-                result[service] = tuple(dict.fromkeys(reasons))
+                result[service] = tuple(reasons)
     return result
 
 
@@ -125,13 +127,11 @@ def _of_load(planned: PlannedService, now: ServiceNow) -> Iterator[ReplanReason]
     """A load above the forecast, a queue that the SLO does not allow, or the end of either."""
     if not _changed(planned.seen.present, now.present):
         return
-    above = is_above(planned, now.present)
-    late = is_late(planned, now)
-    if above:
+    if is_above(planned, now.present):
         yield ReplanReason.LOAD_ABOVE_PLAN
-    if late:
+    if is_late(planned, now):
         yield ReplanReason.QUEUE
-    if planned.short and not above and not late:
+    if planned.short:
         yield ReplanReason.RECOVERED
 
 

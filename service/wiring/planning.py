@@ -87,9 +87,12 @@ def plan_now(settings: Settings, at: datetime | None, overrides: PlanOverrides |
                 slo_inputs=SloInputs(settings.slos, settings.cluster, overrides or PlanOverrides()),
             )  # fmt: skip
             known = role_pools.with_pools(topology)
-            ready = {service: count(service, known)[1] for service in known.of_kind(EntityKind.SERVICE)}
-            actions = fleet_state.actions_since(state, as_of - STARTS_WITHIN) if at is None else ()
             values = _StoredValues(metrics, as_of, settings.collect.interval)
+            ready = {service: count(service, known)[1] for service in known.of_kind(EntityKind.SERVICE)}
+            if at is None:  # a replica that starts has no successful scrape yet
+                up = fleet_state.ready_replicas(known, values, active)
+                ready = {service: up[service] or replicas for service, replicas in ready.items()}
+            actions = fleet_state.actions_since(state, as_of - STARTS_WITHIN) if at is None else ()
             present = situation(known, values, ready, (), actions, as_of)
             return planner.plan_if_due(as_of, topology, present) or Plan()
         finally:

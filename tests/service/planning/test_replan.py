@@ -94,6 +94,12 @@ def test_the_end_of_a_surge_triggers_a_plan_that_was_short():
     assert reasons(planned=replace(planned, short=False)) == ()
 
 
+def test_an_incident_with_another_cause_does_not_end_a_surge():
+    before = situation(incidents={"i": LoadIncident(1, frozenset({CHAT}))})
+    surge = present(arrivals=90.0, rate=80.0, waiting=900.0, spread=1.0)
+    assert reasons(surge, replace(PLANNED, seen=surge, short=True), before=before) == ()
+
+
 def test_lost_values_trigger_nothing():
     surge = replace(PLANNED, seen=present(arrivals=90.0, rate=80.0), short=True)
     assert reasons(replace(SEEN, present=PresentLoad()), surge) == ()
