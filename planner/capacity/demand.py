@@ -266,12 +266,10 @@ def _survivors(demand_inputs: DemandInputs, until: datetime, buffer: float, leve
     load_raw = apply_formula(demand_inputs.calibration, max(recent, coming), buffer).units_raw
     load_raw = max(load_raw, apply_formula(demand_inputs.calibration, planned.hold, 0.0).units_raw)
     engines = demand_inputs.service.engines
-    # Requests in flight include queued ones if both are known.
-    held = max(
-        demand_inputs.newest(_QUEUE) or 0.0,
-        demand_inputs.newest(_INFLIGHT) or 0.0,
-        (engines.running or 0.0) + (engines.waiting or 0.0),
-    )
+    held = (engines.running or 0.0) + waiting_requests(demand_inputs)
+    if demand_inputs.load.present.waiting is None:
+        # The newest slots may be older. Requests in flight include queued ones if both are known.
+        held = max(held, demand_inputs.newest(_INFLIGHT) or 0.0)
     held_raw = held / demand_inputs.calibration.batch * (1.0 + buffer)
     kv_raw = (engines.kv_replicas or 0.0) / KV_WATERMARK
     need = whole(max(load_raw, held_raw, kv_raw) * (1.0 + prescale.HYSTERESIS))

@@ -12,7 +12,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from outrider.model import EntityRef
-from planner.capacity.present import NOTABLE, UNKNOWN, PresentLoad, exceeds
+from planner.capacity.present import NOTABLE, UNKNOWN, WINDOW, PresentLoad, exceeds
 
 LOAD_FAULTS = frozenset({"traffic-surge", "kv-pressure", "long-prompt-burst"})
 """Causes of an incident that more replicas end."""
@@ -154,5 +154,7 @@ def _changed(before: PresentLoad, now: PresentLoad) -> bool:
     old, new = before.arrivals, now.arrivals or 0.0
     if old is None or exceeds(new, old) or exceeds(old, new):
         return True
+    if exceeds(before.calm or 0.0, now.calm or 0.0, WINDOW.total_seconds()):
+        return True  # the mean that a plan after a surge uses has fallen
     queues = before.queued, now.queued
     return max(queues) - min(queues) > max(_QUEUE_CHANGE * max(queues), NOTABLE * (now.running or 0.0), 1.0)
