@@ -152,7 +152,8 @@ def recheck(action: Action, policy: Policy, facts: FleetFacts, now: datetime) ->
         return held
     if action.kind in UNDO:
         return None
-    if action.approved_by is None and now - action.decided_at > INTENT_EXPIRES:
+    begun = action.started_at or now  # an action in several attempts may take longer than an intent may wait
+    if action.approved_by is None and begun - action.decided_at > INTENT_EXPIRES:
         return DecisionReason.EXPIRED
     shrinks = action.kind is ActionKind.SCALE and action.params.get("replicas", 0) < action.params.get("current", 0)
     if (action.kind in CORDONING or shrinks) and action.target in facts.untrusted:

@@ -21,6 +21,13 @@ from outrider.text import yaml_file
 from outrider.vocabulary.faults import faults as vocabulary
 from outrider.vocabulary.slo import Slo
 from service.config import knowledge_overlay
+from service.config.actuator_settings import (
+    EngineActuatorSettings,
+    GslbSettings,
+    HookKind,
+    HookSettings,
+    actuator_problems,
+)
 from service.config.collect_settings import CollectSettings
 from service.config.detect_settings import DetectSettings
 from service.config.discovery_settings import discovery_problems
@@ -109,7 +116,8 @@ class KnowledgeSettings(Section):
     )
 
 
-ActuatorName = Literal["dry_run", "simulated", "autoscalers", "kubernetes"]
+DefaultActuatorName = Literal["dry_run", "simulated", "autoscalers", "kubernetes"]
+ActuatorName = DefaultActuatorName | Literal["engine", "hook", "gslb"]
 
 
 class RemediationSettings(Section):
@@ -119,17 +127,23 @@ class RemediationSettings(Section):
         "suggest", description="act performs what the guard rails allow."
     )
     dry_run: bool = Field(True, description="Report actions without performing them.")
-    actuator: ActuatorName = Field("dry_run", description="Performer of actions, unless actuators names another one.")
+    actuator: DefaultActuatorName = Field("dry_run", description="Performer of actions, unless actuators names another one.")
     actuators: dict[ActionKind, ActuatorName] = Field(
         {},
         description=(
             "Map from an action kind to its performer; autoscalers: scales through planner.scaling.emit; "
-            "kubernetes: nodes, pods and workloads."
+            "kubernetes: nodes, pods and workloads; engine: endpoints of inference engines; hook: remediation.hooks; "
+            "gslb: remediation.gslb."
         ),
     )
     kubernetes: KubernetesApiSettings = Field(
         KubernetesApiSettings(), description="API server of the performer kubernetes."
     )
+    engine: EngineActuatorSettings = Field(EngineActuatorSettings(), description="Endpoints of inference engines.")
+    hooks: dict[HookKind, HookSettings] = Field(
+        {}, description="Map from reset_gpu, reboot_node or run_diagnostic to its hook."
+    )
+    gslb: GslbSettings | None = Field(None, description="Request that switches traffic between clusters.")
     control_url: str | None = Field(None, description="Control endpoint of the simulated fleet.")
     max_cordoned_nodes: Annotated[int, Field(ge=0)] = Field(
         2, description="Breaker: maximum nodes out of service at once; one is always allowed."
@@ -344,6 +358,10 @@ def _consistency_problems(settings: Settings, document: yaml_file.Document) -> l
     performers = {settings.remediation.actuator, *settings.remediation.actuators.values()}
     if "simulated" in performers and not settings.remediation.control_url:
         problems.append(document.problem(("remediation", "control_url"), "is required by the simulated actuator"))
+    remediation = settings.remediation
+    problems += actuator_problems(
+        remediation.engine, remediation.hooks, remediation.gslb, remediation.actuators, document
+    )
     return problems
 
 

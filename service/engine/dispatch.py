@@ -16,7 +16,7 @@ from outrider import log
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.clock import Clock
 from outrider.errors import ActuationError, DeliveryError
-from outrider.model import Action, DecisionReason, Message, Outcome, OutcomeStatus
+from outrider.model import Action, ActionKind, DecisionReason, Message, Outcome, OutcomeStatus
 from outrider.ports import Actuator, Notifier, StateStore
 
 _log = log.get("dispatch")
@@ -44,10 +44,20 @@ class Dispatcher:
     """Works off the two queues of one store. Several may run; each row is claimed by one."""
 
     def __init__(
-        self, state: StateStore, notifiers: Mapping[str, Notifier], actuator: Actuator, clock: Clock, gate: Gate
+        self,
+        state: StateStore,
+        notifiers: Mapping[str, Notifier],
+        actuator: Actuator,
+        clock: Clock,
+        gate: Gate,
+        time_limits: Mapping[ActionKind, timedelta] | None = None,
     ) -> None:
-        """``notifiers`` by channel name; ``gate`` is checked before every action."""
+        """``notifiers`` by channel name; ``gate`` is checked before every action.
+
+        ``time_limits`` replace ``ACTION_GIVES_UP_AFTER`` for some kinds.
+        """
         self._gate = gate
+        self._time_limits = time_limits or {}
         self._state = state
         self._notifiers = notifiers
         self._actuator = actuator
@@ -68,7 +78,7 @@ class Dispatcher:
         return len(actions) + len(messages)
 
     def _perform(self, action: Action) -> None:
-        started = self._clock.now()
+        started, wait = self._clock.now(), ACTION_RETRY
         try:
             held = self._gate.recheck(action, started)
             if held is not None:
@@ -79,18 +89,20 @@ class Dispatcher:
             detail = f"{error.message}; {error.hint}" if error.hint else error.message
             status = OutcomeStatus.IN_PROGRESS if error.retryable else OutcomeStatus.FAILED
             outcome = Outcome(action.id, status, detail, started, started)
+            wait = max(wait, error.retry_after or wait)
         if outcome.status is OutcomeStatus.IN_PROGRESS:
-            if started - (action.started_at or started) < ACTION_GIVES_UP_AFTER:
-                self._defer(action, outcome.detail, started)
+            limit = self._time_limits.get(action.kind, ACTION_GIVES_UP_AFTER)
+            if started - (action.started_at or started) < limit:
+                self._defer(action, outcome.detail, started, wait)
                 return
-            minutes = ACTION_GIVES_UP_AFTER.total_seconds() / 60
+            minutes = limit.total_seconds() / 60
             detail = f"not done after {minutes:g} min: {outcome.detail}"
             outcome = replace(outcome, status=OutcomeStatus.FAILED, detail=detail)
         self._finish(action, outcome, started)
 
-    def _defer(self, action: Action, detail: str, now: datetime) -> None:
-        """Performs the action again later. A new detail is audited, a repeated one is not."""
-        self._state.defer_action(action.id, detail, now + ACTION_RETRY)
+    def _defer(self, action: Action, detail: str, now: datetime, wait: timedelta) -> None:
+        """Performs the action again after ``wait``. A new detail is audited, a repeated one is not."""
+        self._state.defer_action(action.id, detail, now + wait)
         if detail != action.detail:
             self._state.append_audit([_performed(action, now, OutcomeStatus.IN_PROGRESS, detail)])
             _log.info("action_continues", action=action.id, kind=action.kind, target=str(action.target), detail=detail)
