@@ -132,7 +132,7 @@ class GslbSettings(AccessSettings):
 
 def actuator_problems(
     engine: EngineActuatorSettings,
-    hooks: Mapping[HookKind, HookSettings],
+    hooks: Mapping[Any, HookSettings],
     gslb: GslbSettings | None,
     performers: Mapping[ActionKind, str],
     document: yaml_file.Document,

@@ -127,7 +127,9 @@ class RemediationSettings(Section):
         "suggest", description="act performs what the guard rails allow."
     )
     dry_run: bool = Field(True, description="Report actions without performing them.")
-    actuator: DefaultActuatorName = Field("dry_run", description="Performer of actions, unless actuators names another one.")
+    actuator: DefaultActuatorName = Field(
+        "dry_run", description="Performer of actions, unless actuators names another one."
+    )
     actuators: dict[ActionKind, ActuatorName] = Field(
         {},
         description=(

@@ -123,7 +123,7 @@ def _followed(action: Action, resource: Resource, result: Json) -> Progress:
         return Progress(OutcomeStatus.DRY_RUN, f"the {name} exists already")
     status = result.get("status") or {}
     conditions = status.get("conditions") or ()
-    last = next((condition for condition in conditions if condition.get("type") == resource.condition), {})
+    last: Json = next((condition for condition in conditions if condition.get("type") == resource.condition), {})
     text = f"{last.get('reason', '')} {last.get('message', '')}".strip()
     if not status.get("completionTime"):
         return Progress(OutcomeStatus.IN_PROGRESS, f"the {name} is in progress" + (f": {text}" if text else ""))
