@@ -230,6 +230,8 @@ def _reset_gpu(order: _Order) -> Answer:
     users = [fleet.pods.pods[slot].name for slot in sorted(owners) if fleet.pods.loaded_ratio[slot] > 0]
     if users:
         return Answer(OutcomeStatus.FAILED, f"{order.name} is in use by {', '.join(users)}: drain the node first")
+    if not fleet.gpus.visible[gpus].all():
+        return Answer(OutcomeStatus.FAILED, f"{order.name} is not visible to its driver: reboot the node")
     fleet.reset_gpus(gpus)
     return Answer(OutcomeStatus.DONE, f"{order.name} is reset")
 
