@@ -18,6 +18,8 @@ from remediation.actuators.kubernetes.ownership import Json, label_value, metada
 
 _STOPS_PODS = frozenset({ActionKind.RESET_GPU, ActionKind.REBOOT_NODE})
 _MESSAGE_CHARACTERS = 600
+# FailureTarget precedes Failed, which waits for the kubelet to end the pods: a node that is gone never does.
+_FAILURES = ("Failed", "FailureTarget")
 
 
 class JobHook:
@@ -151,18 +153,19 @@ def _is_ready(node: Json) -> bool:
 
 def _ended(job: Json) -> str | None:
     """``Complete`` or ``Failed`` once the Job has ended."""
-    for condition in job.get("status", {}).get("conditions") or ():
-        if condition.get("status") == "True" and condition.get("type") in ("Complete", "Failed"):
-            return str(condition["type"])
-    return None
+    types = {condition.get("type") for condition in _true_conditions(job)}
+    return "Complete" if "Complete" in types else "Failed" if types & set(_FAILURES) else None
 
 
 def _failure(job: Json) -> str:
     """The Job controller's reason of a failure."""
-    for condition in job.get("status", {}).get("conditions") or ():
-        if condition.get("type") == "Failed" and condition.get("status") == "True":
-            return f"{condition.get('reason', '')} {condition.get('message', '')}".strip()
-    return ""
+    failed = [condition for condition in _true_conditions(job) if condition.get("type") in _FAILURES]
+    return f"{failed[0].get('reason', '')} {failed[0].get('message', '')}".strip() if failed else ""
+
+
+def _true_conditions(job: Json) -> list[Json]:
+    conditions = job.get("status", {}).get("conditions") or ()
+    return [condition for condition in conditions if condition.get("status") == "True"]
 
 
 def _terminated_message(pod: Json) -> str:
