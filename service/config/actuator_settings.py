@@ -16,7 +16,7 @@ from outrider.text import yaml_file
 from remediation.actuators.engine.actuator import template_problem
 from remediation.actuators.gslb.request_template import problem as placeholder_problem
 from remediation.actuators.hook.diagnostic import PEER_RATIO
-from remediation.actuators.hook.job_manifest import template_problems
+from remediation.actuators.hook.job_manifest import PackagedCheck, template_problems
 from service.config.access_settings import AccessSettings
 from service.config.settings_base import Duration, NameServers, Ratio, Section
 
@@ -43,8 +43,11 @@ class JobHookSettings(Section):
     template: Path | None = Field(None, description="File with a Job manifest. Default: the packaged one of the kind.")
     image: str = Field("", description="Image of the containers; required by a packaged manifest.")
     namespace: str = Field("outrider", description="Namespace of the Job, where the account may create Jobs.")
-    check: Literal["dcgm", "driver"] = Field(
-        "dcgm", description="run_diagnostic without template: dcgmi diag, or nvidia-smi -q."
+    check: PackagedCheck = Field(
+        "dcgm",
+        description=(
+            "run_diagnostic without template: dcgmi diag, nvidia-smi -q, or a short completion on the node's engines."
+        ),
     )
     level: Literal[1, 2] = Field(1, description="Level of dcgmi diag: 1 takes seconds, 2 about two minutes.")
     runtime_class: str = Field("nvidia", description="runtimeClassName of the pod, if the template has none.")
