@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from outrider.audit import AuditEvent, AuditRecord
-from outrider.model import Action, Alert, CycleRecord, Incident, NoRecommendation, NotifyReason, Plan
+from outrider.model import Action, Alert, BreakerState, CycleRecord, Incident, NoRecommendation, NotifyReason, Plan
 from remediation.decide.limits import Decisions
 
 
@@ -51,6 +51,7 @@ def of_cycle(
         *_mutes(cycle, decided.alerts_before, decided.alerts),
         *_incidents(cycle, decided.incidents_before, decided.incidents),
         *(_action(cycle, action) for action in decided.decisions.actions),
+        *_breaker(cycle, decided.decisions.breaker),
         *(
             AuditRecord(cycle.at, AuditEvent.HELD, subject, reason, cycle.id)
             for subject, reason in holds.items()
@@ -128,6 +129,14 @@ def _incidents(cycle: CycleRecord, before: Sequence[Incident], after: Sequence[I
             yield AuditRecord(cycle.at, AuditEvent.INCIDENT_RESOLVED, incident.id, "resolved", cycle.id, detail=detail)
 
 
+def _breaker(cycle: CycleRecord, opened: BreakerState | None) -> Iterator[AuditRecord]:
+    if opened is not None:
+        detail = {"unsuccessful": str(opened.unsuccessful), "performed": str(opened.performed)}
+        yield AuditRecord(
+            cycle.at, AuditEvent.BREAKER_OPENED, "remediation", "remediation_does_not_help", cycle.id, detail=detail
+        )
+
+
 def _action(cycle: CycleRecord, action: Action) -> AuditRecord:
     detail = {
         "action": action.id,
@@ -135,6 +144,11 @@ def _action(cycle: CycleRecord, action: Action) -> AuditRecord:
         "because": action.because,
         "dry_run": str(action.dry_run),
     }
+    if action.objections:
+        detail["objections"] = "; ".join(
+            f"{answer.guard}: {answer.reason}" + (f" ({answer.detail})" if answer.detail else "")
+            for answer in action.objections
+        )
     return AuditRecord(
         cycle.at, AuditEvent.ACTION_DECIDED, f"{action.kind} {action.target}", action.reason, cycle.id, detail=detail
     )

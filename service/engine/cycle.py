@@ -46,7 +46,10 @@ _STOPWATCH = SystemClock()  # the duration of a cycle is real time, whatever clo
 
 @dataclass(slots=True)
 class Parts:
-    """The dependencies of a cycle. ``feedback`` returns operators' feedback of the last month."""
+    """The dependencies of a cycle. ``feedback`` returns operators' feedback of the last month.
+
+    ``kill_switch`` returns True while nothing may be done.
+    """
 
     clock: Clock
     source: Source
@@ -60,6 +63,7 @@ class Parts:
     messaging: NotificationSettings
     playbooks: Mapping[str, Playbook]
     feedback: Callable[[datetime], Sequence[AlertFeedback]]
+    kill_switch: Callable[[], bool] = lambda: False
 
     @property
     def config(self) -> DecisionConfig:
@@ -138,7 +142,7 @@ class Cycle:
         if plan is not None:
             memory.forecasts.add(plan)
         try:
-            stored = cycle_inputs.read(parts.state, parts.metrics, now)
+            stored = cycle_inputs.read(parts.state, parts.metrics, now, killed=parts.kill_switch())
         except StoreUnavailableError:
             parts.detection.detect(detection)  # nothing can be decided, but the detectors learn from the values
             raise

@@ -8,7 +8,8 @@ from outrider.errors import ActuationError
 from outrider.model import ActionKind
 from remediation.actuators.hook import permissions as hook_permissions
 from remediation.actuators.kubernetes.permissions import NEEDED, Permission, missing
-from service.config.settings import RemediationSettings, Settings
+from service.config.remediation_settings import RemediationSettings
+from service.config.settings import Settings
 
 
 def permissions(settings: Settings) -> dict[str, Any]:

@@ -146,41 +146,48 @@ def test_an_unknown_target_is_refused(fleet, words):
 # --- autonomy, pause, dry run ---------------------------------------------------------------------
 
 
-def test_suggest_requests_approval_for_every_step(make_fleet, words):
-    fleet = make_fleet(autonomy="suggest")
+def test_approve_requests_approval_for_every_step(make_fleet, words):
+    fleet = make_fleet(autonomy="approve")
     fleet.break_("gpu-thermal-throttle", fleet.gpus[0])
     made = fleet.cycle()
-    assert {(a.decision, a.reason) for a in made} == {(Verdict.ASK, DecisionReason.AUTONOMY_SUGGEST)}
+    assert {(a.decision, a.reason) for a in made} == {(Verdict.ASK, DecisionReason.AUTONOMY_APPROVE)}
     assert {a.status for a in made} == {ActionStatus.WAITING_APPROVAL}
     assert fleet.run(5) == []
 
 
 def test_an_approved_action_is_followed_by_the_next_step(make_fleet, words):
-    fleet = make_fleet(autonomy="suggest")
+    fleet = make_fleet(autonomy="approve")
     fleet.break_("engine-hung", fleet.replicas[0])
     (request,) = fleet.cycle()
     fleet.actions[request.id] = approval.approved(request, "li", fleet.now)
     fleet.perform()
-    assert words(fleet.cycle()) == [("restart_pod", "chat-0", "ask", "autonomy_suggest")]
+    assert words(fleet.cycle()) == [("restart_pod", "chat-0", "ask", "autonomy_approve")]
 
 
 def test_a_rejected_action_is_not_proposed_again(make_fleet, words):
-    fleet = make_fleet(autonomy="suggest")
+    fleet = make_fleet(autonomy="approve")
     fleet.break_("pcie-degraded", fleet.gpus[0])
     (request,) = fleet.cycle()
     fleet.actions[request.id] = approval.rejected(request, "li", fleet.now)
     assert fleet.run(10) == []
 
 
-@pytest.mark.parametrize("how", ["off", "paused"])
-def test_off_and_paused_do_nothing_and_give_the_reason(make_fleet, how):
-    fleet = make_fleet(autonomy="off" if how == "off" else "act")
-    fleet.facts = replace(fleet.facts, paused=how == "paused")
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("observe", DecisionReason.AUTONOMY_OBSERVE),
+        ("paused", DecisionReason.PAUSED),
+        ("killed", DecisionReason.KILL_SWITCH),
+    ],
+)
+def test_observe_a_pause_and_the_kill_switch_do_nothing_and_give_the_reason(make_fleet, how, reason):
+    fleet = make_fleet(autonomy="observe" if how == "observe" else "act")
+    fleet.facts = replace(fleet.facts, paused=how == "paused", killed=how == "killed")
     fleet.break_("engine-hung", fleet.replicas[0])
     (made,) = fleet.run(10)
     assert (made.decision, made.reason, made.status) == (
         Verdict.REFUSED,
-        DecisionReason.PAUSED,
+        reason,
         ActionStatus.REFUSED,
     )
 
@@ -254,7 +261,7 @@ def test_in_shadow_mode_no_action_follows_from_a_plan(make_fleet):
 
 
 def test_a_changed_plan_replaces_the_approval_request(make_fleet):
-    fleet = make_fleet(autonomy="suggest")
+    fleet = make_fleet(autonomy="approve")
     fleet.recommend(8, 10)
     fleet.cycle()
     fleet.recommend(8, 12)

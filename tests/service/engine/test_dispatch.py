@@ -237,7 +237,7 @@ def test_the_wait_that_an_endpoint_requests_is_kept():
 def test_an_action_kind_may_have_its_own_time_limit():
     actuator, limit = BusyActuator(), timedelta(minutes=30)
     state, clock, _, inbox, _ = platform(actuator)
-    dispatcher = Dispatcher(state, {"oncall": inbox}, actuator, clock, Gate(), {ActionKind.CORDON: limit})
+    dispatcher = Dispatcher(state, {"oncall": inbox}, actuator, clock, Gate(), time_limits={ActionKind.CORDON: limit})
     dispatcher.run_once()
     clock.set(NOW + ACTION_GIVES_UP_AFTER + timedelta(minutes=1))
     dispatcher.run_once()
