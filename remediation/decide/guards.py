@@ -16,11 +16,8 @@ from remediation.decide.autonomy import PLAN, Autonomy, Scope, scope_of
 from remediation.decide.disruption import blocking_budgets
 from remediation.decide.history import CORDONING, UNDO, History
 from remediation.decide.limits import FleetFacts, Policy
-<<<<<<< HEAD
 from remediation.decide.sessions import PLAN_SESSION
-=======
 from remediation.decide.time_windows import frozen_by, missed_windows
->>>>>>> ce2a0522c665d19253290c8ab67c230be4a46981
 
 __all__ = ["CapacityBudget", "GuardAnswer", "Judgement", "Proposal", "answers", "judge", "judge_undo", "recheck"]
 _HOUR = timedelta(hours=1)
@@ -182,7 +179,8 @@ def recheck(action: Action, policy: Policy, facts: FleetFacts, now: datetime) ->
     held = _hold(facts)
     if held is not None or action.kind in UNDO:
         return held
-    if action.approved_by is None and now - action.decided_at > INTENT_EXPIRES:
+    begun = action.started_at or now  # an action in several attempts may take longer than an intent may wait
+    if action.approved_by is None and begun - action.decided_at > INTENT_EXPIRES:
         return DecisionReason.EXPIRED
     return _recheck_limits(action, policy, facts, now) or _recheck_capacity(action, policy, facts)
 
