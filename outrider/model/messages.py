@@ -19,6 +19,8 @@ class NotifyReason(StrEnum):
     STATUS = "status"
     RESOLVED = "resolved"
     APPROVAL_WANTED = "approval_wanted"
+    APPROVAL_EXPIRED = "approval_expired"
+    BREAKER_OPENED = "breaker_opened"
     REPORT = "report"
     TEST = "test"
     NOT_CHANGED = "not_changed"

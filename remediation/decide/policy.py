@@ -12,18 +12,18 @@ from datetime import datetime
 
 from outrider.model import Action, Alert, EntityRef, Incident, Plan, RemediationSession
 from outrider.topology import Topology
-from remediation.decide import approval, cluster_loss, degrade, recovery, scaling
+from remediation.decide import approval, breaker, cluster_loss, degrade, recovery, scaling
 from remediation.decide.context import DecisionContext, cause_of, diverted_replicas, is_blind, suspects, unobserved
 from remediation.decide.guards import CapacityBudget, GuardAnswer, judgement_of
-from remediation.decide.history import History
+from remediation.decide.history import History, is_expired
 from remediation.decide.holds import holds
-from remediation.decide.limits import Autonomy, Decisions, FleetFacts, Policy
+from remediation.decide.limits import Decisions, FleetFacts, Policy
 from remediation.decide.sessions import acting, finished, open_session, refreshed
 from remediation.decide.steps import PlaybookRun
 from remediation.playbooks.model import Playbook
-from remediation.procedures.bundle import Procedures
+from remediation.procedures.bundle import NONE, Procedures
 
-__all__ = ["Autonomy", "Decisions", "FleetFacts", "Policy", "decide", "preview"]
+__all__ = ["Decisions", "FleetFacts", "Policy", "decide", "preview"]
 
 
 def decide(
@@ -37,20 +37,30 @@ def decide(
     facts: FleetFacts,
     now: datetime,
     playbooks: Mapping[str, Playbook],
-    procedures: Procedures = Procedures(),
+    procedures: Procedures = NONE,
 ) -> Decisions:
     """Returns the decisions of one cycle.
 
     ``incidents`` are the open ones and those that resolved in this cycle, ``alerts`` the active ones.
     ``actions_recent`` must hold every action of the last day and of every open session. ``playbooks`` are by fault id.
-    Recovery comes first, then incidents by priority and age, then the plan, so that freed capacity can be used.
+    Requests that nobody answered expire first. Then comes recovery, then incidents by priority and age, then the plan,
+    so that freed capacity can be used.
     """
-    history = History(actions_recent)
+    expired = {
+        action.id: approval.expired(action, now)
+        for action in actions_recent
+        if is_expired(action, now, policy.approval_expires)
+    }
+    history = History(expired.get(action.id, action) for action in actions_recent)
+    tripped = breaker.opened(
+        facts.breaker, policy.breaker, history, sessions, incidents, suspects(tuple(alerts)), topology, now
+    )
+    facts = replace(facts, breaker=tripped or facts.breaker, incidents={item.id: item for item in incidents})
     open_sessions = refreshed(sessions, history)
     by_id = {incident.id: incident for incident in incidents}
     context = _context(policy, alerts, plan, topology, facts, history, playbooks, now, procedures)
     context = replace(context, kept_cordoned=_still_cordoned(context, open_sessions, by_id))
-    actions: list[Action] = []
+    actions: list[Action] = list(expired.values())
     after: dict[str, RemediationSession] = {}
     for session in open_sessions:
         new_actions, changed = _follow_up(context, session, by_id.get(session.incident))
@@ -69,8 +79,8 @@ def decide(
     actions += scaling.from_plan(context, troubled)
     known = {session.id: session for session in sessions}
     changed_sessions = tuple(session for session in after.values() if session != known.get(session.id))
-    reasons = holds(context, incidents, actions, troubled)
-    return Decisions(tuple(actions), changed_sessions, reasons, cluster_loss.progress(context, incidents))
+    reasons, progress = holds(context, incidents, actions, troubled), cluster_loss.progress(context, incidents)
+    return Decisions(tuple(actions), changed_sessions, reasons, tripped, progress)
 
 
 def preview(
@@ -83,12 +93,13 @@ def preview(
     facts: FleetFacts,
     now: datetime,
     playbooks: Mapping[str, Playbook],
-    procedures: Procedures = Procedures(),
+    procedures: Procedures = NONE,
 ) -> tuple[tuple[Action, tuple[GuardAnswer, ...]], ...]:
     """Returns the actions of an incident's playbook with the answer of every guard. Nothing is decided or recorded.
 
     Empty if the playbook has no step for the cause. The incident has a cause, and its fault a playbook.
     """
+    facts = replace(facts, incidents={**facts.incidents, incident.id: incident})
     context = _context(policy, alerts, plan, topology, facts, History(actions_recent), playbooks, now, procedures)
     if cluster_loss.handles(context, incident.hypotheses[0].fault):
         steps = cluster_loss.preview(context, incident)
@@ -113,7 +124,7 @@ def _context(
 ) -> DecisionContext:
     current = tuple(alerts)
     untrusted = facts.untrusted | unobserved(current)
-    facts = replace(facts, blind=facts.blind or is_blind(current), untrusted=untrusted)
+    facts = replace(facts, blind=facts.blind or is_blind(current), untrusted=untrusted, topology=topology)
     return DecisionContext(
         policy=policy,
         facts=facts,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from remediation.procedures.cluster_switch import ClusterSwitch
 from remediation.procedures.degrade_ladder import Ladders
@@ -12,5 +12,8 @@ from remediation.procedures.degrade_ladder import Ladders
 class Procedures:
     """The degrade ladders, and the procedure for a lost cluster. Without them neither happens."""
 
-    ladders: Ladders = Ladders()
+    ladders: Ladders = field(default_factory=Ladders)
     switch: ClusterSwitch | None = None
+
+
+NONE = Procedures()

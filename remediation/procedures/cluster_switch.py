@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 from outrider.errors import ConfigProblem, UsageError
@@ -83,4 +84,4 @@ def _rises_to_one(shares: Any) -> bool:
         return False
     if not all(isinstance(share, int | float) and 0 < share <= 1 for share in shares):
         return False
-    return shares[-1] == 1 and all(first < second for first, second in zip(shares, shares[1:], strict=False))
+    return shares[-1] == 1 and all(first < second for first, second in pairwise(shares))

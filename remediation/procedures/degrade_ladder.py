@@ -144,7 +144,7 @@ class Ladders:
     """The ladder with the options of each service, by name. ``ladder`` None: services are never degraded."""
 
     ladder: Ladder | None = None
-    default: ServiceOptions = ServiceOptions()
+    default: ServiceOptions = field(default_factory=ServiceOptions)
     services: Mapping[str, ServiceOptions] = field(default_factory=dict)
 
     def options(self, service: str) -> ServiceOptions:

@@ -18,7 +18,7 @@ from outrider.topology import Topology
 from outrider.vocabulary.rules import Rule
 from remediation.decide import policy
 from remediation.playbooks.model import Playbook
-from remediation.procedures.bundle import Procedures
+from remediation.procedures.bundle import NONE, Procedures
 from service.engine import audit_trail, drill_marking, fleet_state
 from service.engine.audit_trail import StandingReasons
 from service.engine.detect import DetectionMemory, DetectionResult, DetectorSet
@@ -36,7 +36,7 @@ class DecisionConfig:
     policy: policy.Policy
     messaging: pipeline.NotificationSettings
     playbooks: Mapping[str, Playbook] = field(default_factory=dict)
-    procedures: Procedures = Procedures()
+    procedures: Procedures = NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,14 @@ def decide(inputs: CycleInputs, config: DecisionConfig) -> CycleOutcome:
     alerts = alert_state.mute(_with_incidents(alerts, after), after, inputs.stored.silences)
     facts, decisions = _actions(inputs, config, after, alerts, topology)
     planned = pipeline.messages(
-        before, after, alerts, decisions.actions, config.messaging, inputs.now, decisions.progress
+        before,
+        after,
+        alerts,
+        decisions.actions,
+        config.messaging,
+        inputs.now,
+        decisions.progress,
+        breaker=decisions.breaker,
     )
     messages = drill_marking.mark(planned.messages, planned.incidents, alerts, inputs.stored.drills)
     record = _record(inputs, detected, alerts, planned.incidents)
@@ -84,6 +91,7 @@ def decide(inputs: CycleInputs, config: DecisionConfig) -> CycleOutcome:
         audit=audit,
         topology=inputs.uncommitted_topology,
         detector_statuses=detected.detector_statuses,
+        breaker=decisions.breaker,
     )
     return CycleOutcome(commit, facts, standing, memory)
 
@@ -129,8 +137,10 @@ def _actions(
         inputs.detection.values,
         sessions=stored.sessions,
         paused=stored.paused,
+        killed=stored.killed,
+        breaker=stored.breaker,
     )
-    return facts, policy.decide(
+    decisions = policy.decide(
         config.policy,
         incidents,
         alerts,
@@ -143,6 +153,7 @@ def _actions(
         config.playbooks,
         config.procedures,
     )
+    return replace(facts, breaker=decisions.breaker or facts.breaker), decisions
 
 
 def _record(

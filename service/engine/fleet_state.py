@@ -15,6 +15,7 @@ from outrider.model import (
     Alert,
     AlertReason,
     AlertState,
+    BreakerState,
     EntityKind,
     EntityRef,
     Incident,
@@ -154,6 +155,8 @@ def fleet_facts(
     *,
     sessions: Sequence[RemediationSession],
     paused: bool,
+    killed: bool = False,
+    breaker: BreakerState | None = None,
 ) -> FleetFacts:
     """Returns the facts that the guard rails check."""
     nodes = set(topology.of_kind(EntityKind.NODE))
@@ -163,6 +166,10 @@ def fleet_facts(
     doubtful = untrusted(alerts, topology, values)
     return FleetFacts(
         paused=paused,
+        killed=killed,
+        breaker=breaker or BreakerState(),
+        incidents={incident.id: incident for incident in incidents},
+        topology=topology,
         blind=any(is_blind(incident) for incident in incidents),
         untrusted=doubtful,
         nodes_total=len(nodes),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from itertools import pairwise
 
 import pytest
 
@@ -20,6 +21,7 @@ from outrider.model import (
     Priority,
 )
 from outrider.topology import Topology
+from remediation.decide.autonomy import Autonomy, AutonomyLevels
 from remediation.decide.guards import recheck
 from remediation.decide.limits import FleetFacts
 from remediation.decide.policy import preview
@@ -42,7 +44,7 @@ def service(cluster: str, name: str) -> EntityRef:
 class World:
     """Two clusters with the same services, their probes, and the share of the home cluster."""
 
-    def __init__(self, fleet):
+    def __init__(self, fleet) -> None:
         self.fleet = fleet
         edges = [
             (EntityRef(cluster, EntityKind.REPLICA, "llm", f"{name}-{number}"), service(cluster, name))
@@ -142,7 +144,7 @@ def test_every_service_moves_at_once_and_returns_in_steps(world):
     world.run(40)
     assert steps(world) == [(STANDBY, 1.0), (HOME, 0.01), (HOME, 0.1), (HOME, 0.5), (HOME, 1.0)]
     times = [action.decided_at for action in world.switches()]
-    assert all(later - earlier >= files.switch().step_for for earlier, later in zip(times[1:], times[2:], strict=False))
+    assert all(later - earlier >= files.switch().step_for for earlier, later in pairwise(times[1:]))
     assert all(session.closed_at for session in world.fleet.sessions.values())
 
 
@@ -209,12 +211,12 @@ def test_blindness_in_the_lost_cluster_holds_neither_decision_nor_dispatch(world
 
 
 def test_below_autonomy_act_a_person_is_asked_once(world):
-    world.fleet.policy = replace(world.fleet.policy, autonomy="suggest")
+    world.fleet.policy = replace(world.fleet.policy, autonomy=AutonomyLevels(Autonomy.APPROVE))
     world.lose()
     world.run(5)
     waiting = [a for a in world.fleet.actions.values() if a.status is ActionStatus.WAITING_APPROVAL]
     assert sorted(a.target.name for a in waiting) == sorted(NAMES)
-    assert {a.reason for a in waiting} == {DecisionReason.AUTONOMY_SUGGEST}
+    assert {a.reason for a in waiting} == {DecisionReason.AUTONOMY_APPROVE}
     world.up[HOME] = True
     world.run(1)
     assert {world.fleet.actions[a.id].status for a in waiting} == {ActionStatus.CANCELLED}

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from outrider.model import Action, ActionKind, ActionStatus, DecisionReason, Verdict
+from remediation.decide.autonomy import Autonomy, AutonomyLevels
 from remediation.decide.service_load import LoadSample, ServiceLoad
 from remediation.procedures import files
 from remediation.procedures.bundle import Procedures
@@ -29,7 +30,7 @@ def procedures(**options: object) -> Procedures:
 class Surge:
     """A service whose queue follows its load, and the ladder that acts on it."""
 
-    def __init__(self, fleet, **options):
+    def __init__(self, fleet, **options) -> None:
         self.fleet, self.procedures = fleet, procedures(**options)
         self.samples: list[LoadSample] = []
         self.waiting = 0.0
@@ -160,11 +161,11 @@ def test_missing_values_keep_the_level(surge):
 
 
 def test_a_level_is_asked_for_below_autonomy_act_and_once(make_fleet):
-    surge = Surge(make_fleet(autonomy="suggest"))
+    surge = Surge(make_fleet(autonomy="approve"))
     opened(surge)
     surge.run(30, 110.0)
     (waiting,) = surge.changes()
-    assert (waiting.status, waiting.reason) == (ActionStatus.WAITING_APPROVAL, DecisionReason.AUTONOMY_SUGGEST)
+    assert (waiting.status, waiting.reason) == (ActionStatus.WAITING_APPROVAL, DecisionReason.AUTONOMY_APPROVE)
 
 
 def test_a_dry_run_shows_the_first_level_once(make_fleet):
@@ -178,7 +179,7 @@ def test_a_dry_run_shows_the_first_level_once(make_fleet):
 def test_stepping_up_is_not_blocked_by_the_breaker(surge):
     incident = opened(surge)
     assert surge.run(20, 110.0)[-1] > 0
-    surge.fleet.policy = replace(surge.fleet.policy, max_actions_per_hour=0, autonomy="off")
+    surge.fleet.policy = replace(surge.fleet.policy, max_actions_per_hour=0, autonomy=AutonomyLevels(Autonomy.OBSERVE))
     surge.fleet.mend(surge.fleet.service, resolve=incident)
     surge.waiting = 0.0
     assert surge.run(120, 20.0)[-1] == 0
@@ -224,12 +225,12 @@ def test_a_service_whose_ladder_was_switched_off_returns_to_normal(surge):
 
 def test_a_rejected_level_is_not_proposed_again(surge):
     opened(surge)
-    surge.fleet.policy = replace(surge.fleet.policy, autonomy="suggest")
+    surge.fleet.policy = replace(surge.fleet.policy, autonomy=AutonomyLevels(Autonomy.APPROVE))
     surge.run(10, 110.0)
     (waiting,) = surge.changes()
     rejected = replace(waiting, status=ActionStatus.REFUSED, reason=DecisionReason.REJECTED_BY_HAND)
     surge.fleet.actions[waiting.id] = rejected
-    surge.fleet.policy = replace(surge.fleet.policy, autonomy="act")
+    surge.fleet.policy = replace(surge.fleet.policy, autonomy=AutonomyLevels(Autonomy.ACT))
     surge.run(20, 110.0)
     assert surge.changes() == [rejected]
 

@@ -54,7 +54,9 @@ def gateway() -> Iterator[str]:
 
 
 def actuator_of(url: str) -> DegradeActuator:
-    return DegradeActuator(None, Access(), webhook=GatewayWebhook(url, SECRET, clock=ManualClock(NOW)), config_map=False)
+    return DegradeActuator(
+        None, Access(), webhook=GatewayWebhook(url, SECRET, clock=ManualClock(NOW)), config_map=False
+    )
 
 
 def degrade(**params: Any) -> Any:
