@@ -36,6 +36,7 @@ _OF_ENGINES = frozenset(
     }
 )
 _OF_HOOKS = frozenset({ActionKind.RESET_GPU, ActionKind.REBOOT_NODE, ActionKind.RUN_DIAGNOSTIC})
+_OF_TRAFFIC = frozenset({ActionKind.SHIFT_TRAFFIC, ActionKind.RESTORE_TRAFFIC})
 _BLINDING = frozenset({"exporter-down", "stale-metrics"})  # their entities must not be acted on
 
 
@@ -123,14 +124,19 @@ class DecisionContext:
     def objects(self, kind: ActionKind, target: EntityRef) -> dict[str, Any]:
         """The cluster objects that an action changes, as far as discovery knows them.
 
-        ``workloads`` of a service as ``Kind/name``, and the ``uid`` of a pod: a pod of the same name may replace it.
-        ``engines`` of a replica are origins by adapter, empty without a known address. ``node`` and ``gpus`` (UUIDs)
-        are the hardware of a hook, ``endpoints`` the origins of the engines on it.
+        ``workloads`` of a service as ``Kind/name``, ``service`` and ``pods`` of a replica for its traffic, and the
+        ``uid`` of a pod: a pod of the same name may replace it. ``engines`` of a replica are origins by adapter, empty
+        without a known address. ``node`` and ``gpus`` (UUIDs) are the hardware of a hook, ``endpoints`` the origins of
+        the engines on it.
         """
         if kind in _OF_ENGINES:
             return {"engines": self._engines(self.replicas(target)[:1])}
         if kind in _OF_HOOKS:
             return self._hardware(target)
+        if kind in _OF_TRAFFIC and target.kind is not EntityKind.SERVICE:
+            services = self.topology.above(target, EntityKind.SERVICE)
+            pods = [pod.name for pod in self.topology.below(target, EntityKind.POD)]
+            return {**({"service": services[0].name} if services else {}), **({"pods": pods} if pods else {})}
         if target.kind is EntityKind.POD:
             uid = self.topology.label(target, "uid")
             return {"uid": uid} if uid else {}

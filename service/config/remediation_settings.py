@@ -27,8 +27,9 @@ from service.config.actuator_settings import (
 )
 from service.config.scaling_settings import KubernetesApiSettings
 from service.config.settings_base import Duration, Ratio, Section, TimeZone
+from service.config.traffic_settings import TrafficSettings
 
-DefaultActuatorName = Literal["dry_run", "simulated", "autoscalers", "kubernetes"]
+DefaultActuatorName = Literal["dry_run", "simulated", "autoscalers", "kubernetes", "traffic"]
 ActuatorName = DefaultActuatorName | Literal["engine", "hook", "gslb"]
 Level = Literal["observe", "recommend", "approve", "act"]
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
@@ -170,13 +171,14 @@ class RemediationSettings(Section):
         {},
         description=(
             "Map from an action kind to its performer; autoscalers: scales through planner.scaling.emit; "
-            "kubernetes: nodes, pods and workloads; engine: endpoints of inference engines; hook: remediation.hooks; "
-            "gslb: remediation.gslb."
+            "kubernetes: nodes, pods and workloads; traffic: routes and selectors, by remediation.traffic; engine: "
+            "endpoints of inference engines; hook: remediation.hooks; gslb: remediation.gslb."
         ),
     )
     kubernetes: KubernetesApiSettings = Field(
-        KubernetesApiSettings(), description="API server of the performer kubernetes."
+        KubernetesApiSettings(), description="API server of the performers kubernetes and traffic."
     )
+    traffic: TrafficSettings = Field(TrafficSettings(), description="Routing techniques of the performer traffic.")
     engine: EngineActuatorSettings = Field(EngineActuatorSettings(), description="Endpoints of inference engines.")
     hooks: dict[HookKind, HookSettings] = Field(
         {}, description="Map from reset_gpu, reboot_node or run_diagnostic to its hook."
@@ -233,8 +235,8 @@ def _unknown_names(settings: RemediationSettings, document: yaml_file.Document) 
     known = (*faults(), PLAN)
     for fault in settings.autonomy_for.playbooks:
         if fault not in known:
-            path = ("remediation", "autonomy_for", "playbooks", fault)
-            yield document.problem(path, f"unknown fault{yaml_file.near(fault, known)}")
+            where = ("remediation", "autonomy_for", "playbooks", fault)
+            yield document.problem(where, f"unknown fault{yaml_file.near(fault, known)}")
     named: list[tuple[yaml_file.Path_, Iterable[str]]] = [
         (("autonomy_for", "environments"), settings.autonomy_for.environments)
     ]

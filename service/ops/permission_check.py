@@ -6,8 +6,10 @@ from typing import Any
 
 from outrider.errors import ActuationError
 from outrider.model import ActionKind
-from remediation.actuators.hook import permissions as hook_permissions
-from remediation.actuators.kubernetes.permissions import NEEDED, Permission, missing
+from remediation.actuators.hook import permissions as of_hooks
+from remediation.actuators.kubernetes import permissions as of_kubernetes
+from remediation.actuators.kubernetes.permissions import Permission
+from remediation.actuators.traffic import permissions as of_traffic
 from service.config.remediation_settings import RemediationSettings
 from service.config.settings import Settings
 
@@ -22,7 +24,7 @@ def permissions(settings: Settings) -> dict[str, Any]:
     if not needed:
         return {}
     try:
-        lacking = missing(*remediation.kubernetes.server(), needed)
+        lacking = of_kubernetes.missing(*remediation.kubernetes.server(), needed)
     except ActuationError as error:
         return {"permissions": {"error": error.message, "missing": []}}
     rows = [
@@ -40,12 +42,21 @@ def permissions(settings: Settings) -> dict[str, Any]:
 
 def needed_by(remediation: RemediationSettings) -> dict[ActionKind, tuple[Permission, ...]]:
     """Returns the permissions that the configured performer of each action needs."""
-    result = {kind: needed for kind, needed in NEEDED.items() if remediation.performer(kind) == "kubernetes"}
+    of_performer = {
+        "kubernetes": of_kubernetes.NEEDED,
+        "traffic": of_traffic.needed(remediation.traffic.by_service()),
+    }
+    result = {
+        kind: permissions
+        for performer, by_kind in of_performer.items()
+        for kind, permissions in by_kind.items()
+        if remediation.performer(kind) == performer
+    }
     for kind, hook in remediation.hooks.items():
         if remediation.performer(kind) != "hook":
             continue
         if hook.job is not None:
-            result[kind] = hook_permissions.of_job(hook.job.namespace)
+            result[kind] = of_hooks.of_job(hook.job.namespace)
         elif hook.nvsentinel is not None:
-            result[kind] = hook_permissions.of_nvsentinel(kind)
+            result[kind] = of_hooks.of_nvsentinel(kind)
     return result

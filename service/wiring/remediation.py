@@ -19,6 +19,7 @@ from remediation.actuators.hook.webhook import WebhookHook
 from remediation.actuators.kubernetes.actuator import KubernetesActuator
 from remediation.actuators.registry import ACTUATORS
 from remediation.actuators.router import ActuatorRouter
+from remediation.actuators.traffic.actuator import traffic_actuator
 from remediation.decide.limits import BreakerLimits
 from remediation.decide.policy import Policy
 from remediation.playbooks import files as playbook_files
@@ -81,6 +82,8 @@ def _named(name: ActuatorName, settings: Settings) -> Actuator:
         return emitting.actuator(settings.planner.scaling)
     if name == "kubernetes":
         return KubernetesActuator(*settings.remediation.kubernetes.server())
+    if name == "traffic":
+        return traffic_actuator(*settings.remediation.kubernetes.server(), settings.remediation.traffic.by_service())
     if name == "engine":
         engine = settings.remediation.engine
         return EngineActuator(engine.access, url=engine.url, timeout=engine.timeout)
