@@ -26,6 +26,7 @@ from remediation.playbooks.model import Playbook, Selector
 
 STARTS_WITHIN = timedelta(minutes=15)  # new replicas that are missing by then will not start
 _OF_WORKLOADS = frozenset({ActionKind.SCALE, ActionKind.ROLLBACK, ActionKind.PAUSE_ROLLOUT, ActionKind.RESUME_ROLLOUT})
+_OF_TRAFFIC = frozenset({ActionKind.SHIFT_TRAFFIC, ActionKind.RESTORE_TRAFFIC})
 _OF_ENGINES = frozenset(
     {
         ActionKind.WAKE_ENGINE,
@@ -36,7 +37,6 @@ _OF_ENGINES = frozenset(
     }
 )
 _OF_HOOKS = frozenset({ActionKind.RESET_GPU, ActionKind.REBOOT_NODE, ActionKind.RUN_DIAGNOSTIC})
-_OF_TRAFFIC = frozenset({ActionKind.SHIFT_TRAFFIC, ActionKind.RESTORE_TRAFFIC})
 _BLINDING = frozenset({"exporter-down", "stale-metrics"})  # their entities must not be acted on
 
 
@@ -129,14 +129,14 @@ class DecisionContext:
         without a known address. ``node`` and ``gpus`` (UUIDs) are the hardware of a hook, ``endpoints`` the origins of
         the engines on it.
         """
-        if kind in _OF_ENGINES:
-            return {"engines": self._engines(self.replicas(target)[:1])}
-        if kind in _OF_HOOKS:
-            return self._hardware(target)
         if kind in _OF_TRAFFIC and target.kind is not EntityKind.SERVICE:
             services = self.topology.above(target, EntityKind.SERVICE)
             pods = [pod.name for pod in self.topology.below(target, EntityKind.POD)]
             return {**({"service": services[0].name} if services else {}), **({"pods": pods} if pods else {})}
+        if kind in _OF_ENGINES:
+            return {"engines": self._engines(self.replicas(target)[:1])}
+        if kind in _OF_HOOKS:
+            return self._hardware(target)
         if target.kind is EntityKind.POD:
             uid = self.topology.label(target, "uid")
             return {"uid": uid} if uid else {}

@@ -29,8 +29,8 @@ from service.config.scaling_settings import KubernetesApiSettings
 from service.config.settings_base import Duration, Ratio, Section, TimeZone
 from service.config.traffic_settings import TrafficSettings
 
-DefaultActuatorName = Literal["dry_run", "simulated", "autoscalers", "kubernetes", "traffic"]
-ActuatorName = DefaultActuatorName | Literal["engine", "hook", "gslb"]
+DefaultActuatorName = Literal["dry_run", "simulated", "autoscalers", "kubernetes"]
+ActuatorName = DefaultActuatorName | Literal["engine", "gslb", "hook", "traffic"]
 Level = Literal["observe", "recommend", "approve", "act"]
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -171,8 +171,8 @@ class RemediationSettings(Section):
         {},
         description=(
             "Map from an action kind to its performer; autoscalers: scales through planner.scaling.emit; "
-            "kubernetes: nodes, pods and workloads; traffic: routes and selectors, by remediation.traffic; engine: "
-            "endpoints of inference engines; hook: remediation.hooks; gslb: remediation.gslb."
+            "kubernetes: nodes, pods and workloads; traffic: routes and selectors, by remediation.traffic; "
+            "engine: endpoints of inference engines; hook: remediation.hooks; gslb: remediation.gslb."
         ),
     )
     kubernetes: KubernetesApiSettings = Field(

@@ -6,10 +6,9 @@ from typing import Any
 
 from outrider.errors import ActuationError
 from outrider.model import ActionKind
-from remediation.actuators.hook import permissions as of_hooks
-from remediation.actuators.kubernetes import permissions as of_kubernetes
-from remediation.actuators.kubernetes.permissions import Permission
-from remediation.actuators.traffic import permissions as of_traffic
+from remediation.actuators.hook import permissions as hook_permissions
+from remediation.actuators.kubernetes.permissions import NEEDED, Permission, missing
+from remediation.actuators.traffic import permissions as traffic_permissions
 from service.config.remediation_settings import RemediationSettings
 from service.config.settings import Settings
 
@@ -24,7 +23,7 @@ def permissions(settings: Settings) -> dict[str, Any]:
     if not needed:
         return {}
     try:
-        lacking = of_kubernetes.missing(*remediation.kubernetes.server(), needed)
+        lacking = missing(*remediation.kubernetes.server(), needed)
     except ActuationError as error:
         return {"permissions": {"error": error.message, "missing": []}}
     rows = [
@@ -42,21 +41,18 @@ def permissions(settings: Settings) -> dict[str, Any]:
 
 def needed_by(remediation: RemediationSettings) -> dict[ActionKind, tuple[Permission, ...]]:
     """Returns the permissions that the configured performer of each action needs."""
-    of_performer = {
-        "kubernetes": of_kubernetes.NEEDED,
-        "traffic": of_traffic.needed(remediation.traffic.by_service()),
-    }
+    of_performer = {"kubernetes": NEEDED, "traffic": traffic_permissions.needed(remediation.traffic.by_service())}
     result = {
-        kind: permissions
+        kind: needed
         for performer, by_kind in of_performer.items()
-        for kind, permissions in by_kind.items()
+        for kind, needed in by_kind.items()
         if remediation.performer(kind) == performer
     }
     for kind, hook in remediation.hooks.items():
         if remediation.performer(kind) != "hook":
             continue
         if hook.job is not None:
-            result[kind] = of_hooks.of_job(hook.job.namespace)
+            result[kind] = hook_permissions.of_job(hook.job.namespace)
         elif hook.nvsentinel is not None:
-            result[kind] = of_hooks.of_nvsentinel(kind)
+            result[kind] = hook_permissions.of_nvsentinel(kind)
     return result

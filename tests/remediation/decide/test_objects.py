@@ -68,6 +68,15 @@ def test_unknown_objects_are_not_named(fleet):
     assert "workloads" not in of_kind(fleet.cycle(), ActionKind.ROLLBACK).params
 
 
+def test_a_shift_and_its_undo_name_the_service_and_the_pods(fleet):
+    incident = fleet.break_("gpu-thermal-throttle", fleet.gpus[0])
+    shift = of_kind(fleet.run(10), ActionKind.SHIFT_TRAFFIC)
+    assert (shift.target, shift.params["service"], shift.params["pods"]) == (fleet.replicas[0], "chat", ["chat-0"])
+    fleet.mend(fleet.gpus[0], resolve=incident)
+    restore = of_kind(fleet.run(3), ActionKind.RESTORE_TRAFFIC)
+    assert (restore.params["service"], restore.params["pods"]) == ("chat", ["chat-0"])
+
+
 @pytest.mark.parametrize("target", ["replica", "pod"])
 def test_an_engine_is_named_by_adapter_and_origin(fleet, target):
     replica = fleet.replicas[0]
@@ -87,12 +96,3 @@ def test_a_hook_knows_node_device_and_engines(fleet):
     of_gpu = context(fleet).objects(ActionKind.RESET_GPU, fleet.gpus[2])
     assert of_gpu == {"node": "node-2", "gpus": ["GPU-2"], "endpoints": ["http://10.0.0.3:8000"]}
     assert context(fleet).objects(ActionKind.RUN_DIAGNOSTIC, fleet.nodes[1]) == {"node": "node-1"}
-
-
-def test_a_shift_and_its_undo_name_the_service_and_the_pods(fleet):
-    incident = fleet.break_("gpu-thermal-throttle", fleet.gpus[0])
-    shift = of_kind(fleet.run(10), ActionKind.SHIFT_TRAFFIC)
-    assert (shift.target, shift.params["service"], shift.params["pods"]) == (fleet.replicas[0], "chat", ["chat-0"])
-    fleet.mend(fleet.gpus[0], resolve=incident)
-    restore = of_kind(fleet.run(3), ActionKind.RESTORE_TRAFFIC)
-    assert (restore.params["service"], restore.params["pods"]) == ("chat", ["chat-0"])

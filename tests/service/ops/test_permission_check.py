@@ -42,6 +42,18 @@ def test_an_unreachable_server_is_reported(tmp_path):
     assert checked["permissions"]["missing"] == []
 
 
+@pytest.mark.control_plane
+def test_actions_of_the_performer_traffic_are_listed_by_their_technique(tmp_path, control_plane: Cluster):
+    routes = "traffic: {routes: {chat: {kind: destination_rule}}}"
+    checked = permissions(
+        configured(tmp_path, by_reader(control_plane, f"actuators: {{shift_traffic: traffic}}, {routes}"))
+    )
+    (row,) = checked["permissions"]["missing"]
+    assert row["action"] == "shift_traffic"
+    groups = {each["group"] for each in row["permissions"]}
+    assert groups == {"", "apps", "networking.istio.io"}, "the configured technique, and the default of other services"
+
+
 def test_hooks_need_what_their_form_needs(tmp_path):
     hooks = (
         "actuators: {run_diagnostic: hook, reboot_node: hook, reset_gpu: hook}, hooks: {"
@@ -60,15 +72,3 @@ def test_hooks_need_what_their_form_needs(tmp_path):
 def test_hooks_without_their_performer_need_nothing(tmp_path):
     text = "{hooks: {run_diagnostic: {job: {image: i}}}}"
     assert needed_by(configured(tmp_path, text).remediation) == {}
-
-
-@pytest.mark.control_plane
-def test_actions_of_the_performer_traffic_are_listed_by_their_technique(tmp_path, control_plane: Cluster):
-    routes = "traffic: {routes: {chat: {kind: destination_rule}}}"
-    checked = permissions(
-        configured(tmp_path, by_reader(control_plane, f"actuators: {{shift_traffic: traffic}}, {routes}"))
-    )
-    (row,) = checked["permissions"]["missing"]
-    assert row["action"] == "shift_traffic"
-    groups = {each["group"] for each in row["permissions"]}
-    assert groups == {"", "apps", "networking.istio.io"}, "the configured technique, and the default of other services"
