@@ -27,6 +27,7 @@ class Selection:
     name: str
     labels: Mapping[str, str]
     headless: bool = False
+    exists: bool = True
 
     def __str__(self) -> str:
         """Kind and name."""
@@ -69,10 +70,16 @@ def serving(pods: Iterable[Json]) -> list[str]:
 
 def read(server: ApiServer, kind: str, namespace: str, name_: str) -> Selection:
     """Returns one Service or InferencePool. Raises ActuationError if it does not exist."""
-    document = server.get(f"{_PATHS[kind].format(namespace=namespace)}/{name_}", missing_is_empty=True)
-    if not document:
+    selection = find(server, kind, namespace, name_)
+    if not selection.exists:
         raise refused(f"{kind} {namespace}/{name_} does not exist", "check remediation.traffic.routes")
-    return _selection(kind, document)
+    return selection
+
+
+def find(server: ApiServer, kind: str, namespace: str, name_: str) -> Selection:
+    """Returns one Service or InferencePool; a missing one selects nothing."""
+    document = server.get(f"{_PATHS[kind].format(namespace=namespace)}/{name_}", missing_is_empty=True)
+    return _selection(kind, document) if document else Selection(kind, namespace, name_, {}, exists=False)
 
 
 def all_of(server: ApiServer, kind: str, namespace: str) -> list[Selection]:

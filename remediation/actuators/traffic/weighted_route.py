@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
+from outrider.errors import ActuationError
 from remediation.actuators.kubernetes.change import Attempt, Change, refused
 from remediation.actuators.kubernetes.ownership import Json, reconciler_of
 from remediation.actuators.traffic import pod_labels, selection
@@ -21,7 +22,7 @@ from remediation.actuators.traffic.diversions import (
     give_up,
     request,
 )
-from remediation.actuators.traffic.route import TrafficRoute, checked_target, pods_of, ratio_of, weights_of
+from remediation.actuators.traffic.route import TrafficRoute, checked_target, is_missing, pods_of, ratio_of, weights_of
 from remediation.actuators.traffic.selection import PodLists, Selection
 
 MOST_WEIGHT = 1_000_000  # the schema of HTTPRoute
@@ -90,7 +91,13 @@ def shift(read: RouteReader, attempt: Attempt, route: TrafficRoute) -> Change:
 
 def restore(read: RouteReader, attempt: Attempt, route: TrafficRoute) -> Change:
     """Restores the weights and labels that our session changed for the target."""
-    weighted = read(attempt, route)
+    try:
+        weighted = read(attempt, route)
+    except ActuationError as error:
+        if not is_missing(error):
+            raise
+        labels = pod_labels.put_back(attempt)
+        return labels if labels.requests else Change(error.message)
     slots = weighted.slots()
     edit = give_up(weighted.document, slots, attempt.action)
     weights = _change(weighted, edit, attempt, "")

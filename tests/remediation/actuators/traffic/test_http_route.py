@@ -20,6 +20,7 @@ from tests.support.traffic_scene import (
     CHAT,
     HTTP_ROUTES,
     POOLS,
+    SERVICES,
     SERVING,
     actuator_of,
     http_route,
@@ -266,6 +267,23 @@ def test_missing_objects_are_named(cluster: Cluster, actuator: KubernetesActuato
     http_route(cluster, EVEN)
     with pytest.raises(ActuationError, match=r"no backend of HTTPRoute chat serves chat-9 \(backends: chat-0, chat-1"):
         actuator.perform(shift("chat-9"))
+
+
+def test_a_route_that_was_deleted_needs_no_restore(cluster: Cluster, path: str, actuator: KubernetesActuator) -> None:
+    actuator.perform(shift("chat-0"))
+    cluster.delete(path)
+    outcome = actuator.perform(restore("chat-0"))
+    assert (outcome.status, outcome.detail) == (OutcomeStatus.ALREADY, "HTTPRoute chat does not exist in traffic")
+
+
+def test_a_backend_without_its_service_gets_no_traffic_from_us(
+    cluster: Cluster, path: str, actuator: KubernetesActuator
+) -> None:
+    set_by_hand(cluster, path, {"chat-2": 0})
+    cluster.delete(f"{SERVICES}/chat-1")
+    with pytest.raises(ActuationError, match="only chat-1 without a ready pod would get traffic"):
+        actuator.perform(shift("chat-0"))
+    assert weights(cluster, path)["chat-0"] == 40
 
 
 def test_a_damaged_record_is_not_overwritten(cluster: Cluster, path: str, actuator: KubernetesActuator) -> None:

@@ -147,6 +147,7 @@ def test_a_dry_run_changes_nothing(cluster: Cluster) -> None:
 def test_missing_and_unsuitable_objects_are_named(cluster: Cluster) -> None:
     with pytest.raises(ActuationError, match="Ingress chat-canary does not exist in traffic"):
         actuator_of(cluster, ROUTE).perform(shift("canary-0"))
+    assert actuator_of(cluster, ROUTE).perform(restore("canary-0")).status is OutcomeStatus.ALREADY
     scene(cluster)
     with pytest.raises(ActuationError, match="Ingress chat is not a canary"):
         actuator_of(cluster, TrafficRoute("ingress_canary", "chat")).perform(shift("canary-0"))
