@@ -183,9 +183,12 @@ def _number(text: str, title: str) -> int:
 def _side(split: _Split, route: TrafficRoute, attempt: Attempt, lists: PodLists) -> tuple[str, tuple[Selection, ...]]:
     """Returns the side that serves the target. Raises ActuationError if none does."""
     name = attempt.action.target.name
+    labels = pod_labels.labels_of_target(attempt)  # a pod that is out already counts, too
     for side in ("canary", "main"):
         services: tuple[Selection, ...] = getattr(split, side)
-        if any(_is_on(each, services, route, lists) for each in (name, *pods_of(attempt.action))):
+        if _is_on(name, services, route, lists) or any(
+            service.selects(each) for service in services for each in labels
+        ):
             return side, services
     raise refused(f"{split.title} does not route to {name}", "map it under backends in remediation.traffic.routes")
 

@@ -9,7 +9,7 @@ from typing import Any
 from remediation.actuators.api_server import ApiServer
 from remediation.actuators.kubernetes.change import refused
 from remediation.actuators.kubernetes.evictions import is_finished, is_ready, is_terminating
-from remediation.actuators.kubernetes.ownership import Json, labels_of, metadata
+from remediation.actuators.kubernetes.ownership import Json, metadata
 
 SERVICE, POOL = "Service", "InferencePool"
 _PATHS = {
@@ -112,8 +112,3 @@ def _selection(kind: str, document: Json) -> Selection:
     return Selection(
         kind, str(meta.get("namespace")), str(meta.get("name")), dict(labels), spec.get("clusterIP") == "None"
     )
-
-
-def labels_with(pod: Json, former: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the labels of a pod as they were before our changes."""
-    return {**labels_of(pod), **former}

@@ -77,7 +77,7 @@ def shift(read: RouteReader, attempt: Attempt, route: TrafficRoute) -> Change:
     checked_target(attempt.action)
     weighted, ratio, lists = read(attempt, route), ratio_of(attempt.action), PodLists(attempt.server)
     _check_owner(weighted)
-    carrying = _carrying(weighted, route, attempt, lists)
+    carrying = _carrying(weighted, route, attempt)
     shared = [backend for backend in carrying if _is_shared(backend, route, attempt, lists)]
     if shared:
         return _leave(attempt, route, shared[0].selects, ratio)
@@ -150,17 +150,21 @@ def _check_owner(weighted: WeightedRoute) -> None:
         raise refused(sentence, "route by kind service or inference_pool, which changes pods only")
 
 
-def _carrying(weighted: WeightedRoute, route: TrafficRoute, attempt: Attempt, lists: PodLists) -> list[Backend]:
+def _carrying(weighted: WeightedRoute, route: TrafficRoute, attempt: Attempt) -> list[Backend]:
     """Returns the backends that send requests to the target. Raises ActuationError for none."""
-    targets, named = pods_of(attempt.action), route.backends.get(attempt.action.target.name)
+    names, named = (
+        {attempt.action.target.name, *pods_of(attempt.action)},
+        route.backends.get(attempt.action.target.name),
+    )
+    labels = [] if named else pod_labels.labels_of_target(attempt)  # a pod that is out already counts, too
     result = [
         backend
         for backend in weighted.backends
-        if (backend.name == named if named else bool(targets & _members(backend, lists)))
+        if (backend.name == named if named else backend.name in names or _selects_any(backend, labels))
     ]
     if not result:
-        names = ", ".join(dict.fromkeys(backend.name for backend in weighted.backends)) or "none"
-        sentence = f"no backend of {weighted.title} serves {attempt.action.target.name} (backends: {names})"
+        known = ", ".join(dict.fromkeys(backend.name for backend in weighted.backends)) or "none"
+        sentence = f"no backend of {weighted.title} serves {attempt.action.target.name} (backends: {known})"
         raise refused(sentence, "map it under backends in remediation.traffic.routes")
     return result
 
@@ -170,6 +174,10 @@ def _is_shared(backend: Backend, route: TrafficRoute, attempt: Attempt, lists: P
     if attempt.action.target.name in route.backends:
         return False
     return bool(_members(backend, lists) - pods_of(attempt.action))
+
+
+def _selects_any(backend: Backend, labels: Sequence[Mapping[str, Any]]) -> bool:
+    return backend.selects is not None and any(backend.selects.selects(each) for each in labels)
 
 
 def _members(backend: Backend, lists: PodLists) -> frozenset[str]:

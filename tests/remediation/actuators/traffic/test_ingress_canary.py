@@ -106,7 +106,9 @@ def test_a_side_without_a_ready_pod_does_not_get_everything(cluster: Cluster) ->
 def test_a_pod_that_shares_its_side_leaves_its_service(cluster: Cluster) -> None:
     scene(cluster, main_pods=2)
     actuator = actuator_of(cluster, ROUTE)
-    outcome = actuator.perform(shift("main-0"))
+    action = shift("main-0")
+    outcome = actuator.perform(action)
+    assert actuator.perform(action).status is OutcomeStatus.ALREADY
     assert "pod main-0 leaves Service main" in outcome.detail
     assert (weight(cluster), SERVING in labels_of(cluster, "main-0")) == ("40", False)
     assert actuator.perform(restore("main-0")).status is OutcomeStatus.DONE
