@@ -86,6 +86,8 @@ def headline(viewer: Viewer, overview: dict[str, Any]) -> str:
         return viewer.localize("overview.some_broken", n=counted["broken"], total=len(services))
     if counted["at_risk"]:
         return viewer.localize("overview.some_at_risk", n=counted["at_risk"], total=len(services))
+    if overview["monitoring"]["status"] == "broken":
+        return viewer.localize("overview.blind", total=len(services))  # the last known status is not that of now
     if counted["ok"] == len(services):
         return viewer.localize("overview.all_ok", total=len(services))
     return viewer.localize("overview.some_unknown", n=len(services) - counted["ok"], total=len(services))

@@ -16,7 +16,11 @@ from remediation.decide.autonomy import PLAN, Autonomy, Scope, scope_of
 from remediation.decide.disruption import blocking_budgets
 from remediation.decide.history import CORDONING, UNDO, History
 from remediation.decide.limits import FleetFacts, Policy
+<<<<<<< HEAD
+from remediation.decide.sessions import PLAN_SESSION
+=======
 from remediation.decide.time_windows import frozen_by, missed_windows
+>>>>>>> ce2a0522c665d19253290c8ab67c230be4a46981
 
 __all__ = ["CapacityBudget", "GuardAnswer", "Judgement", "Proposal", "answers", "judge", "judge_undo", "recheck"]
 _HOUR = timedelta(hours=1)
@@ -100,7 +104,7 @@ def answers(
         "freeze": DecisionReason.FREEZE if frozen else None,
         "maintenance_window": DecisionReason.NOT_IN_MAINTENANCE_WINDOW if missed else None,
         "trusted_values": _untrusted(proposal, facts),
-        "cooldown": _too_soon(proposal, policy, history, now),
+        "cooldown": _too_soon(proposal, policy, facts, history, now),
         "rate_limit": _too_many(policy, budget),
         "node_breaker": _nodes(proposal, policy, facts, budget),
         "service_minimum": _minimum(proposal, policy, facts, budget),
@@ -233,12 +237,26 @@ def _untrusted(proposal: Proposal, facts: FleetFacts) -> DecisionReason | None:
     return DecisionReason.VALUES_NOT_TRUSTED if uncounted else None
 
 
-def _too_soon(proposal: Proposal, policy: Policy, history: History, now: datetime) -> DecisionReason | None:
+def _too_soon(
+    proposal: Proposal, policy: Policy, facts: FleetFacts, history: History, now: datetime
+) -> DecisionReason | None:
     if proposal.kind is ActionKind.SHIFT_TRAFFIC:
         return None  # diverting load protects users at once, also the second time
+    if _outgrown(proposal, facts):
+        return None  # a surge that outgrows the last scale-out does not wait
     last = history.last_performed(proposal.kind, proposal.target)
     pause = policy.scale_in_cooldown if proposal.scale_in else policy.cooldown
     return DecisionReason.COOLDOWN if last is not None and now - last < pause else None
+
+
+def _outgrown(proposal: Proposal, facts: FleetFacts) -> bool:
+    """True for a scale-out while the present load, by a trusted plan, needs more replicas than are ordered."""
+    if proposal.kind is not ActionKind.SCALE or proposal.scale_in or proposal.target in facts.untrusted:
+        return False
+    current, needed = proposal.params.get("current"), facts.needed_replicas.get(proposal.target)
+    if current is None or needed is None or needed <= int(current):
+        return False
+    return proposal.session == PLAN_SESSION or int(proposal.params["replicas"]) <= needed
 
 
 def _too_many(policy: Policy, budget: CapacityBudget) -> DecisionReason | None:

@@ -20,8 +20,9 @@ from remediation.decide.time_windows import EVERY_DAY, DateSpan, TimeWindow, Wee
 from remediation.playbooks import files as playbook_files
 from service.config.scaling_settings import KubernetesApiSettings
 from service.config.settings_base import Duration, Ratio, Section, TimeZone
+from service.config.traffic_settings import TrafficSettings
 
-ActuatorName = Literal["dry_run", "simulated", "autoscalers", "kubernetes"]
+ActuatorName = Literal["dry_run", "simulated", "autoscalers", "kubernetes", "traffic"]
 Level = Literal["observe", "recommend", "approve", "act"]
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -160,12 +161,13 @@ class RemediationSettings(Section):
         {},
         description=(
             "Map from an action kind to its performer; autoscalers: scales through planner.scaling.emit; "
-            "kubernetes: nodes, pods and workloads."
+            "kubernetes: nodes, pods and workloads; traffic: routes and selectors, by remediation.traffic."
         ),
     )
     kubernetes: KubernetesApiSettings = Field(
-        KubernetesApiSettings(), description="API server of the performer kubernetes."
+        KubernetesApiSettings(), description="API server of the performers kubernetes and traffic."
     )
+    traffic: TrafficSettings = Field(TrafficSettings(), description="Routing techniques of the performer traffic.")
     control_url: str | None = Field(None, description="Control endpoint of the simulated fleet.")
     max_cordoned_nodes: Annotated[int, Field(ge=0)] = Field(
         2, description="Maximum nodes out of service at once; one is always allowed."

@@ -73,7 +73,7 @@ def _messages(
 
 
 def _plan(cycle: CycleRecord, plan: Plan | None) -> Iterable[AuditRecord]:
-    for item in plan.recommendations if plan else ():
+    for item in plan.new_recommendations if plan else ():
         detail = {}
         if not isinstance(item, NoRecommendation):
             detail = {
@@ -81,6 +81,8 @@ def _plan(cycle: CycleRecord, plan: Plan | None) -> Iterable[AuditRecord]:
                 "target": str(item.target_replicas),
                 "binding": item.binding,
             }
+            if "replanned" in item.derivation:
+                detail["because"] = ",".join(item.derivation["replanned"])
         yield AuditRecord(cycle.at, AuditEvent.PLAN_MADE, str(item.service), item.reason, cycle.id, detail=detail)
 
 

@@ -8,6 +8,7 @@ from outrider.ports import Actuator
 from remediation.actuators.kubernetes.actuator import KubernetesActuator
 from remediation.actuators.registry import ACTUATORS
 from remediation.actuators.router import ActuatorRouter
+from remediation.actuators.traffic.actuator import traffic_actuator
 from remediation.decide.limits import BreakerLimits
 from remediation.decide.policy import Policy
 from remediation.playbooks import files as playbook_files
@@ -69,4 +70,6 @@ def _named(name: ActuatorName, settings: Settings) -> Actuator:
         return emitting.actuator(settings.planner.scaling)
     if name == "kubernetes":
         return KubernetesActuator(*settings.remediation.kubernetes.server())
+    if name == "traffic":
+        return traffic_actuator(*settings.remediation.kubernetes.server(), settings.remediation.traffic.by_service())
     return ACTUATORS[name]({"control_url": settings.remediation.control_url})

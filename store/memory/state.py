@@ -253,6 +253,8 @@ class MemoryStateStore(MemoryStateReader):
         self._audit.extend(replace(record, id=number) for number, record in enumerate(records, first))
 
     def _keep_plan(self, plan: Plan) -> None:
+        if plan.revised is not None:
+            return  # its forecasts and calibrations are those of the scheduled plan
         self._points += [point for forecast in plan.forecasts for point in plan_rows.points_of(forecast)]
         for calibration in plan.calibrations:
             if plan_rows.is_baseline(calibration):

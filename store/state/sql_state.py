@@ -23,7 +23,6 @@ from outrider.model import (
     Incident,
     Message,
     Outcome,
-    Plan,
     Window,
 )
 from outrider.ports import DEFAULT_STATE_RETENTION, CycleCommit, Silence, StateRetention
@@ -51,6 +50,7 @@ class SqlStateStore(SqlStateReader):
         super().__init__(open_upgraded(url, "state"))
         self._owner: str | None = None
         self._topologies = TopologyHistory()
+        self._plans = plan_rows.PlanEncoder()
 
     def take_over(self, owner: str) -> None:
         """Makes this handle the only one that may commit cycles; late commits of others are rejected."""
@@ -80,9 +80,13 @@ class SqlStateStore(SqlStateReader):
                     hint="No action needed: this engine exits, and becomes a standby when restarted.",
                 )
             rows.write(connection)
+<<<<<<< HEAD
+            self._put_plan(connection, commit)
+=======
             _put_plan(connection, commit)
             if commit.breaker is not None:
                 _open_breaker(connection, commit.breaker)
+>>>>>>> ce2a0522c665d19253290c8ab67c230be4a46981
             if commit.topology is not None:
                 self._topologies.put(connection, commit.topology, commit.cycle.at)
             if commit.detector_statuses:
@@ -96,6 +100,14 @@ class SqlStateStore(SqlStateReader):
             cycle = {"id": commit.cycle.id, "at_us": micros(commit.cycle.at), "body": json_codec.dumps(commit.cycle)}
             put(connection, metadata.cycle, cycle)
             _trim(connection, metadata.cycle, state_rows.KEPT_CYCLES)
+
+    def _put_plan(self, connection: sa.Connection, commit: CycleCommit) -> None:
+        if commit.plan is None:
+            return
+        row = {"at_us": micros(commit.cycle.at), "cycle": commit.cycle.id, "body": self._plans.text(commit.plan)}
+        connection.execute(sa.insert(metadata.plan), row)
+        plan_rows.write(connection, commit)
+        _trim(connection, metadata.plan, state_rows.KEPT_PLANS)
 
     # --- work -------------------------------------------------------------------------------------
 
@@ -357,16 +369,6 @@ def _open_breaker(connection: sa.Connection, opened: BreakerState) -> None:
 def _stored(connection: sa.Connection, kind: type[T], table: sa.Table, key: str) -> T | None:
     body = connection.execute(sa.select(table.c.body).where(table.c.id == key)).scalar()
     return None if body is None else json_codec.loads(kind, body)
-
-
-def _put_plan(connection: sa.Connection, commit: CycleCommit) -> None:
-    plan: Plan | None = commit.plan
-    if plan is None:
-        return
-    row = {"at_us": micros(commit.cycle.at), "cycle": commit.cycle.id, "body": json_codec.dumps(plan)}
-    connection.execute(sa.insert(metadata.plan), row)
-    plan_rows.write(connection, commit)
-    _trim(connection, metadata.plan, state_rows.KEPT_PLANS)
 
 
 def _document(area: str, name: str, at: datetime, payload: bytes) -> dict[str, Any]:

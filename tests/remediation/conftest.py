@@ -82,12 +82,17 @@ class Fleet:
         if resolve is not None:
             self.incidents[resolve] = replace(self.incidents[resolve], resolved_at=self.now)
 
-    def recommend(self, current, target, *, needed_by=None, ceiling=20):
+    def recommend(
+        self, current, target, *, needed_by=None, ceiling=20, need_now=None,
+        reason=PlanReason.FORECAST_PEAK, made_at=None,
+    ):  # fmt: skip
+        if need_now is not None:
+            self.facts = replace(self.facts, needed_replicas={**self.facts.needed_replicas, SERVICE: need_now})
         self.plan = Plan(
             recommendations=(
                 Recommendation(
                     SERVICE, "H100", current, target, target * 4, 1, ceiling, "peak", None, needed_by,
-                    timedelta(minutes=5), None, "USD", {}, PlanReason.FORECAST_PEAK, self.now,
+                    timedelta(minutes=5), None, "USD", {}, reason, made_at or self.now,
                 ),
             )
         )  # fmt: skip

@@ -5,7 +5,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from outrider.model import ActionKind, ActionStatus, DecisionReason, EntityKind, EntityRef, HoldReason, Verdict
+from outrider.model import (
+    ActionKind,
+    ActionStatus,
+    DecisionReason,
+    EntityKind,
+    EntityRef,
+    HoldReason,
+    PlanReason,
+    Verdict,
+)
 from outrider.text import yaml_file
 from outrider.topology import Topology
 from outrider.vocabulary.faults import faults
@@ -473,3 +482,35 @@ def test_a_regression_is_rolled_back_at_high_confidence(fleet, words):
 def test_a_rollback_at_low_confidence_needs_approval(fleet, words):
     fleet.break_("bad-rollout", fleet.service, confidence=0.4)
     assert words(fleet.cycle()) == [("rollback", "chat", "ask", "low_confidence")]
+
+
+def test_a_surge_that_outgrows_a_scale_out_does_not_wait_for_the_cooldown(fleet, words):
+    fleet.recommend(4, 6, need_now=6)
+    assert words(fleet.cycle()) == [("scale", "chat", "allowed", "within_limits")]
+    fleet.recommend(6, 9, need_now=9)
+    assert words(fleet.cycle()) == [("scale", "chat", "allowed", "within_limits")]
+    assert [a.params["replicas"] for a in fleet.actions.values()] == [6, 9]
+
+
+def test_a_forecast_that_needs_more_waits_for_the_cooldown(fleet, words):
+    fleet.recommend(4, 6, need_now=4)
+    fleet.cycle()
+    fleet.recommend(6, 9, need_now=5)
+    assert words(fleet.cycle()) == [("scale", "chat", "refused", "cooldown")]
+
+
+def test_a_plan_from_before_a_larger_scale_out_does_not_shrink_it(fleet):
+    fleet.break_("traffic-surge", fleet.service)
+    fleet.recommend(8, 12, need_now=12)
+    fleet.cycle()
+    fleet.mend(fleet.service)
+    fleet.recommend(8, 10, need_now=10, made_at=fleet.now - timedelta(minutes=9))
+    fleet.run(3)
+    assert [a.params["replicas"] for a in fleet.actions.values() if a.kind is ActionKind.SCALE] == [12]
+
+
+@pytest.mark.parametrize("reason", [PlanReason.AT_CEILING, PlanReason.AT_QUOTA])
+def test_a_playbook_does_not_exceed_the_limit_that_the_plan_names(fleet, reason):
+    fleet.recommend(4, 4, need_now=9, reason=reason)
+    fleet.break_("traffic-surge", fleet.service)
+    assert [a for a in fleet.run(3) if a.kind is ActionKind.SCALE] == []
