@@ -16,11 +16,8 @@ from remediation.decide.autonomy import PLAN, Autonomy, Scope, scope_of
 from remediation.decide.disruption import blocking_budgets
 from remediation.decide.history import CORDONING, UNDO, History
 from remediation.decide.limits import FleetFacts, Policy
-<<<<<<< HEAD
 from remediation.decide.sessions import PLAN_SESSION
-=======
 from remediation.decide.time_windows import frozen_by, missed_windows
->>>>>>> ce2a0522c665d19253290c8ab67c230be4a46981
 
 __all__ = ["CapacityBudget", "GuardAnswer", "Judgement", "Proposal", "answers", "judge", "judge_undo", "recheck"]
 _HOUR = timedelta(hours=1)

@@ -80,13 +80,9 @@ class SqlStateStore(SqlStateReader):
                     hint="No action needed: this engine exits, and becomes a standby when restarted.",
                 )
             rows.write(connection)
-<<<<<<< HEAD
             self._put_plan(connection, commit)
-=======
-            _put_plan(connection, commit)
             if commit.breaker is not None:
                 _open_breaker(connection, commit.breaker)
->>>>>>> ce2a0522c665d19253290c8ab67c230be4a46981
             if commit.topology is not None:
                 self._topologies.put(connection, commit.topology, commit.cycle.at)
             if commit.detector_statuses:
