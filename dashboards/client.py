@@ -77,9 +77,9 @@ def _request(
     *,
     user: str = "",
 ) -> Any:
-    headers = {"Authorization": f"Bearer {token}".encode()} if token else {}
+    headers = {b"Authorization": f"Bearer {token}".encode()} if token else {}
     if user:
-        headers["X-Outrider-User"] = user.encode()  # names need not be ASCII
+        headers[b"X-Outrider-User"] = user.encode()  # names need not be ASCII
     url = f"{base_url.rstrip('/')}{_PREFIX}{path}"
     try:
         response = _connections().request(method, url, params=list(query), json=body, headers=headers)

@@ -15,6 +15,7 @@ from outrider.documents.summaries import word
 
 _REFUSED = "remediation_refused"
 WAITING, PROPOSED, EXPIRED = "waiting_approval", "proposed", "expired"
+_EVIDENT = frozenset({"needs_approval", "autonomy_approve", "autonomy_recommend"})  # as the status says it
 
 
 def draw_refusal() -> None:
@@ -84,7 +85,8 @@ def _about(viewer: Viewer, action: dict[str, Any]) -> str:
     if action["status"] == WAITING and action["approvals_needed"] > 1:
         counts = {"n": len(action["approvals"]), "needed": action["approvals_needed"]}
         parts.append(viewer.localize("actions.approvals", by=", ".join(action["approvals"]) or fmt.DASH, **counts))
-    return html.label(" · ".join([*parts, *(_objection(viewer, answer) for answer in action["objections"])]))
+    notes = [_objection(viewer, answer) for answer in action["objections"] if answer["reason"] not in _EVIDENT]
+    return html.label(" · ".join([*parts, *notes]))
 
 
 def _objection(viewer: Viewer, answer: dict[str, Any]) -> str:

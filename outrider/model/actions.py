@@ -120,7 +120,7 @@ class Action:
     """One action. ``id`` is the idempotency key: the same id is never performed twice.
 
     ``objections`` are the guards that did not allow it. ``approvals`` are the people who approved so far, of whom
-    ``approvals_needed`` are required. ``requested_by`` asked by hand for a recommended or expired action.
+    ``approvals_needed`` are required. ``requested_by`` requested a recommended or expired action by hand.
     """
 
     id: str

@@ -10,9 +10,11 @@ from outrider.topology import Topology
 from remediation.decide.history import NOT_PERFORMED, UNDO, History, is_over
 from remediation.decide.limits import BreakerLimits
 
-# Isolation alone does not end a fault: a cordoned node keeps its alert until it is repaired.
-_ISOLATING = frozenset(
+# These do not end a fault by themselves: a cordoned node keeps its alert until it is repaired, and a surge its load.
+_NO_CURE = frozenset(
     {
+        ActionKind.SCALE,
+        ActionKind.WAKE_ENGINE,
         ActionKind.CORDON,
         ActionKind.DRAIN,
         ActionKind.SHIFT_TRAFFIC,
@@ -68,6 +70,6 @@ def _did_not_help(
     action: Action, limits: BreakerLimits, suspect: frozenset[EntityRef], topology: Topology, now: datetime
 ) -> bool:
     """True if the target, or a part of it or above it, still has an alert some time after the action."""
-    if action.kind in _ISOLATING or now - (action.ended_at or action.decided_at) < limits.recovers_within:
+    if action.kind in _NO_CURE or now - (action.ended_at or action.decided_at) < limits.recovers_within:
         return False
     return bool(suspect & topology.affected_by(action.target))

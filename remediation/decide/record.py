@@ -65,7 +65,7 @@ def _stands(newest: Action, proposal: Proposal, judgement: Judgement) -> bool:
     if verdict is Verdict.REFUSED or dict(newest.params) != dict(proposal.params):
         return False
     if newest.requested_by is not None and verdict is Verdict.ASK:
-        return True  # a person asked for it, whatever the level
+        return True  # a person requested it, whatever the level
     if (newest.reason is DecisionReason.AUTONOMY_RECOMMEND) != (reason is DecisionReason.AUTONOMY_RECOMMEND):
         return False  # the level was changed
     return verdict is Verdict.ASK or newest.reason not in _DOUBTS

@@ -38,6 +38,7 @@ from service.config.settings_base import Duration, Port, Section, TimeZone
 from service.config.settings_targets import adapter_problems, duplicate_targets, target_warnings
 from service.config.slo_settings import SloSettings, slo_problems
 from service.config.store_settings import RemoteMetricsSettings
+from service.config.traffic_settings import traffic_problems
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 DEFAULT_FILE = Path("outrider.yaml")
@@ -304,6 +305,7 @@ def _consistency_problems(settings: Settings, document: yaml_file.Document) -> l
     named = [service.name for service in settings.services]
     scales = settings.remediation.performer(ActionKind.SCALE)
     problems += emit_problems(settings.planner.scaling, named, scales, document)
+    problems += traffic_problems(settings.remediation.traffic, named, document)
     if settings.explainer.url is not None and not settings.explainer.model:
         problems.append(document.problem(("explainer", "model"), "is required if url is set"))
     problems += remediation_problems(settings.remediation, document)

@@ -44,8 +44,8 @@ def write(context: Context, method: str, path: str, body: dict[str, Any] | None 
             base + path,
             json=body,
             params={"lang": context.language},
-            headers={"Authorization": f"Bearer {token}".encode()}
-            | ({"X-Outrider-User": user.encode()} if user else {}),
+            headers={b"Authorization": f"Bearer {token}".encode()}
+            | ({b"X-Outrider-User": user.encode()} if user else {}),
             timeout=10,
         )
     except httpx.HTTPError as error:
@@ -66,7 +66,7 @@ def _as_command(match: re.Match[str]) -> str:
     return f"outrider {command} shows" if command else match[0]
 
 
-def _headers(token: str, user: str) -> dict[str, bytes]:
+def _headers(token: str, user: str) -> dict[bytes, bytes]:
     """Token and name; a name need not be ASCII."""
     headers = {"Authorization": f"Bearer {token}".encode()}
     return headers | {"X-Outrider-User": user.encode()} if user else headers

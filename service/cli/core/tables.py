@@ -145,7 +145,7 @@ def _action_status(action: dict[str, Any], language: Language) -> str:
     if action["status"] == "waiting_approval" and action["approvals_needed"] > 1:
         counts = {"n": len(action["approvals"]), "needed": action["approvals_needed"]}
         notes.append(translate("cli.approvals", language, **counts))
-    return action["status"] + (f" ({', '.join(notes)})" if notes else "")
+    return str(action["status"]) + (f" ({', '.join(notes)})" if notes else "")
 
 
 def actions(items: list[dict[str, Any]], language: Language = "en") -> str:

@@ -90,6 +90,15 @@ def test_isolated_hardware_that_waits_for_a_technician_does_not_open_it(patient)
     assert patient.decide().breaker is None
 
 
+def test_a_long_surge_does_not_open_it(patient):
+    patient.policy = replace(patient.policy, breaker=BreakerLimits(max_unsuccessful=0, max_unsuccessful_ratio=0.0))
+    patient.break_("traffic-surge", patient.service)
+    (scale,) = patient.cycle()
+    assert scale.kind is ActionKind.SCALE
+    patient.now += timedelta(minutes=30)
+    assert patient.decide().breaker is None
+
+
 def test_while_it_is_open_every_step_is_refused_from_the_same_cycle_on(patient, words):
     fail(patient, 3)
     patient.break_("pcie-degraded", patient.gpus[5])

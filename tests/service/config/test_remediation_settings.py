@@ -102,7 +102,7 @@ def test_a_time_of_day_needs_no_quotes(tmp_path, text):
 def test_mistakes_have_line_and_key(tmp_path, text, key, message):
     found = problems(tmp_path, f"cluster: c\nremediation:\n  {text}\n")
     assert any(line == 3 or key.endswith("control_url") for line, _, _ in found)
-    assert any(where.endswith(key) and message in said for _, where, said in found), found
+    assert any(where.endswith(key) and message in shown for _, where, shown in found), found
 
 
 def test_own_playbooks_replace_packaged_ones_by_fault(tmp_path):
