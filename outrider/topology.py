@@ -14,6 +14,7 @@ from outrider.model import EntityKind, EntityRef
 
 Edge = tuple[EntityRef, EntityRef]
 Labels = Mapping[EntityRef, Mapping[str, str]]
+DELETED = "deleted"  # label of a pod that the cluster deleted recently
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from collectors.kubernetes.objects import NODE_TOPOLOGIES, NODES, RESOURCE_SLICE
 from collectors.kubernetes.pods import PodFacts
 from collectors.kubernetes.replicas import Replicas
 from outrider.model import EntityKind, EntityRef
-from outrider.topology import Edge, Graph
+from outrider.topology import DELETED, Edge, Graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class DeletedPod:
 
 
 def graph(objects: Objects, replicas: Replicas, cluster: str, gone: Iterable[DeletedPod] = ()) -> Graph:
-    """Graph of one cluster. Of ``gone`` pods only the edges below them, with the label ``until``."""
+    """Graph of one cluster. Of ``gone`` pods only the edges below them, with the labels ``deleted`` and ``until``."""
     edges: dict[Edge, None] = {}
     labels: dict[EntityRef, dict[str, str]] = {}
     zones = node_zones(objects.all(NODE_TOPOLOGIES))
@@ -38,7 +38,13 @@ def graph(objects: Objects, replicas: Replicas, cluster: str, gone: Iterable[Del
         labels[gpu] = facts
         edges[_node(cluster, facts["node"]), gpu] = None
     for deleted in gone:
-        facts = {"uid": deleted.pod.uid, "node": deleted.pod.node, "since": deleted.pod.since, "until": deleted.until}
+        facts = {
+            "uid": deleted.pod.uid,
+            "node": deleted.pod.node,
+            "since": deleted.pod.since,
+            "until": deleted.until,
+            DELETED: "true",
+        }
         labels[deleted.pod.entity(cluster)] = {name: value for name, value in facts.items() if value}
         edges.update(dict.fromkeys(_below(deleted.pod, cluster)))
     for pod in replicas.pods.values():

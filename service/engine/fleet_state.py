@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import numpy as np
@@ -26,7 +27,7 @@ from outrider.model import (
     TrustVerdict,
 )
 from outrider.ports import Collected, StateReader
-from outrider.topology import Topology
+from outrider.topology import DELETED, Topology
 from outrider.vocabulary.faults import faults
 from remediation.decide.policy import FleetFacts
 from service.engine.detect import RecentValues
@@ -170,6 +171,21 @@ def fleet_facts(
     )
 
 
+def deleted(topology: Topology) -> frozenset[EntityRef]:
+    """Returns pods that the cluster deleted recently, and their replicas.
+
+    Includes the scrape targets that stood for them. A pod that returns under its name, such as one of a StatefulSet,
+    is not among them.
+    """
+    pods = {entity for entity, facts in topology.labels.items() if facts.get(DELETED)}
+    if not pods:
+        return frozenset()
+    entities = pods | {replace(pod, kind=EntityKind.REPLICA) for pod in pods}
+    keys = {entity.key for entity in entities}
+    targets = {entity for entity, facts in topology.labels.items() if facts.get("stands_for") in keys}
+    return frozenset(entities | targets)
+
+
 def untrusted(alerts: Sequence[Alert], topology: Topology, values: RecentValues) -> frozenset[EntityRef]:
     """Returns entities that must not be acted on: a metrics page about them is missing or doubtful (safety rule 1).
 
@@ -182,7 +198,7 @@ def untrusted(alerts: Sequence[Alert], topology: Topology, values: RecentValues)
     partial = _with_value(values, EntityKind.WORKLOAD, TRUST, TrustVerdict.PARTIAL.code) - down
     explained, broken = _explained(alerts, topology), _broken_nodes(alerts, topology)
     entities: set[EntityRef] = set()
-    for target in down | doubted:
+    for target in (down | doubted) - deleted(topology):
         key = topology.label(target, "stands_for")
         if not key:
             continue
