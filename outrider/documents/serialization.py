@@ -287,6 +287,11 @@ class GuardRow(Protocol):
         ...
 
     @property
+    def owner(self) -> str:
+        """The program or person that objects; empty without one."""
+        ...
+
+    @property
     def reason(self) -> DecisionReason:
         """Its reason."""
         ...
@@ -297,7 +302,13 @@ def planned_action(value: Action, guards: Iterable[GuardRow], requests: Iterable
     return {
         **action(value),
         "guards": [
-            {"name": answer.guard, "verdict": answer.verdict.value, "reason": answer.reason.value} for answer in guards
+            {
+                "name": answer.guard,
+                "verdict": answer.verdict.value,
+                "reason": answer.reason.value,
+                **({"owner": answer.owner} if answer.owner else {}),
+            }
+            for answer in guards
         ],
         "requests": [
             {"method": request.method, "url": request.url, "body": plain(request.body)} for request in requests

@@ -63,6 +63,8 @@ class DecisionReason(StrEnum):
     SERVICE_MINIMUM = "service_minimum"
     NO_HEADROOM = "no_headroom"
     NOT_OURS = "not_ours"
+    OWNED = "owned"
+    PROTECTED = "protected"
     ALREADY_DONE = "already_done"
     NOT_IN_MAINTENANCE_WINDOW = "not_in_maintenance_window"
     UNKNOWN_TARGET = "unknown_target"

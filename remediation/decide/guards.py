@@ -14,6 +14,7 @@ from typing import Any
 from outrider.model import Action, ActionKind, DecisionReason, EntityRef, Verdict
 from remediation.decide.history import CORDONING, UNDO, History
 from remediation.decide.limits import FleetFacts, Policy
+from remediation.decide.owners import OwnerObjection, objection
 
 _HOUR = timedelta(hours=1)
 INTENT_EXPIRES = timedelta(minutes=15)  # one engine outage; the next cycle decides again
@@ -75,11 +76,12 @@ class CapacityBudget:
 
 @dataclass(frozen=True, slots=True)
 class GuardAnswer:
-    """The answer of one guard. ``reason`` is WITHIN_LIMITS if it allows the action."""
+    """The answer of one guard. ``reason`` is WITHIN_LIMITS if it allows the action; ``owner`` names who objects."""
 
     guard: str
     verdict: Verdict
     reason: DecisionReason
+    owner: str = ""
 
 
 def judge(
@@ -95,6 +97,7 @@ def answers(
     """The answer of every guard: those that refuse first, then those that request approval."""
     doubtful = proposal.confidence is not None and proposal.confidence < policy.min_confidence
     approval_required = proposal.ask or proposal.kind in policy.ask_for
+    owner = objection(proposal.kind, proposal.target, facts.owners, writes_replicas=policy.writes_replicas)
     refusals = {
         "hold": _hold(policy, facts),
         "trusted_values": _untrusted(proposal, facts),
@@ -112,6 +115,7 @@ def answers(
     }
     return (
         *(_answer(name, Verdict.REFUSED, reason) for name, reason in refusals.items()),
+        _owner_answer(owner),
         *(_answer(name, Verdict.ASK, reason) for name, reason in requests.items()),
     )
 
@@ -130,6 +134,12 @@ def _answer(guard: str, verdict: Verdict, reason: DecisionReason | None) -> Guar
     if reason is None:
         return GuardAnswer(guard, Verdict.ALLOWED, DecisionReason.WITHIN_LIMITS)
     return GuardAnswer(guard, verdict, reason)
+
+
+def _owner_answer(owner: OwnerObjection | None) -> GuardAnswer:
+    if owner is None:
+        return _answer("owner", Verdict.ALLOWED, None)
+    return GuardAnswer("owner", owner.verdict, owner.reason, owner.owner)
 
 
 def judge_undo(facts: FleetFacts) -> Judgement:
@@ -152,6 +162,9 @@ def recheck(action: Action, policy: Policy, facts: FleetFacts, now: datetime) ->
         return held
     if action.kind in UNDO:
         return None
+    owner = objection(action.kind, action.target, facts.owners, writes_replicas=policy.writes_replicas)
+    if owner is not None and (owner.verdict is Verdict.REFUSED or action.approved_by is None):
+        return owner.reason
     if action.approved_by is None and now - action.decided_at > INTENT_EXPIRES:
         return DecisionReason.EXPIRED
     shrinks = action.kind is ActionKind.SCALE and action.params.get("replicas", 0) < action.params.get("current", 0)

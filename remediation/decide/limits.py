@@ -9,6 +9,7 @@ from math import floor
 from typing import Literal
 
 from outrider.model import Action, ActionKind, EntityRef, HoldReason, RemediationSession
+from remediation.decide.owners import Owners
 
 Autonomy = Literal["off", "suggest", "act"]
 
@@ -21,7 +22,7 @@ class Policy:
     allow. Circuit breakers count nodes in absolute numbers and as a ratio of the fleet. One scale-in removes at most
     ``scale_in_step_ratio`` of the replicas (at least one), then waits for ``scale_in_cooldown``, so that a wrong plan
     is noticed early. ``service_minimum`` is the minimum number of serving replicas. ``plan_acts`` False is shadow
-    mode: plans cause no actions.
+    mode: plans cause no actions. ``writes_replicas``: SCALE patches the workload itself, not its autoscaler.
     """
 
     autonomy: Autonomy = "suggest"
@@ -36,6 +37,7 @@ class Policy:
     min_confidence: float = 0.6
     ask_for: frozenset[ActionKind] = frozenset()
     plan_acts: bool = True
+    writes_replicas: bool = False
 
     def scale_in_to(self, current: int, wanted: int) -> int:
         """Replicas after one scale-in step towards ``wanted``."""
@@ -57,7 +59,7 @@ class FleetFacts:
     ``untrusted`` are components with absent, stale, reset or partial values. ``ready_replicas`` and
     ``needed_replicas`` are by service; a missing service is unknown. ``healthy`` are components with fresh values and
     no contrary evidence. ``burning`` are services that spend their error budget. ``not_ready`` are nodes that the
-    control plane itself reports as unreachable.
+    control plane itself reports as unreachable. ``owners`` are other programs and people, by what they manage.
     """
 
     paused: bool = False
@@ -71,6 +73,7 @@ class FleetFacts:
     healthy: frozenset[EntityRef] = frozenset()
     burning: frozenset[EntityRef] = frozenset()
     not_ready: frozenset[EntityRef] = frozenset()
+    owners: Mapping[EntityRef, Owners] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

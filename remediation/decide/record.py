@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from outrider.model import Action, ActionStatus, DecisionReason, Verdict
 from remediation.decide import approval
 from remediation.decide.context import DecisionContext
 from remediation.decide.guards import Judgement, Proposal
 from remediation.decide.history import IN_FLIGHT, UNDO, WAITING
+from remediation.decide.owners import objection
 
 # If these reasons for an approval request no longer apply, the request is withdrawn and the action performed.
 _DOUBTS = frozenset({DecisionReason.LOW_CONFIDENCE, DecisionReason.NO_HEADROOM})
@@ -37,6 +40,16 @@ def record(
     if ordinal is None:
         ordinal = len(history.of(proposal.session, proposal.kind, proposal.target))
     action = approval.action(proposal, judgement, ordinal, dry_run=context.policy.dry_run, now=context.now)
+    action = replace(action, detail=_owner_detail(context, proposal, judgement))
     if verdict is Verdict.ALLOWED and proposal.kind not in UNDO:
         context.budget.enter(proposal)
     return [*replaced, action]
+
+
+def _owner_detail(context: DecisionContext, proposal: Proposal, judgement: Judgement) -> str:
+    """The owner's name if the judgement rests on one."""
+    if judgement[1] not in (DecisionReason.OWNED, DecisionReason.PROTECTED):
+        return ""
+    writes = context.policy.writes_replicas
+    owner = objection(proposal.kind, proposal.target, context.facts.owners, writes_replicas=writes)
+    return "" if owner is None else owner.owner

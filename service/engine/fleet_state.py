@@ -29,6 +29,7 @@ from outrider.model import (
 from outrider.ports import Collected, StateReader
 from outrider.topology import DELETED, Topology
 from outrider.vocabulary.faults import faults
+from remediation.decide.owners import owners_of
 from remediation.decide.policy import FleetFacts
 from service.engine.detect import RecentValues
 
@@ -151,9 +152,12 @@ def fleet_facts(
     paused: bool,
 ) -> FleetFacts:
     """Returns the facts that the guard rails check."""
-    nodes = set(topology.of_kind(EntityKind.NODE))
-    cordoned = _with_value(values, EntityKind.NODE, UNSCHEDULABLE, 1.0) & nodes
     ours = {node for session in sessions for node in session.cordoned}
+    owners = owners_of(topology, ours & _schedulable_throughout(values))
+    leaving = {entity for entity, known in owners.items() if known.removed_by}  # no capacity any more, and not ours
+    ours -= leaving
+    nodes = set(topology.of_kind(EntityKind.NODE)) - leaving
+    cordoned = _with_value(values, EntityKind.NODE, UNSCHEDULABLE, 1.0) & nodes
     ready = ready_replicas(topology, values, alerts)
     doubtful = untrusted(alerts, topology, values)
     return FleetFacts(
@@ -167,6 +171,7 @@ def fleet_facts(
         needed_replicas=needed(plan),
         healthy=healthy(alerts, topology, values, doubtful),
         burning=service_context(alerts, plan, topology, values, ready).burning,
+        owners=owners,
         not_ready=frozenset(_with_value(values, EntityKind.NODE, NODE_READY, 0.0) & nodes),
     )
 
@@ -254,6 +259,15 @@ def _with_value(values: RecentValues, kind: EntityKind, key: SignalKey, *accepte
     window = values.window(kind, (key,), RECENT)
     newest = windows.last_value(window, key)
     return {entity for entity, value in zip(window.entities, newest, strict=True) if value in accepted}
+
+
+def _schedulable_throughout(values: RecentValues) -> set[EntityRef]:
+    """Returns nodes that were schedulable in every recent cycle: a cordon of the last seconds may not show yet."""
+    window = values.window(EntityKind.NODE, (UNSCHEDULABLE,), RECENT)
+    column = window.column(UNSCHEDULABLE)
+    known = ~np.isnan(column)
+    throughout = known.any(axis=1) & ((column == 0) | ~known).all(axis=1)
+    return {entity for entity, schedulable in zip(window.entities, throughout, strict=True) if schedulable}
 
 
 def is_blind(incident: Incident) -> bool:

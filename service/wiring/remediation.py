@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from outrider.model import ActionKind
 from outrider.ports import Actuator
 from remediation.actuators.kubernetes.actuator import KubernetesActuator
 from remediation.actuators.registry import ACTUATORS
@@ -24,6 +25,7 @@ def policy(settings: Settings) -> Policy:
         min_confidence=remediation.min_confidence,
         ask_for=frozenset(remediation.ask_for),
         plan_acts=not settings.planner.scaling.shadow,
+        writes_replicas=remediation.performer(ActionKind.SCALE) == "kubernetes",
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from outrider.model import ActionKind, ActionStatus, AlertState
+from outrider.model import ActionKind, ActionStatus, AlertState, DecisionReason, Verdict
 from remediation.actuators.kubernetes.nodes import TAINT
 from remediation.actuators.kubernetes.ownership import ACTION, INCIDENT, OWNER, SESSION
 from service.config import settings as settings_file
@@ -124,10 +124,34 @@ def test_a_node_that_an_operator_uncordons_is_not_cordoned_again(platform: Actin
     fleet.cluster.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": None}}, by="kubectl-uncordon")
     platform.rounds(8)
     assert not cordoned(fleet, node)
+    planned = {row.action.kind: row for row in platform.preview().of_fault("gpu-lost", f"node/{node}")}
+    answers = {answer.guard: answer for answer in planned[ActionKind.CORDON].guards}
+    assert "operator" in answers["owner"].owner, "another fault of this node does not overrule the operator either"
     fleet.xid.clear()
     platform.until(lambda: platform.state.sessions() == (), "the session is closed")
     assert marks_of(fleet, node) == set()
     assert [action.status for action in platform.actions(ActionKind.CORDON)] == [ActionStatus.DONE]
+
+
+def test_a_node_that_an_autoscaler_removes_is_left_to_it(platform: ActingPlatform, fleet: KubeFleet) -> None:
+    pod = fleet.engines()[0]
+    node = str(pod["spec"]["nodeName"])
+    taint = {"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}
+    fleet.cluster.patch(f"/api/v1/nodes/{node}", {"spec": {"taints": [taint]}}, by="cluster-autoscaler")
+    platform.rounds(2)
+    fleet.xid[fleet.gpu_of(pod["metadata"]["name"])] = FALLEN_OFF_THE_BUS
+    platform.until(lambda: platform.actions(ActionKind.CORDON), "the cordon is decided")
+    platform.rounds(2)
+    (cordon,) = platform.actions(ActionKind.CORDON)
+    assert (cordon.status, cordon.reason, cordon.detail) == (
+        ActionStatus.REFUSED,
+        DecisionReason.OWNED,
+        "cluster-autoscaler",
+    )
+    assert marks_of(fleet, node) == set()
+    planned = {row.action.kind: row for row in platform.preview().of_open_incidents()}
+    answers = {answer.guard: answer for answer in planned[ActionKind.CORDON].guards}
+    assert (answers["owner"].verdict, answers["owner"].owner) == (Verdict.REFUSED, "cluster-autoscaler")
 
 
 def test_an_api_server_that_is_away_delays_the_cordon(platform: ActingPlatform, fleet: KubeFleet) -> None:

@@ -14,7 +14,9 @@ from outrider.audit import AuditRecord
 from outrider.clock import SystemClock
 from outrider.model import Action, ActionKind, ActionStatus
 from service.config import settings as settings_file
+from service.incidents.remediation_preview import RemediationPreview
 from service.wiring import platform as wiring_platform
+from service.wiring import remediation
 from tests.support.kube import Cluster
 from tests.support.kube_fleet import KubeFleet
 
@@ -119,6 +121,12 @@ class ActingPlatform:
     def story(self) -> list[str]:
         """Returns the audit log as ``event subject reason``."""
         return [f"{record.event} {record.subject} {record.reason}" for record in self.audit()]
+
+    def preview(self) -> RemediationPreview:
+        """Returns the preview of ``outrider remediate plan`` on the stored state."""
+        parts, settings = self.platform, self.platform.settings
+        acting, policy = remediation.actuator(settings), remediation.policy(settings)
+        return RemediationPreview(self.state, parts.metrics, acting, policy, settings.collect.interval)
 
     def close(self) -> None:
         """Releases the stores."""

@@ -68,6 +68,7 @@ def _steps(shown: list[dict[str, Any]], language: Language) -> str:
         lines = [tables.actions([row], language)]
         lines += [
             f"  {answer['name']}: {word('decision_reason', answer['reason'], language)}"
+            + (f" ({answer['owner']})" if "owner" in answer else "")
             for answer in row["guards"]
             if answer["verdict"] != "allowed"
         ]
