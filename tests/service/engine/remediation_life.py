@@ -17,16 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from outrider.clock import ManualClock
-from outrider.model import Action, ActionStatus, CycleRecord, EntityKind, EntityRef, Outcome, OutcomeStatus
+from outrider.model import Action, EntityKind, EntityRef, Outcome, OutcomeStatus
 from outrider.ports import CycleCommit
 from outrider.topology import Topology
 from outrider.vocabulary.faults import fault as fault_of
-from remediation.decide.policy import Decisions
 from remediation.playbooks.files import packaged
-from service.engine import fleet_state
-from service.engine.dispatch import Dispatcher
 from store.factory import SqlStateStore, open_state
 from tests.remediation.conftest import CYCLE, T0, Fleet
+from tests.support.repair_loop import RepairLoop
 
 KILLED = 9
 _RECOVERS_AFTER = timedelta(minutes=8)  # longer than a lease and every timeout of a step
@@ -132,30 +130,20 @@ class KilledStore:
             self._kills.point("decided", [f"{action.id}:{action.status}" for action in commit.actions])
 
 
-class OpenGate:
-    """Guards that were asked already: they stay as they are in this fleet."""
-
-    def may_act(self) -> bool:
-        """Always."""
-        return True
-
-    def recheck(self, action: Action, now: datetime) -> None:
-        """No objection."""
-        del action, now
-
-
 class Life:
     """One process life of the engine."""
 
     def __init__(self, folder: Path, fault: str, *, kills: bool) -> None:
-        self.journal, self._folder = Journal(folder), folder
-        self._kills = Kills(folder, armed=kills)
-        self._state: Any = KilledStore(open_state(f"sqlite:///{folder}/state.db"), self._kills)
+        self._journal, self._folder = Journal(folder), folder
+        points = Kills(folder, armed=kills)
+        state = KilledStore(open_state(f"sqlite:///{folder}/state.db"), points)
         self._clock = ManualClock(self._resume_at())
-        actuator = JournalActuator(self.journal, self._clock)
-        self._dispatcher = Dispatcher(self._state, {}, actuator, self._clock, OpenGate())
         self._fleet = Fleet(max_actions_per_hour=1000)
         self._incident = _break(self._fleet, fault)
+        actuator = JournalActuator(self._journal, self._clock)
+        self._loop = RepairLoop(
+            self._fleet, state, actuator, self._clock, lambda action_id: points.point("approved", [action_id])
+        )
 
     def _resume_at(self) -> datetime:
         """The next cycle after the last one that began: time goes on while the engine is away."""
@@ -169,36 +157,18 @@ class Life:
             now = self._clock.now()
             assert now - T0 < _LONGEST, "the repair never ends"
             self._remember(now)
-            recovered = self.journal.recovered(now)
-            busy = self._cycle(now, recovered=recovered)
+            recovered = self._journal.recovered(now)
+            if recovered:
+                for entity in (*self._fleet.sick, *self._fleet.alerts):
+                    self._fleet.mend(entity, resolve=self._incident)
+            busy = self._loop.cycle()
             quiet = 0 if busy or not recovered else quiet + 1
-            self._clock.advance(CYCLE)
 
     def _remember(self, now: datetime) -> None:
         """Replaces the time in one step: a kill must not leave half of it."""
         new = self._folder / "clock.new"
         new.write_text(now.isoformat())
         new.replace(self._folder / "clock")
-
-    def _cycle(self, now: datetime, *, recovered: bool) -> bool:
-        """True while something is open."""
-        fleet, sessions = self._fleet, self._state.sessions()
-        if recovered:
-            for entity in (*fleet.sick, *fleet.alerts):
-                fleet.mend(entity, resolve=self._incident)
-        fleet.now = now
-        fleet.sessions = {session.id: session for session in sessions}
-        actions = fleet_state.weighed_actions(self._state, sessions, now - timedelta(hours=24))
-        fleet.actions = {action.id: action for action in actions}
-        decisions: Decisions = fleet.decide()
-        record = CycleRecord(now.isoformat(), now, 0.1, 1, 1, 1, 0, 0, 0)
-        self._state.commit(CycleCommit(record, actions=decisions.actions, sessions=decisions.sessions))
-        for action in self._state.actions(limit=1000):
-            if action.status is ActionStatus.WAITING_APPROVAL:
-                self._state.decide_action(action.id, approve=True, by="an operator", now=now)
-                self._kills.point("approved", [action.id])
-        self._dispatcher.run_once()
-        return bool(decisions.actions) or any(session.closed_at is None for session in self._state.sessions())
 
 
 def _break(fleet: Fleet, fault: str) -> str:
