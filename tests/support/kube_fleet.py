@@ -20,7 +20,7 @@ from outrider.clock import SystemClock, rfc3339
 from tests.support.kube import Cluster
 
 SERVICE = "chat-70b"
-BAD_IMAGE = "no-such-tag"
+BAD_IMAGE = "no-such-tag"  # images with this ending cannot be pulled
 _GPUS_PER_NODE = 4
 _PRODUCT = "NVIDIA H100 80GB HBM3"
 _DEVICE_VALUES = {
@@ -249,10 +249,18 @@ class KubeFleet:
 
     def _fail_to_pull(self, pod: Json) -> None:
         waiting = {"reason": "ImagePullBackOff", "message": "not found"}
-        if not pod["status"].get("containerStatuses"):
-            name = pod["spec"]["containers"][0]["name"]
+        if not pod["status"].get("containerStatuses") or _is_ready(pod):
+            name, now = pod["spec"]["containers"][0]["name"], rfc3339(SystemClock().now())
             status = {"name": name, "image": "i", "imageID": "", "ready": False, "restartCount": 0}
-            self.cluster.pod_status(pod, containerStatuses=[{**status, "state": {"waiting": waiting}}])
+            unready = {"status": "False", "reason": "ContainersNotReady", "lastTransitionTime": now}
+            self.cluster.pod_status(
+                pod,
+                conditions=[
+                    {"type": "PodScheduled", "status": "True", "lastTransitionTime": now},
+                    *({"type": kind, **unready} for kind in ("ContainersReady", "Ready")),
+                ],
+                containerStatuses=[{**status, "state": {"waiting": waiting}}],
+            )
 
     # --- pages ------------------------------------------------------------------------------------
 
@@ -260,6 +268,8 @@ class KubeFleet:
         """Returns the metrics page of the pod at an address, None if nothing answers there."""
         pod = self._pods.get(address)
         if pod is None or pod["spec"]["nodeName"] in self.lost_nodes:
+            return None
+        if pod["spec"]["containers"][0]["image"].endswith(BAD_IMAGE):
             return None
         name = pod["metadata"]["name"]
         if name not in self._devices:
