@@ -19,8 +19,9 @@ from remediation.actuators.kubernetes.ownership import ACTION, INCIDENT, OWNER, 
 from service.config import settings as settings_file
 from service.wiring import stores as wiring_stores
 from tests.support.acting import ROOT, ActingPlatform, apply_roles, configuration
-from tests.support.kube import Cluster, free_port
+from tests.support.kube import Cluster
 from tests.support.kube_fleet import KubeFleet, kube_fleet
+from tests.support.ports import free_port
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]

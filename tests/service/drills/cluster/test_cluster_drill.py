@@ -93,6 +93,9 @@ def namespace(control_plane: Cluster) -> Iterator[Cluster]:
     control_plane.create(f"{APPS}/deployments", {"metadata": {"name": "chat"}, "spec": spec})
     for pod in control_plane.scheduled(DRILLED, 2):
         run(control_plane, pod)
+        resources = pod["spec"]["containers"][0]["resources"]  # a kubelet that resizes in place reports them
+        (status,) = control_plane.get(f"{CORE}/pods/{pod['metadata']['name']}")["status"]["containerStatuses"]
+        control_plane.pod_status(pod, containerStatuses=[{**status, "resources": resources}])
     yield control_plane
     control_plane.delete(f"{APPS}/deployments/chat", params={"propagationPolicy": "Background"})
     control_plane.delete(f"{APPS}/replicasets", params={"propagationPolicy": "Background"})
