@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from collectors.kubernetes import disruption_budgets
 from collectors.kubernetes.accelerators import node_facts
 from collectors.kubernetes.actors import managers
 from collectors.kubernetes.api import Json, KubeApi, mapping, texts
@@ -14,6 +15,7 @@ from collectors.kubernetes.numa import zone_facts
 from collectors.kubernetes.objects import (
     AUTOSCALERS,
     DEPLOYMENTS,
+    DISRUPTION_BUDGETS,
     ENDPOINT_SLICES,
     MANAGERS,
     NODE_TOPOLOGIES,
@@ -135,6 +137,8 @@ class Cluster:
             return replicas_owners([change.before]) != replicas_owners([change.after])
         if resource.name in (DEPLOYMENTS.name, STATEFUL_SETS.name):
             return template_owner(change.before) != template_owner({**change.after, MANAGERS: managers(change.after)})
+        if resource.name == DISRUPTION_BUDGETS.name:
+            return disruption_budgets.summary(change.before) != disruption_budgets.summary(change.after)
         return resource.name == RESOURCE_SLICES.name and change.before.get("spec") != change.after.get("spec")
 
     def _pod(self, change: ObjectChange, at: datetime) -> None:

@@ -56,7 +56,9 @@ def decide(inputs: CycleInputs, config: DecisionConfig) -> CycleOutcome:
     after = _correlate(inputs, config, detected, alerts)
     alerts = alert_state.mute(_with_incidents(alerts, after), after, inputs.stored.silences)
     facts, decisions = _actions(inputs, config, after, alerts, topology)
-    planned = pipeline.messages(before, after, alerts, decisions.actions, config.messaging, inputs.now)
+    planned = pipeline.messages(
+        before, after, alerts, decisions.actions, config.messaging, inputs.now, breaker=decisions.breaker
+    )
     messages = drill_marking.mark(planned.messages, planned.incidents, alerts, inputs.stored.drills)
     record = _record(inputs, detected, alerts, planned.incidents)
     decided = audit_trail.CycleDecisions(
@@ -80,6 +82,7 @@ def decide(inputs: CycleInputs, config: DecisionConfig) -> CycleOutcome:
         audit=audit,
         topology=inputs.uncommitted_topology,
         detector_statuses=detected.detector_statuses,
+        breaker=decisions.breaker,
     )
     return CycleOutcome(commit, facts, standing, memory)
 
@@ -128,8 +131,10 @@ def _actions(
         inputs.detection.values,
         sessions=stored.sessions,
         paused=stored.paused,
+        killed=stored.killed,
+        breaker=stored.breaker,
     )
-    return facts, policy.decide(
+    decisions = policy.decide(
         config.policy,
         incidents,
         alerts,
@@ -141,6 +146,7 @@ def _actions(
         inputs.now,
         config.playbooks,
     )
+    return replace(facts, breaker=decisions.breaker or facts.breaker), decisions
 
 
 def _record(

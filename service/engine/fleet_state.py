@@ -16,6 +16,7 @@ from outrider.model import (
     Alert,
     AlertReason,
     AlertState,
+    BreakerState,
     EntityKind,
     EntityRef,
     Incident,
@@ -150,6 +151,8 @@ def fleet_facts(
     *,
     sessions: Sequence[RemediationSession],
     paused: bool,
+    killed: bool = False,
+    breaker: BreakerState | None = None,
 ) -> FleetFacts:
     """Returns the facts that the guard rails check."""
     ours = {node for session in sessions for node in session.cordoned}
@@ -162,6 +165,10 @@ def fleet_facts(
     doubtful = untrusted(alerts, topology, values)
     return FleetFacts(
         paused=paused,
+        killed=killed,
+        breaker=breaker or BreakerState(),
+        incidents={incident.id: incident for incident in incidents},
+        topology=topology,
         blind=any(is_blind(incident) for incident in incidents),
         untrusted=doubtful,
         nodes_total=len(nodes),

@@ -28,6 +28,7 @@ SOURCE = Path(__file__).parent / "control_plane"
 ADMIN, READER, STRANGER = "token-of-the-admin", "token-of-the-reader", "token-of-a-stranger"
 ACTOR, ACTOR_USER = "token-of-the-actor", "system:serviceaccount:outrider:outrider-act"
 DRILLER, DRILLED = "token-of-the-driller", "drilled"  # the account of deploy/rbac-drill.yaml in its namespace
+APPLIER, APPLIER_USER = "token-of-the-applier", "system:serviceaccount:outrider:outrider-apply"
 READER_USER = "system:serviceaccount:outrider:outrider"
 BUILD_SECONDS = 1_800
 _GO = ("go", "/usr/local/go/bin/go")
@@ -118,8 +119,9 @@ class Cluster:
             ("admin", ADMIN),
             ("reader", READER),
             ("actor", ACTOR),
-            ("stranger", STRANGER),
             ("driller", DRILLER),
+            ("applier", APPLIER),
+            ("stranger", STRANGER),
         ):
             (folder / f"{name}.token").write_text(token)
 
@@ -138,7 +140,7 @@ class Cluster:
         public = ["openssl", "rsa", "-in", str(self.folder / "sa.key"), "-pubout", "-out", str(self.folder / "sa.pub")]
         subprocess.run(public, check=True, capture_output=True)
         (self.folder / "tokens.csv").write_text(
-            f'{ADMIN},admin,admin,"system:masters"\n{READER},{READER_USER},reader\n{ACTOR},{ACTOR_USER},actor\n{STRANGER},stranger,stranger\n'
+            f'{ADMIN},admin,admin,"system:masters"\n{READER},{READER_USER},reader\n{ACTOR},{ACTOR_USER},actor\n{APPLIER},{APPLIER_USER},applier\n{STRANGER},stranger,stranger\n'
             f"{DRILLER},system:serviceaccount:{DRILLED}:outrider-drill,driller\n"
         )
         config = {
