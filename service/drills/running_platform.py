@@ -63,12 +63,11 @@ def start(
     return drill
 
 
-def announce(state: StateStore, drill: Drill) -> Drill:
+def announce(state: StateStore, drill: Drill, known: Sequence[Drill]) -> Drill:
     """Stores a drill that someone else injects, so that its messages are marked and its result is scored.
 
-    Raises UsageError if another drill is running, or the id is taken.
+    Raises UsageError if one of the ``known`` drills is running, or has its id.
     """
-    known = state.drills()
     if any(other.id == drill.id or other.running(drill.starts_at) for other in known):
         raise UsageError("another drill is running", hint="GET /api/v1/drills lists it; end it first")
     truth = Truth(drill.fault, drill.entity, drill.starts_at, drill.ends_at, drill.symptoms)

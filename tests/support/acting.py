@@ -126,7 +126,8 @@ class ActingPlatform:
         """Returns the preview of ``outrider remediate plan`` on the stored state."""
         parts, settings = self.platform, self.platform.settings
         acting, policy = remediation.actuator(settings), remediation.policy(settings)
-        return RemediationPreview(self.state, parts.metrics, acting, policy, settings.collect.interval)
+        playbooks, interval = remediation.playbooks(settings), settings.collect.interval
+        return RemediationPreview(self.state, parts.metrics, acting, policy, playbooks, interval)
 
     def close(self) -> None:
         """Releases the stores."""

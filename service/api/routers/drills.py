@@ -111,7 +111,7 @@ def announce(order: Announcement, ctx: Ctx, by: Writer) -> dict[str, Any]:
         by=by,
         negative=known.negative,
     )
-    running_platform.announce(ctx.state, begun)
+    running_platform.announce(ctx.state, begun, ctx.state.drills())
     return drill(begun.id, ctx)
 
 
