@@ -83,7 +83,7 @@ def _healthy_cycles(config: Path) -> int:
         return 0
 
 
-def test_a_drill_is_planned_run_scored_and_told_apart(running: Running) -> None:
+def test_a_drill_is_planned_run_and_scored(running: Running) -> None:
     planned = running.drill("engine-dead")
     assert planned.returncode == 0, planned.stderr
     requests = json.loads(planned.stdout)["requests"]

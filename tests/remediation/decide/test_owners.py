@@ -54,9 +54,9 @@ def test_a_node_that_an_operator_put_back_is_not_isolated_again():
 
 def test_a_protected_pod_and_its_node_need_an_approval():
     owners = owned({POD: {"uid": "u", "protected_by": "karpenter.sh/do-not-disrupt=true"}})
-    asked = (Verdict.ASK, DecisionReason.PROTECTED)
-    assert verdict(ActionKind.RESTART_POD, POD, owners) == (*asked, "karpenter.sh/do-not-disrupt=true")
-    assert verdict(ActionKind.DRAIN, NODE, owners) == (*asked, f"karpenter.sh/do-not-disrupt=true of {POD}")
+    approval = (Verdict.ASK, DecisionReason.PROTECTED)
+    assert verdict(ActionKind.RESTART_POD, POD, owners) == (*approval, "karpenter.sh/do-not-disrupt=true")
+    assert verdict(ActionKind.DRAIN, NODE, owners) == (*approval, f"karpenter.sh/do-not-disrupt=true of {POD}")
     assert verdict(ActionKind.CORDON, NODE, owners) is None, "a cordon disrupts nothing"
 
 

@@ -366,7 +366,7 @@ def test_a_value_that_someone_changed_meanwhile_stays_theirs(namespace: Cluster)
     assert DRILL not in workload["metadata"]["annotations"]
 
 
-def test_an_account_without_rights_is_told_which_manifest_grants_them(namespace: Cluster) -> None:
+def test_an_account_without_rights_gets_the_name_of_the_manifest_that_grants_them(namespace: Cluster) -> None:
     before = contents(namespace)
     with pytest.raises(UsageError, match="403") as refused:
         drill_of(namespace, "stranger").plan(order("engine-dead"))
