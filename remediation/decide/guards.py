@@ -191,7 +191,8 @@ def recheck(action: Action, policy: Policy, facts: FleetFacts, now: datetime) ->
     owner = objection(action.kind, action.target, facts.owners, writes_replicas=policy.writes_replicas)
     if owner is not None and (owner.verdict is Verdict.REFUSED or action.approved_by is None):
         return owner.reason
-    if action.approved_by is None and now - action.decided_at > INTENT_EXPIRES:
+    begun = action.started_at or now  # an action in several attempts may take longer than an intent may wait
+    if action.approved_by is None and begun - action.decided_at > INTENT_EXPIRES:
         return DecisionReason.EXPIRED
     return _recheck_limits(action, policy, facts, now) or _recheck_capacity(action, policy, facts)
 

@@ -177,7 +177,7 @@ class Cluster:
             "--service-account-key-file=sa.pub", "--service-account-signing-key-file=sa.key",
             "--service-account-issuer=https://kubernetes.default.svc", "--service-cluster-ip-range=10.96.0.0/16",
             "--token-auth-file=tokens.csv", "--authorization-mode=RBAC", "--cert-dir=certs",
-            "--disable-admission-plugins=ServiceAccount",
+            "--disable-admission-plugins=ServiceAccount", "--allow-privileged=true",  # as kubeadm sets it
         )  # fmt: skip
         until(self._is_ready, "the API server is ready")
 

@@ -15,11 +15,15 @@ _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """A verb on a resource, as in a ClusterRole. ``resource`` may name a subresource, as in ``pods/eviction``."""
+    """A verb on a resource, as in a ClusterRole. ``resource`` may name a subresource, as in ``pods/eviction``.
+
+    With ``namespace`` it is needed there only, as in a Role.
+    """
 
     verb: str
     resource: str
     group: str = ""
+    namespace: str = ""
 
 
 _NODE = (Permission("get", "nodes"), Permission("patch", "nodes"))
@@ -75,6 +79,7 @@ def _is_allowed(server: ApiServer, permission: Permission) -> bool:
         "group": permission.group,
         "resource": resource,
         "subresource": subresource,
+        **({"namespace": permission.namespace} if permission.namespace else {}),
     }
     body = {
         "apiVersion": "authorization.k8s.io/v1",
