@@ -28,6 +28,8 @@ JOURNAL = "outrider-drill"
 SETTING = "drill.kubernetes.url"
 _RECORD = "record"
 _HINT = "grant its account the verb, see deploy/rbac-drill.yaml"
+_RESTORE = "outrider drill run FAULT --kubernetes {} --restore"
+_TRIES, _PAUSE_SECONDS = 10, 3.0
 Progress = Callable[[str, float], None]
 
 
@@ -105,17 +107,17 @@ class ClusterDrill:
                 self._inject(server, prepared)
                 signals.release()
                 recovered = self._follow(server, prepared, api, progress, sleep)
+                signals.defer()
             except BaseException as error:
                 signals.defer()
-                self._restore(server, order.namespace)
+                self._restore_at_last(server, order.namespace, sleep)
                 if announced:
                     with suppress(OutriderError):  # already over, or the platform is away
                         api.post(f"/drills/{prepared.journal.id}/stop")
                 if isinstance(error, KeyboardInterrupt):
                     raise KeyboardInterrupt(f"the drill {prepared.journal.id} ended early; all is restored") from error
                 raise
-            signals.defer()
-            restored = self._restore(server, order.namespace)
+            restored = self._restore_at_last(server, order.namespace, sleep)
         query = {"recovered_at": recovered} if recovered else {}
         judged = api.get(f"/drills/{prepared.journal.id}", **query)
         return {**remote_drill.result(judged, api, order.seed), "namespace": order.namespace, "restored": restored}
@@ -124,6 +126,18 @@ class ClusterDrill:
         """Undoes what an interrupted drill left in a namespace. Raises as ``plan`` does."""
         with self._server() as server, _reported():
             return {"namespace": namespace, "restored": self._restore(server, namespace)}
+
+    def _restore_at_last(self, server: ApiServer, namespace: str, sleep: Callable[[float], None]) -> list[str]:
+        """Restores, also if the API server is away for a moment. Raises UnavailableError if it stays away."""
+        for _ in range(_TRIES - 1):
+            with suppress(ActuationError):
+                return self._restore(server, namespace)
+            sleep(_PAUSE_SECONDS)
+        try:
+            return self._restore(server, namespace)
+        except ActuationError as error:
+            message = f"the drill in {namespace} could not be undone: {error.message}"
+            raise UnavailableError(message, hint=_RESTORE.format(namespace)) from error
 
     def _server(self) -> ApiServer:
         return ApiServer(self._url, self._access, setting=SETTING)
@@ -259,7 +273,7 @@ def _journal_request(namespace: str, journal: Journal) -> ActionRequest:
 
 
 def _busy(namespace: str) -> UsageError:
-    hint = f"if it was interrupted: outrider drill run FAULT --kubernetes {namespace} --restore"
+    hint = f"if it was interrupted: {_RESTORE.format(namespace)}"
     return UsageError(f"a drill runs in {namespace}, or was interrupted there", hint=hint)
 
 

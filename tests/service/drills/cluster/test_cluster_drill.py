@@ -396,3 +396,24 @@ def test_a_platform_that_is_away_stops_a_drill_before_it_begins(namespace: Clust
     with pytest.raises(UnavailableError):
         drill_of(namespace).run(order("engine-dead"), api=nobody, cluster="c", progress=lambda *_: None)
     assert contents(namespace) == before
+
+
+def test_an_api_server_that_is_away_at_the_end_leaves_the_journal_and_says_how_to_restore(namespace: Cluster) -> None:
+    before = contents(namespace)
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        if not waits:
+            namespace.stop_api()
+        waits.append(seconds)
+
+    try:
+        with pytest.raises(UnavailableError, match="could not be undone") as failed:
+            drill_of(namespace).run(
+                order("cpu-throttled", 1), api=Platform(), cluster="c", progress=lambda *_: None, sleep=sleep
+            )
+    finally:
+        namespace.start_api()
+    assert "--restore" in failed.value.hint
+    assert drill_of(namespace).restore(DRILLED)["restored"]
+    assert contents(namespace) == before
