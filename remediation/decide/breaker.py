@@ -59,7 +59,8 @@ def opened(
 
 def _counts(action: Action, state: BreakerState, limits: BreakerLimits, now: datetime) -> bool:
     """True for an action that was really performed within the window, and after the last reset."""
-    if action.dry_run or action.kind in UNDO or action.status not in (ActionStatus.DONE, ActionStatus.FAILED):
+    changes = action.kind not in UNDO and action.kind is not ActionKind.RUN_DIAGNOSTIC  # a failed test is a finding
+    if action.dry_run or not changes or action.status not in (ActionStatus.DONE, ActionStatus.FAILED):
         return False
     ended = action.ended_at or action.decided_at
     stopped = action.detail.startswith(NOT_PERFORMED)

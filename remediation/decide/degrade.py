@@ -239,7 +239,7 @@ def _step_up(context: DecisionContext, service: EntityRef, open_incidents: froze
         return []
     levels = () if ladder is None else ladder.levels
     lower = max((level.number for level in levels if level.number < current.level), default=0)
-    if _failed_lately(context, current.session, ActionKind.RESTORE_SERVICE, service):
+    if _failed_recently(context, current.session, ActionKind.RESTORE_SERVICE, service):
         return []
     proposal = Proposal(
         session=current.session,
@@ -326,10 +326,10 @@ def _stopped(context: DecisionContext, session: RemediationSession, service: Ent
     same = [action for action in before if action.params.get("level") == level]
     if any(rejected(action) or action.status is ActionStatus.DRY_RUN for action in same):
         return True
-    return _failed_lately(context, session.id, ActionKind.DEGRADE_SERVICE, service)
+    return _failed_recently(context, session.id, ActionKind.DEGRADE_SERVICE, service)
 
 
-def _failed_lately(context: DecisionContext, session: str, kind: ActionKind, service: EntityRef) -> bool:
+def _failed_recently(context: DecisionContext, session: str, kind: ActionKind, service: EntityRef) -> bool:
     newest = context.history.newest(session, kind, service)
     if newest is None or newest.status is not ActionStatus.FAILED:
         return False

@@ -20,6 +20,7 @@ from outrider.model import (
 )
 from outrider.topology import Topology
 from remediation.decide.autonomy import AutonomyLevels, Environment
+from remediation.decide.owners import Owners
 from remediation.decide.service_entry import ServiceEntry
 from remediation.decide.service_load import ServiceLoad
 from remediation.decide.time_windows import TimeWindow
@@ -64,7 +65,7 @@ class Policy:
     Circuit breakers count nodes in absolute numbers and as a ratio of the fleet. One scale-in removes at most
     ``scale_in_step_ratio`` of the replicas (at least one), then waits for ``scale_in_cooldown``, so that a wrong plan
     is noticed early. ``service_minimum`` is the minimum number of serving replicas. ``plan_acts`` False is shadow
-    mode: plans cause no actions.
+    mode: plans cause no actions. ``writes_replicas``: SCALE patches the workload itself, not its autoscaler.
     """
 
     autonomy: AutonomyLevels = field(default_factory=AutonomyLevels)
@@ -86,6 +87,7 @@ class Policy:
     min_confidence: float = 0.6
     ask_for: frozenset[ActionKind] = frozenset()
     plan_acts: bool = True
+    writes_replicas: bool = False
 
     def scale_in_to(self, current: int, wanted: int) -> int:
         """Replicas after one scale-in step towards ``wanted``."""
@@ -108,8 +110,8 @@ class FleetFacts:
     ``needed_replicas`` are by service; a missing service is unknown. ``healthy`` are components with fresh values and
     no contrary evidence. ``burning`` are services that spend their error budget. ``not_ready`` are nodes that the
     control plane itself reports as unreachable. ``killed``: the kill-switch file is present. ``incidents`` are the open
-    ones by id. ``load`` and ``entries`` are the queues and the probed entries of services in the last minutes; a
-    missing service is unknown.
+    ones by id. ``owners`` are other programs and people, by what they manage. ``load`` and ``entries`` are the queues
+    and the probed entries of services in the last minutes; a missing service is unknown.
     """
 
     paused: bool = False
@@ -127,6 +129,7 @@ class FleetFacts:
     not_ready: frozenset[EntityRef] = frozenset()
     load: Mapping[EntityRef, ServiceLoad] = field(default_factory=dict)
     entries: Mapping[EntityRef, ServiceEntry] = field(default_factory=dict)
+    owners: Mapping[EntityRef, Owners] = field(default_factory=dict)
     incidents: Mapping[str, Incident] = field(default_factory=dict, compare=False, repr=False)
     topology: Topology = field(default_factory=Topology, compare=False, repr=False)
 

@@ -13,8 +13,10 @@ from pydantic import Field, model_validator
 from outrider.errors import ConfigError, ConfigProblem, UsageError
 from outrider.model import ActionKind
 from outrider.text import yaml_file
+from remediation.actuators.engine import endpoints
 from remediation.actuators.engine.actuator import template_problem
 from remediation.actuators.gslb.request_template import problem as placeholder_problem
+from remediation.actuators.hook import actuator as hook_actuator
 from remediation.actuators.hook.diagnostic import PEER_RATIO
 from remediation.actuators.hook.job_manifest import PackagedCheck, template_problems
 from service.config.access_settings import AccessSettings
@@ -160,16 +162,8 @@ def actuator_problems(
 
 
 KINDS_OF: Mapping[str, frozenset[ActionKind]] = {
-    "engine": frozenset(
-        {
-            ActionKind.WAKE_ENGINE,
-            ActionKind.SLEEP_ENGINE,
-            ActionKind.DRAIN_ENGINE,
-            ActionKind.RESUME_ENGINE,
-            ActionKind.RESET_PREFIX_CACHE,
-        }
-    ),
-    "hook": frozenset({ActionKind.RESET_GPU, ActionKind.REBOOT_NODE, ActionKind.RUN_DIAGNOSTIC}),
+    "engine": endpoints.KINDS,
+    "hook": hook_actuator.KINDS,
     "gslb": frozenset({ActionKind.SWITCH_CLUSTER}),
 }
 

@@ -59,6 +59,7 @@ def policy(settings: Settings) -> Policy:
             recovers_within=remediation.breaker.recovers_within,
         ),
         plan_acts=not settings.planner.scaling.shadow,
+        writes_replicas=remediation.performer(ActionKind.SCALE) == "kubernetes",
     )
 
 

@@ -27,6 +27,7 @@ from tests.support.waiting import until
 SOURCE = Path(__file__).parent / "control_plane"
 ADMIN, READER, STRANGER = "token-of-the-admin", "token-of-the-reader", "token-of-a-stranger"
 ACTOR, ACTOR_USER = "token-of-the-actor", "system:serviceaccount:outrider:outrider-act"
+DRILLER, DRILLED = "token-of-the-driller", "drilled"  # the account of deploy/rbac-drill.yaml in its namespace
 APPLIER, APPLIER_USER = "token-of-the-applier", "system:serviceaccount:outrider:outrider-apply"
 READER_USER = "system:serviceaccount:outrider:outrider"
 BUILD_SECONDS = 1_800
@@ -118,6 +119,7 @@ class Cluster:
             ("admin", ADMIN),
             ("reader", READER),
             ("actor", ACTOR),
+            ("driller", DRILLER),
             ("applier", APPLIER),
             ("stranger", STRANGER),
         ):
@@ -139,6 +141,7 @@ class Cluster:
         subprocess.run(public, check=True, capture_output=True)
         (self.folder / "tokens.csv").write_text(
             f'{ADMIN},admin,admin,"system:masters"\n{READER},{READER_USER},reader\n{ACTOR},{ACTOR_USER},actor\n{APPLIER},{APPLIER_USER},applier\n{STRANGER},stranger,stranger\n'
+            f"{DRILLER},system:serviceaccount:{DRILLED}:outrider-drill,driller\n"
         )
         config = {
             "apiVersion": "v1",

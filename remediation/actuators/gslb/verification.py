@@ -29,7 +29,7 @@ class ApiRead:
 
 @dataclass(frozen=True, slots=True)
 class DnsRead:
-    """``addresses`` are those that ``name`` has for each cluster; ``servers`` are asked, by default the system's."""
+    """``addresses`` are those that ``name`` has for each cluster; ``servers`` are queried, by default the system's."""
 
     name: str
     addresses: Mapping[str, Sequence[str]]

@@ -30,6 +30,7 @@ _NODE = (Permission("get", "nodes"), Permission("patch", "nodes"))
 _WORKLOAD = tuple(
     Permission(verb, resource, "apps") for verb in ("get", "patch") for resource in ("deployments", "statefulsets")
 )
+_ROLLOUT = (Permission("get", "rollouts", "argoproj.io"), Permission("patch", "rollouts", "argoproj.io"))
 _EVICT = Permission("create", "pods/eviction")
 _LEVELS = (
     *(Permission(verb, "configmaps") for verb in ("get", "create", "patch")),
@@ -48,15 +49,17 @@ NEEDED: Mapping[ActionKind, tuple[Permission, ...]] = {
     ActionKind.DELETE_STUCK_POD: (Permission("get", "pods"), Permission("delete", "pods"), Permission("get", "nodes")),
     ActionKind.ROLLBACK: (
         *_WORKLOAD,
+        *_ROLLOUT,
         Permission("list", "replicasets", "apps"),
         Permission("list", "controllerrevisions", "apps"),
         Permission("list", "pods"),
         Permission("delete", "pods"),
     ),
-    ActionKind.PAUSE_ROLLOUT: _WORKLOAD,
-    ActionKind.RESUME_ROLLOUT: _WORKLOAD,
+    ActionKind.PAUSE_ROLLOUT: (*_WORKLOAD, *_ROLLOUT),
+    ActionKind.RESUME_ROLLOUT: (*_WORKLOAD, *_ROLLOUT),
     ActionKind.SCALE: (
         *_WORKLOAD,
+        *_ROLLOUT,
         Permission("list", "horizontalpodautoscalers", "autoscaling"),
         Permission("list", "scaledobjects", "keda.sh"),
     ),

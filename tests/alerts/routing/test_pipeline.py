@@ -410,16 +410,16 @@ def test_progress_is_reported_when_its_state_changes_and_at_its_interval(world):
     incident = replace(incident, acknowledged_at=world.t0, acknowledged_by="ann")
     line = ProgressLine("cluster.verified", {"service": "chat", "cluster": "west", "share": "100%", "level": "0"})
     states = {0.25: "switching", 0.5: "switching", 1: "verified", 15: "verified", 16: "verified", 17: "verified"}
-    told = []
+    reported = []
     for minute, state in states.items():
         progress = {incident.id: IncidentProgress(timedelta(minutes=15), state, (line,))}
         now = world.t0 + timedelta(minutes=minute)
         result = messages([], [incident], [alert], [], MESSAGING, now, progress)
         incident = result.incidents[0]
-        told += [(minute, message) for message in result.messages if message.channel == "ding"]
-    assert [minute for minute, _ in told] == [0.25, 1, 16]
-    assert {message.reason for _, message in told} == {NotifyReason.STATUS}
-    assert "chat：100% 的流量由 west 承接" in told[-1][1].body
+        reported += [(minute, message) for message in result.messages if message.channel == "ding"]
+    assert [minute for minute, _ in reported] == [0.25, 1, 16]
+    assert {message.reason for _, message in reported} == {NotifyReason.STATUS}
+    assert "chat：100% 的流量由 west 承接" in reported[-1][1].body
     assert incident.pages == 1
 
 

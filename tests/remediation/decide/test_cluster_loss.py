@@ -210,7 +210,7 @@ def test_blindness_in_the_lost_cluster_holds_neither_decision_nor_dispatch(world
     assert recheck(made[0], world.fleet.policy, seen, now) is DecisionReason.MONITOR_BLIND
 
 
-def test_below_autonomy_act_a_person_is_asked_once(world):
+def test_below_autonomy_act_an_approval_is_requested_once(world):
     world.fleet.policy = replace(world.fleet.policy, autonomy=AutonomyLevels(Autonomy.APPROVE))
     world.lose()
     world.run(5)

@@ -160,7 +160,7 @@ def test_missing_values_keep_the_level(surge):
     assert surge.level() == level
 
 
-def test_a_level_is_asked_for_below_autonomy_act_and_once(make_fleet):
+def test_below_autonomy_act_a_level_is_requested_once(make_fleet):
     surge = Surge(make_fleet(autonomy="approve"))
     opened(surge)
     surge.run(30, 110.0)

@@ -195,7 +195,7 @@ def test_dns_shows_the_addresses_of_the_cluster(
     assert server.sent("PUT") == ["/records/chat"]
 
 
-def test_dns_that_fails_is_asked_again(server: JsonServer, zone: tuple[Zone, str]) -> None:
+def test_dns_that_fails_is_retried(server: JsonServer, zone: tuple[Zone, str]) -> None:
     resolver, address = zone
     resolver.addresses = None
     read = DnsRead("chat.example.com", {"west": ["10.2.0.1"]}, (address,))

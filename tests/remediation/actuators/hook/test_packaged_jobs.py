@@ -23,7 +23,7 @@ def run(folder: Path, kind: ActionKind, check: PackagedCheck = "dcgm", **variabl
     container = packaged(kind, check)["spec"]["template"]["spec"]["containers"][0]
     message = folder / "termination-log"
     message.write_text("")
-    script = str(container["args"][0]).replace("/dev/termination-log", str(message)).replace("/tmp/", f"{folder}/")
+    script = str(container["args"][0]).replace("/tmp/", f"{folder}/").replace("/dev/termination-log", str(message))
     given = {"PATH": f"{folder}:{os.environ['PATH']}", "OUTRIDER_NODE": "node-1", "OUTRIDER_GPUS": "", **variables}
     done = subprocess.run(
         [*container["command"], script], env=given, capture_output=True, text=True, timeout=30, check=False
