@@ -279,7 +279,7 @@ def _exit_wait(context: DecisionContext, service: EntityRef, ladder: Ladder, lev
         and context.now - action.decided_at < _HOUR
         for action in context.history.ladder(service)
     )
-    factor = 2 ** min(max(0, entries - 1), 10)
+    factor = 1 << min(max(0, entries - 1), 10)
     return min(level.exit_for * factor, max(ladder.longest_exit, level.exit_for))
 
 

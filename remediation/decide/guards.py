@@ -102,7 +102,7 @@ def answers(
     scope = scope_of_action(proposal.because, proposal.target, proposal.takes, policy, facts)
     frozen = frozen_by(policy.freezes, scope, now)
     waits = not (proposal.undoes or proposal.lost_cluster)  # an outage does not wait for a maintenance window
-    missed = waits and _missed(proposal.kind, policy, scope, now)
+    missed = _missed(proposal.kind, policy, scope, now) if waits else ""
     budgets = ", ".join(blocking_budgets(proposal.kind, proposal.target, facts.topology))
     level = policy.autonomy.of(scope)
     refusals = {
