@@ -37,7 +37,8 @@ class CycleCommit:
     """All decisions of one cycle, which become visible atomically.
 
     ``alerts`` and ``incidents`` are those that changed. ``plan`` None: the planner did not run. ``detector_statuses``
-    are those of every detector; empty leaves the previous ones.
+    are those of every detector; empty leaves the previous ones. ``early``: decided between two cycles, so that no
+    cycle is recorded.
     """
 
     cycle: CycleRecord
@@ -50,6 +51,7 @@ class CycleCommit:
     audit: tuple[AuditRecord, ...] = ()
     topology: Topology | None = None
     detector_statuses: tuple[DetectorStatus, ...] = ()
+    early: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from alerts.routing import pipeline
 from alerts.state import machine as alert_state
 from detectors.rca import correlate
 from detectors.rca.fault_catalogue import Knowledge
-from outrider.model import Alert, AlertState, CycleRecord, Incident
+from outrider.model import Alert, AlertState, CycleRecord, Finding, Incident
 from outrider.ports import CycleCommit
 from outrider.topology import Topology
 from outrider.vocabulary.rules import Rule
@@ -39,12 +39,13 @@ class DecisionConfig:
 
 @dataclass(frozen=True, slots=True)
 class CycleOutcome:
-    """Everything that one cycle decided: what to commit, and the memory for the next cycle."""
+    """Everything that one cycle decided: what to commit, and the memory and findings for the next decision."""
 
     commit: CycleCommit
     facts: policy.FleetFacts
     standing: StandingReasons
     memory: DetectionMemory = field(compare=False)
+    findings: tuple[Finding, ...] = ()
 
 
 def decide(inputs: CycleInputs, config: DecisionConfig) -> CycleOutcome:
@@ -54,7 +55,7 @@ def decide(inputs: CycleInputs, config: DecisionConfig) -> CycleOutcome:
     topology = role_pools.with_pools(inputs.collected.topology)
     alerts = _advance(inputs, config, detected, topology)
     after = _correlate(inputs, config, detected, alerts)
-    alerts = alert_state.mute(_with_incidents(alerts, after), after, inputs.stored.silences)
+    alerts = alert_state.mute(with_incidents(alerts, after), after, inputs.stored.silences)
     facts, decisions = _actions(inputs, config, after, alerts, topology)
     planned = pipeline.messages(before, after, alerts, decisions.actions, config.messaging, inputs.now)
     messages = drill_marking.mark(planned.messages, planned.incidents, alerts, inputs.stored.drills)
@@ -81,7 +82,7 @@ def decide(inputs: CycleInputs, config: DecisionConfig) -> CycleOutcome:
         topology=inputs.uncommitted_topology,
         detector_statuses=detected.detector_statuses,
     )
-    return CycleOutcome(commit, facts, standing, memory)
+    return CycleOutcome(commit, facts, standing, memory, detected.findings)
 
 
 def _advance(
@@ -157,7 +158,7 @@ def _record(
     )
 
 
-def _with_incidents(alerts: Sequence[Alert], incidents: Sequence[Incident]) -> tuple[Alert, ...]:
+def with_incidents(alerts: Sequence[Alert], incidents: Sequence[Incident]) -> tuple[Alert, ...]:
     """Returns the alerts, each with the id of the incident that it belongs to."""
     incident_of = {fingerprint: incident.id for incident in incidents for fingerprint in incident.alerts}
     return tuple(replace(alert, incident=incident_of.get(alert.fingerprint, alert.incident)) for alert in alerts)

@@ -61,7 +61,8 @@ class MemoryStateStore(MemoryStateReader):
                 self._keep_topology(commit.topology, commit.cycle.at)
             self._statuses = state_rows.by_name(commit.detector_statuses) or self._statuses
             self._append(commit.audit)
-            self._cycles[commit.cycle.id] = commit.cycle
+            if not commit.early:
+                self._cycles[commit.cycle.id] = commit.cycle
             while len(self._cycles) > state_rows.KEPT_CYCLES:
                 del self._cycles[next(iter(self._cycles))]
 
