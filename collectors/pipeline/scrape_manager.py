@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 from zlib import crc32
 
 from collectors.exposition.parser import Page, Parser
@@ -17,6 +17,7 @@ from collectors.normalise.service_rollup import device_batches, service_batches
 from collectors.normalise.source_precedence import apply_precedence
 from collectors.pipeline.backoff import ScrapeBackoff
 from collectors.pipeline.carry_forward import CarryForward
+from collectors.pipeline.early_screen import EarlyScreen
 from collectors.pipeline.log_once import OncePerTargetLogger
 from collectors.pipeline.page_ownership import refusal
 from collectors.scrape.result import Scrape
@@ -29,6 +30,7 @@ from outrider.ports import Collected
 from outrider.topology import Edge, Graph, Topology, merge_graphs, unlisted_by_pages
 
 Tap = Callable[[Sequence[Scrape]], None]
+EarlySink = Callable[[Collected], None]
 _FULL_SPREAD_TARGETS = 1_000  # number of targets whose scrapes use all of ``spread``
 _MAX_ERROR_TEXT = 300  # characters of an exception in an error message
 
@@ -75,6 +77,24 @@ class PushSource(Protocol):
         ...
 
 
+@runtime_checkable
+class EarlyPushSource(PushSource, Protocol):
+    """A push source that can be read between two rounds."""
+
+    def take_early(self, at: datetime) -> tuple[tuple[Scrape, Page | None], ...]:
+        """Returns the pages that are complete by now. They belong to the next round, and ``take`` omits them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _ParsedScrape:
+    """A scrape and its page, None if it failed. ``normalised`` is set if that was done before the round ended."""
+
+    scrape: Scrape
+    page: Page | None
+    normalised: Collected | None = None
+
+
 class ScrapeManager:
     """Collects from targets. One round at a time; a target has at most one scrape in flight."""
 
@@ -116,7 +136,16 @@ class ScrapeManager:
         self._page_topology: dict[str, tuple[tuple[Edge, ...], Mapping[EntityRef, Mapping[str, str]]]] = {}
         self._topology: Topology | None = None
         self._anomalies = OncePerTargetLogger()
+        self._early_sink: EarlySink | None = None
+        self._screen = EarlyScreen(self.normaliser.adapter)
+        self._early: dict[str, _ParsedScrape] = {}  # normalised before the end of their round, by target
+        self._early_pushed: list[_ParsedScrape] = []
+        self._normalising = asyncio.Lock()  # a target's pages are normalised one after another
         self.set_targets(targets)
+
+    def on_early(self, sink: EarlySink) -> None:
+        """Sets the receiver of pages that may show a hard fault; each is sent as soon as it is normalised."""
+        self._early_sink = sink
 
     @property
     def targets(self) -> tuple[Target, ...]:
@@ -146,6 +175,8 @@ class ScrapeManager:
             self.parser.forget(name)
             self._page_topology.pop(name, None)
             self._anomalies.forget(name)
+            self._screen.forget(name)
+            self._early.pop(name, None)
         old_edges, old_labels = self._extra_topology
         self._extra_topology = (old_edges if edges is None else tuple(edges), old_labels if labels is None else labels)
         self._known_pushed = self._pushed_targets
@@ -212,7 +243,8 @@ class ScrapeManager:
             if name in self._health:
                 self._health[name] = replace(self._health[name], late=True)
         # A thread, so that a thousand pages do not block the loop; rounds never overlap.
-        return await asyncio.to_thread(self.absorb, scrapes, at)
+        async with self._normalising:
+            return await asyncio.to_thread(self.absorb, scrapes, at)
 
     async def _scrape_at_offset(self, scraper: Fetcher, target: Target, at: datetime) -> Scrape:
         """Scrapes a target at its own offset into the round, the same in every round: intervals stay exact."""
@@ -221,7 +253,9 @@ class ScrapeManager:
         if later:
             await asyncio.sleep(later.total_seconds())
         try:
-            return await scraper.scrape_one(target, at=at + later)
+            scrape = await scraper.scrape_one(target, at=at + later)
+            await self._read_early(scrape)
+            return scrape
         except Exception as fault:  # noqa: BLE001 (a bug in one target's scrape must not end the round)
             error = CollectError(
                 f"{target.name}: the scrape failed ({type(fault).__name__}: {str(fault)[:_MAX_ERROR_TEXT]})",
@@ -229,6 +263,43 @@ class ScrapeManager:
                 hint="check the target's response; the log has the error once",
             )
             return Scrape(target, at + later, None, error, 0.0)
+
+    async def _read_early(self, scrape: Scrape) -> None:
+        """Normalises a page that may show a hard fault at once; the round then takes the result."""
+        if self._early_sink is None or not self._screen.selects(scrape):
+            return
+        async with self._normalising:
+            current = self._by_name.get(scrape.target.name)
+            if current is None or not current.follows(scrape.target):
+                return
+            normalised = await asyncio.to_thread(self._normalise_early, scrape)
+        self._early_sink(normalised)
+
+    async def read_pushed_early(self, at: datetime) -> None:
+        """Normalises pushed pages that are complete by now, between two rounds. The next round takes the results."""
+        if self._early_sink is None or not isinstance(self._pushed, EarlyPushSource):
+            return
+        async with self._normalising:
+            early = await asyncio.to_thread(self._take_early, self._pushed, at)
+        for normalised in early:
+            self._early_sink(normalised)
+
+    def _take_early(self, pushed: EarlyPushSource, at: datetime) -> list[Collected]:
+        try:
+            pages = pushed.take_early(at)
+        except StoreUnavailableError:
+            return []
+        result = []
+        for scrape, page in pages:
+            result.append(self.normaliser.normalise(scrape, page))
+            self._early_pushed.append(_ParsedScrape(scrape, page, result[-1]))
+        return result
+
+    def _normalise_early(self, scrape: Scrape) -> Collected:
+        parsed, page = self._parse(scrape)
+        normalised = self.normaliser.normalise(parsed, page)
+        self._early[scrape.target.name] = _ParsedScrape(parsed, page, normalised)
+        return normalised
 
     def _finished(self) -> list[Scrape]:
         done = [name for name, task in self._running.items() if task.done()]
@@ -245,29 +316,33 @@ class ScrapeManager:
 
     def absorb(self, scrapes: Sequence[Scrape], at: datetime) -> Collected:
         """Normalises scrapes of any origin and adds the signals of services."""
-        return self._absorb([self._parse(scrape) for scrape in scrapes], at, scrapes)
+        return self._absorb([self._parsed(scrape) for scrape in scrapes], at, scrapes)
 
     def absorb_pages(self, scrapes: Sequence[tuple[Scrape, Page | None]], at: datetime) -> Collected:
         """Same for scrapes with parsed pages; None stands for a failed scrape."""
-        return self._absorb(scrapes, at, [_with_page(*scrape) for scrape in scrapes])
+        parsed = [_ParsedScrape(scrape, page) for scrape, page in scrapes]
+        return self._absorb(parsed, at, [_with_page(*scrape) for scrape in scrapes])
 
-    def _absorb(self, scrapes: Sequence[tuple[Scrape, Page | None]], at: datetime, raw: Sequence[Scrape]) -> Collected:
+    def _absorb(self, scrapes: Sequence[_ParsedScrape], at: datetime, raw: Sequence[Scrape]) -> Collected:
         push = self._take(at)
+        pushed = [*self._early_pushed, *(_ParsedScrape(scrape, page) for scrape, page in push.pages)]
+        self._early_pushed = []
         if self._tap is not None:
-            self._tap([*raw, *(_with_page(*scrape) for scrape in push.pages)])
-        pushing = {scrape.target.name for scrape, _ in push.pages}
+            self._tap([*raw, *(_with_page(item.scrape, item.page) for item in pushed)])
+        pushing = {item.scrape.target.name for item in pushed}
         batches: list[SampleBatch] = list(push.batches)
         events: list[Event] = []
         for target in push.unseen:
             batches.extend(self.normaliser.unseen(target, at).batches)
-        for scrape, page in sorted((*scrapes, *push.pages), key=lambda pair: pair[0].at):
-            normalised = self.normaliser.normalise(scrape, page)
+        for item in sorted((*scrapes, *pushed), key=lambda item: item.scrape.at):
+            name = item.scrape.target.name
+            normalised = item.normalised or self.normaliser.normalise(item.scrape, item.page)
             batches.extend(normalised.batches)
             events.extend(normalised.events)
-            self._note(scrape, page, normalised)
-            if scrape.target.name in pushing:
-                self._carried.keep(scrape.target.name, normalised.batches)
-        batches.extend(self._between_pages(push, at))
+            self._note(item.scrape, item.page, normalised)
+            if name in pushing:
+                self._carried.keep(name, normalised.batches)
+        batches.extend(self._between_pages(pushing, push.unseen, at))
         topology = self.topology(at)
         batches.extend(device_batches(batches, topology, at))
         services = service_batches(batches, topology, at)
@@ -293,11 +368,18 @@ class ScrapeManager:
             self._pushed_facts, self._topology = push.facts, None
         return push
 
-    def _between_pages(self, push: PushedBatch, at: datetime) -> list[SampleBatch]:
+    def _between_pages(self, pushing: Collection[str], unseen: Sequence[Target], at: datetime) -> list[SampleBatch]:
         """Batches carried forward for targets that pushed nothing since the last round."""
-        reported = {scrape.target.name for scrape, _ in push.pages} | {target.name for target in push.unseen}
+        reported = {*pushing, *(target.name for target in unseen)}
         silent = [target.name for target in self._pushed_targets if target.name not in reported]
         return [batch for name in silent for batch in self._carried.again(name, at)]
+
+    def _parsed(self, scrape: Scrape) -> _ParsedScrape:
+        """Returns the parsed page, as it was read early if it was."""
+        early = self._early.pop(scrape.target.name, None)
+        if early is not None and early.scrape.at == scrape.at:
+            return early
+        return _ParsedScrape(*self._parse(scrape))
 
     def _parse(self, scrape: Scrape) -> tuple[Scrape, Page | None]:
         scrape = within_limit(scrape, self.normaliser.adapter(scrape.target.adapter).reads)

@@ -119,6 +119,9 @@ class RemediationSettings(Section):
         "suggest", description="act performs what the guard rails allow."
     )
     dry_run: bool = Field(True, description="Report actions without performing them.")
+    fast_path: bool = Field(
+        True, description="Decide about unambiguous hard faults as soon as they are read, before the cycle."
+    )
     actuator: ActuatorName = Field("dry_run", description="Performer of actions, unless actuators names another one.")
     actuators: dict[ActionKind, ActuatorName] = Field(
         {},

@@ -90,7 +90,12 @@ def periodic_tasks_of(platform: wiring_platform.Platform, clock: Clock) -> Perio
     """Returns all periodic tasks of the engine; nothing runs before ``start``."""
     tasks, settings = PeriodicTasks(clock), platform.settings
     tasks.every(settings.collect.interval, "cycle", platform.cycle.run_in_thread)
-    tasks.call_every(periodic_tasks.DISPATCH_EVERY, "dispatch", lambda _now: platform.dispatcher.run_once())
+    dispatcher = platform.dispatcher
+    tasks.call_every(periodic_tasks.DISPATCH_EVERY, "dispatch", lambda _now: dispatcher.perform_actions())
+    tasks.call_every(periodic_tasks.DISPATCH_EVERY, "deliver", lambda _now: dispatcher.deliver_messages())
+    platform.cycle.on_decision = partial(_dispatch, tasks)
+    if platform.fast_path is not None:
+        tasks.every(periodic_tasks.EARLY_EVERY, "early", lambda: platform.collector.read_early(clock.now()))
     tasks.call_every(periodic_tasks.CHECKPOINT_EVERY, "checkpoint", platform.checkpoint)
     maintenance = StoreMaintenance(platform.metrics, settings.store.retention.retention, tasks.stopping)
     tasks.add(periodic_tasks.MAINTENANCE_EVERY, "upkeep", maintenance)
@@ -102,6 +107,12 @@ def periodic_tasks_of(platform: wiring_platform.Platform, clock: Clock) -> Perio
         tasks.call_every(periodic_tasks.INCIDENT_RECORDING_EVERY, "flight", partial(_record_incidents, platform))
     tasks.call_weekly("weekly_report", partial(_weekly_report, platform))
     return tasks
+
+
+def _dispatch(tasks: PeriodicTasks) -> None:
+    """Dispatches new decisions at once; a slow message channel does not delay an action."""
+    tasks.run_soon("dispatch")
+    tasks.run_soon("deliver")
 
 
 def _record_incidents(platform: wiring_platform.Platform, now: datetime) -> None:

@@ -21,7 +21,8 @@ from service.config.settings import Settings
 from service.config.tokens import flights_of, spool_of
 from service.engine.cycle import Cycle, Parts
 from service.engine.detector_memory import Detection
-from service.engine.dispatch import Dispatcher
+from service.engine.dispatch import WORKERS, Dispatcher
+from service.engine.fast_path import FastPath
 from service.incidents import recent_feedback
 from service.planning.planning import NoPlanning, Planning
 from service.recorder.incident_recordings import IncidentRecorder
@@ -54,6 +55,7 @@ class Platform:
     settings: Settings
     spool: BufferedMetricStore
     flight: IncidentRecorder | None = None
+    fast_path: FastPath | None = None
 
     def warm(self, now: datetime) -> None:
         """Restores checkpoints, teaches the detectors the history, and audits the start."""
@@ -71,6 +73,8 @@ class Platform:
 
     async def close(self) -> None:
         """Stops collecting and releases the stores."""
+        if self.fast_path is not None:
+            self.fast_path.close()
         await self.collector.close()
         if self.flight is not None:
             self.flight.close()
@@ -84,7 +88,7 @@ def platform(
 ) -> Platform:
     """Returns a platform on the configured store. With ``lockstep`` the planner runs inside the cycle.
 
-    While ``may_write`` returns False, values wait on disk.
+    In lockstep no time passes between a scrape and its cycle, so that there is no fast path. While ``may_write`` returns False, values wait on disk.
     """
     state, metrics = open_stores(settings)
     recording, folder = settings.collect.flight, flights_of(settings.store.url)
@@ -98,8 +102,11 @@ def platform(
     detection = detection_of(settings, rules(settings))
     planning = planning_of(settings, detection, state, buffered, change_log=change_log, in_background=not lockstep)
     cycle = Cycle(_parts(settings, source, clock, state, buffered, detection, planning, messaging_of(settings)))
-    dispatcher = Dispatcher(state, notifiers(settings), actuator(settings), clock, cycle)
-    return Platform(cycle, dispatcher, metrics, state, source, change_log, settings, buffered, recorder)
+    dispatcher = Dispatcher(state, notifiers(settings), actuator(settings), clock, cycle, workers=WORKERS)
+    fast_path = FastPath(cycle, clock) if settings.remediation.fast_path and not lockstep else None
+    if fast_path is not None:
+        source.on_early(fast_path.offer)
+    return Platform(cycle, dispatcher, metrics, state, source, change_log, settings, buffered, recorder, fast_path)
 
 
 def cycle_in_memory(

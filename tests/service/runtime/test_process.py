@@ -49,6 +49,8 @@ def test_an_hour_that_is_over_is_compacted_and_reads_as_before(platform):
     assert set(schedule.names) == {
         "cycle",
         "dispatch",
+        "deliver",
+        "early",
         "checkpoint",
         "upkeep",
         "flight",
