@@ -254,8 +254,6 @@ class ScrapeManager:
             await asyncio.sleep(later.total_seconds())
         try:
             scrape = await scraper.scrape_one(target, at=at + later)
-            await self._read_early(scrape)
-            return scrape
         except Exception as fault:  # noqa: BLE001 (a bug in one target's scrape must not end the round)
             error = CollectError(
                 f"{target.name}: the scrape failed ({type(fault).__name__}: {str(fault)[:_MAX_ERROR_TEXT]})",
@@ -263,6 +261,11 @@ class ScrapeManager:
                 hint="check the target's response; the log has the error once",
             )
             return Scrape(target, at + later, None, error, 0.0)
+        try:
+            await self._read_early(scrape)
+        except Exception as fault:  # noqa: BLE001 (the round reads the page again)
+            log.get("collect").error("early_reading_failed", target=target.name, error=str(fault)[:_MAX_ERROR_TEXT])
+        return scrape
 
     async def _read_early(self, scrape: Scrape) -> None:
         """Normalises a page that may show a hard fault at once; the round then takes the result."""

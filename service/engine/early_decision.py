@@ -8,7 +8,7 @@ Messages wait for the cycle, which sends one for the same fault on several compo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 from alerts.state import machine as alert_state

@@ -25,7 +25,6 @@ from service.sources.composite_source import PageSource, SilentContributor
 from service.sources.kube_clients import KubeClientPool
 from service.sources.kube_view import KubeView
 
-
 _READ_EARLY = (KubernetesEventSource, KernelLogFile)
 
 

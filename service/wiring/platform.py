@@ -88,7 +88,8 @@ def platform(
 ) -> Platform:
     """Returns a platform on the configured store. With ``lockstep`` the planner runs inside the cycle.
 
-    In lockstep no time passes between a scrape and its cycle, so that there is no fast path. While ``may_write`` returns False, values wait on disk.
+    In lockstep no time passes between a scrape and its cycle, so that there is no fast path. While ``may_write``
+    returns False, values wait on disk.
     """
     state, metrics = open_stores(settings)
     recording, folder = settings.collect.flight, flights_of(settings.store.url)
