@@ -181,6 +181,7 @@ async def _bursts(
     async def cycles(count: int) -> bool:
         return len(await asyncio.to_thread(platform.state.cycles)) >= count
 
+    platform.warm(SystemClock().now())
     tasks = process.periodic_tasks_of(platform, SystemClock())
     tasks.start()
     try:

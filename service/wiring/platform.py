@@ -15,6 +15,7 @@ from outrider.clock import Clock
 from outrider.errors import StoreUnavailableError
 from outrider.ports import MetricStore, Source, StateStore
 from outrider.records.change_log import ChangeLog
+from remediation.actuators.api_server import load_client
 from remediation.playbooks import files as playbook_files
 from service.config import knowledge_overlay
 from service.config.settings import Settings
@@ -59,6 +60,9 @@ class Platform:
 
     def warm(self, now: datetime) -> None:
         """Restores checkpoints, teaches the detectors the history, and audits the start."""
+        remediation = self.settings.remediation
+        if "kubernetes" in {remediation.actuator, *remediation.actuators.values()}:
+            load_client()
         self.cycle.parts.detection.restore(self.state)
         try:
             self.cycle.parts.detection.warm(self.metrics, now, HISTORY, self.settings.store.retention.raw)
