@@ -162,20 +162,18 @@ class Cycle:
             return None
         deduplicator = memory.events.copy()
         unique = [replace(part, events=deduplicator.deduplicate(part.events)) for part in collected]
-        return EarlyInputs(
-            id=f"{rfc3339(now)}-{secrets.token_hex(2)}",
+        inputs = CycleInputs(
+            cycle_id=f"{rfc3339(now)}-{secrets.token_hex(2)}",
             now=now,
-            signs=signs,
-            collected=unique,
-            recent=parts.detection,
+            collected=Collected(topology=memory.pages),
+            detection=DetectionInputs(now, memory.pages, parts.detection),
             memory=parts.detection.memory,
-            findings=memory.findings,
-            topology=memory.pages,
             recent_topology=memory.recent,
             stored=cycle_inputs.read(parts.state, parts.metrics, now),
-            plan=parts.planning.latest,
+            latest_plan=parts.planning.latest,
             standing=memory.standing,
         )
+        return EarlyInputs(inputs, signs, unique, memory.findings)
 
     def _commit_early(self, outcome: EarlyOutcome) -> None:
         commit, memory = outcome.commit, self._memory

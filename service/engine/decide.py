@@ -54,9 +54,9 @@ def decide(inputs: CycleInputs, config: DecisionConfig) -> CycleOutcome:
     before = inputs.stored.incidents
     topology = role_pools.with_pools(inputs.collected.topology)
     alerts = _advance(inputs, config, detected, topology)
-    after = _correlate(inputs, config, detected, alerts)
+    after = correlate_alerts(inputs, config, detected.findings, alerts)
     alerts = alert_state.mute(with_incidents(alerts, after), after, inputs.stored.silences)
-    facts, decisions = _actions(inputs, config, after, alerts, topology)
+    facts, decisions = decide_actions(inputs, config, after, alerts, topology)
     planned = pipeline.messages(before, after, alerts, decisions.actions, config.messaging, inputs.now)
     messages = drill_marking.mark(planned.messages, planned.incidents, alerts, inputs.stored.drills)
     record = _record(inputs, detected, alerts, planned.incidents)
@@ -92,15 +92,15 @@ def _advance(
     return alert_state.advance(inputs.stored.alerts, detected.alertable, inputs.plan, config.rules, context, inputs.now)
 
 
-def _correlate(
-    inputs: CycleInputs, config: DecisionConfig, detected: DetectionResult, alerts: Sequence[Alert]
+def correlate_alerts(
+    inputs: CycleInputs, config: DecisionConfig, findings: Sequence[Finding], alerts: Sequence[Alert]
 ) -> tuple[Incident, ...]:
     """Returns the open incidents, and those that resolved in this cycle."""
     before = inputs.stored.incidents
     changed = correlate.correlate(
         before,
         alerts,
-        detected.findings,
+        findings,
         inputs.stored.events,
         inputs.recent_topology,
         config.knowledge,
@@ -110,13 +110,14 @@ def _correlate(
     return tuple({incident.id: incident for incident in (*before, *changed)}.values())
 
 
-def _actions(
+def decide_actions(
     inputs: CycleInputs,
     config: DecisionConfig,
     incidents: Sequence[Incident],
     alerts: Sequence[Alert],
     topology: Topology,
 ) -> tuple[policy.FleetFacts, policy.Decisions]:
+    """Returns the facts of the fleet, and the actions on the incidents."""
     stored = inputs.stored
     facts = fleet_state.fleet_facts(
         incidents,

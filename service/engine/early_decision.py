@@ -8,21 +8,17 @@ Messages wait for the cycle, which sends one for the same fault on several compo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
 
 from alerts.state import machine as alert_state
 from detectors.hardware.hard_fault_signs import HardFaultSign
-from detectors.rca import correlate
-from outrider.model import Alert, CycleRecord, Finding, Incident, Plan
+from outrider.model import Alert, CycleRecord, EntityRef, Finding, Incident
 from outrider.ports import Collected, CycleCommit
 from outrider.topology import Topology
 from remediation.decide import policy
 from service.engine import audit_trail, fleet_state
-from service.engine.audit_trail import StandingReasons
-from service.engine.decide import DecisionConfig, with_incidents
-from service.engine.detect import DetectionInputs, DetectionMemory, RecentValues
-from service.engine.inputs import StoredState
+from service.engine.decide import DecisionConfig, correlate_alerts, decide_actions, with_incidents
+from service.engine.inputs import CycleInputs
 from service.engine.preview_window import PreviewWindow
 from service.planning import role_pools
 
@@ -34,22 +30,14 @@ LEAST_SCORE = 0.9  # an unknown code, or a suspicion, waits for the cycle
 class EarlyInputs:
     """Input of ``decide_early``.
 
-    ``collected`` are single scrapes and readings, ``recent`` the values of the cycles before. ``findings`` are those of
-    the last cycle and of early decisions since. The topologies and the plan are the newest ones.
+    ``cycle`` is the input of a cycle at this time, with the values and the topology of the last one. ``collected`` are
+    the single scrapes and readings since. ``findings`` are those of the last cycle and of early decisions since.
     """
 
-    id: str
-    now: datetime
+    cycle: CycleInputs
     signs: frozenset[HardFaultSign]
     collected: Sequence[Collected]
-    recent: RecentValues
-    memory: DetectionMemory
     findings: tuple[Finding, ...]
-    topology: Topology
-    recent_topology: Topology
-    stored: StoredState
-    plan: Plan
-    standing: StandingReasons
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,82 +49,64 @@ class EarlyOutcome:
     findings: tuple[Finding, ...]
 
 
-def decide_early(inputs: EarlyInputs, config: DecisionConfig) -> EarlyOutcome | None:
+def decide_early(given: EarlyInputs, config: DecisionConfig) -> EarlyOutcome | None:
     """Returns the early decisions; None if the detectors of hard faults do not confirm any sign."""
-    found = _findings(inputs, config)
+    found = _findings(given, config)
     if not found:
         return None
-    topology = role_pools.with_pools(inputs.topology)
-    values = _values(inputs)
-    raised = _alerts(inputs, config, found, topology, values)
+    inputs = _with_collected(given)
+    topology = role_pools.with_pools(inputs.collected.topology)
+    raised = _alerts(inputs, config, found, topology)
     alerts = tuple({alert.fingerprint: alert for alert in (*inputs.stored.alerts, *raised)}.values())
-    findings = tuple({item.fingerprint: item for item in (*inputs.findings, *found)}.values())
-    after = _correlated(inputs, config, alerts, findings)
+    findings = tuple({item.fingerprint: item for item in (*given.findings, *found)}.values())
+    after = correlate_alerts(inputs, config, findings, alerts)
     alerts = alert_state.mute(with_incidents(alerts, after), after, inputs.stored.silences)
     touched = {alert.fingerprint for alert in raised}
     own = {incident.id for incident in after if touched & set(incident.alerts) and _is_caused_by(incident, found)}
-    facts, decisions = _actions(inputs, config, after, alerts, topology, values, own)
+    facts, decisions = decide_actions(inputs, config, after, alerts, topology)
     changed = _changed(inputs.stored.incidents, after)
-    commit = _commit(inputs, alerts, touched, changed, decisions)
+    commit = _commit(inputs, alerts, touched, changed, _only(decisions, own))
     return EarlyOutcome(commit, facts, found)
 
 
-def _findings(inputs: EarlyInputs, config: DecisionConfig) -> tuple[Finding, ...]:
+def _findings(given: EarlyInputs, config: DecisionConfig) -> tuple[Finding, ...]:
     """The findings that confirm a sign. The new states of the detectors are dropped."""
-    only = frozenset(
-        entity
-        for collected in inputs.collected
-        for batch in collected.batches
-        for entity in batch.entities
-    ) | {sign.entity for sign in inputs.signs}  # fmt: skip
-    detection = DetectionInputs(inputs.now, inputs.topology, _values(inputs, only))
-    result, _ = config.detectors.only(DETECTORS).detect(inputs.memory, detection)
-    confirmed = {(sign.entity, sign.fault) for sign in inputs.signs}
+    arrived = {
+        entity for collected in given.collected for batch in collected.batches for entity in batch.entities
+    } | {sign.entity for sign in given.signs}  # fmt: skip
+    detection = replace(given.cycle.detection, values=_preview(given, frozenset(arrived)))
+    result, _ = config.detectors.only(DETECTORS).detect(given.cycle.memory, detection)
+    confirmed = {(sign.entity, sign.fault) for sign in given.signs}
     return tuple(
-        item
-        for item in result.findings
-        if (item.entity, item.fault) in confirmed and item.score >= LEAST_SCORE
-    )  # fmt: skip
+        item for item in result.findings if (item.entity, item.fault) in confirmed and item.score >= LEAST_SCORE
+    )
 
 
-def _values(inputs: EarlyInputs, only: frozenset | None = None) -> PreviewWindow:
-    batches = [batch for collected in inputs.collected for batch in collected.batches]
-    events = [event for collected in inputs.collected for event in collected.events]
-    return PreviewWindow(inputs.recent, inputs.now, batches, events, only)
+def _preview(given: EarlyInputs, only: frozenset[EntityRef] | None = None) -> PreviewWindow:
+    batches = [batch for collected in given.collected for batch in collected.batches]
+    events = [event for collected in given.collected for event in collected.events]
+    return PreviewWindow(given.cycle.detection.values, given.cycle.now, batches, events, only)
+
+
+def _with_collected(given: EarlyInputs) -> CycleInputs:
+    """The input of the cycle with the values and events that arrived since."""
+    inputs = given.cycle
+    fresh = [event for collected in given.collected for event in collected.events]
+    events = tuple({event.id: event for event in (*inputs.stored.events, *fresh)}.values())
+    detection = replace(inputs.detection, values=_preview(given))
+    return replace(inputs, detection=detection, stored=replace(inputs.stored, events=events))
 
 
 def _alerts(
-    inputs: EarlyInputs,
-    config: DecisionConfig,
-    found: Sequence[Finding],
-    topology: Topology,
-    values: RecentValues,
+    inputs: CycleInputs, config: DecisionConfig, found: Sequence[Finding], topology: Topology
 ) -> tuple[Alert, ...]:
     """The alerts of these findings; every other alert is left alone."""
-    context = fleet_state.service_context(inputs.stored.alerts, inputs.plan, topology, values)
+    stored = inputs.stored.alerts
+    context = fleet_state.service_context(stored, inputs.latest_plan, topology, inputs.detection.values)
     new = alert_state.advance((), found, None, config.rules, context, inputs.now)
     touched = {alert.fingerprint for alert in new}
-    active = [alert for alert in inputs.stored.alerts if alert.fingerprint in touched]
+    active = [alert for alert in stored if alert.fingerprint in touched]
     return alert_state.advance(active, found, None, config.rules, context, inputs.now)
-
-
-def _correlated(
-    inputs: EarlyInputs, config: DecisionConfig, alerts: Sequence[Alert], findings: Sequence[Finding]
-) -> tuple[Incident, ...]:
-    before = inputs.stored.incidents
-    fresh = [event for collected in inputs.collected for event in collected.events]
-    events = tuple({event.id: event for event in (*inputs.stored.events, *fresh)}.values())
-    changed = correlate.correlate(
-        before,
-        alerts,
-        findings,
-        events,
-        inputs.recent_topology,
-        config.knowledge,
-        inputs.now,
-        config.detectors.interval,
-    )
-    return tuple({incident.id: incident for incident in (*before, *changed)}.values())
 
 
 def _is_caused_by(incident: Incident, found: Sequence[Finding]) -> bool:
@@ -145,36 +115,12 @@ def _is_caused_by(incident: Incident, found: Sequence[Finding]) -> bool:
     return cause is not None and any((item.entity, item.fault) == (cause.entity, cause.fault) for item in found)
 
 
-def _actions(
-    inputs: EarlyInputs,
-    config: DecisionConfig,
-    incidents: Sequence[Incident],
-    alerts: Sequence[Alert],
-    topology: Topology,
-    values: RecentValues,
-    own: set[str],
-) -> tuple[policy.FleetFacts, policy.Decisions]:
-    """The decisions of the policy about the incidents ``own``; those about anything else are left to the cycle."""
-    stored = inputs.stored
-    facts = fleet_state.fleet_facts(
-        incidents, alerts, inputs.plan, topology, values, sessions=stored.sessions, paused=stored.paused
-    )
-    decided = policy.decide(
-        config.policy,
-        incidents,
-        alerts,
-        inputs.plan,
-        stored.actions,
-        stored.sessions,
-        topology,
-        facts,
-        inputs.now,
-        config.playbooks,
-    )
-    actions = tuple(action for action in decided.actions if action.because in own)
+def _only(decisions: policy.Decisions, own: set[str]) -> policy.Decisions:
+    """The decisions about the incidents ``own``; those about anything else are left to the cycle."""
+    actions = tuple(action for action in decisions.actions if action.because in own)
     sessions = {action.session for action in actions}
-    kept = tuple(session for session in decided.sessions if session.id in sessions)
-    return facts, policy.Decisions(actions, kept)
+    kept = tuple(session for session in decisions.sessions if session.id in sessions)
+    return policy.Decisions(actions, kept)
 
 
 def _changed(before: Sequence[Incident], after: Sequence[Incident]) -> tuple[Incident, ...]:
@@ -183,13 +129,13 @@ def _changed(before: Sequence[Incident], after: Sequence[Incident]) -> tuple[Inc
 
 
 def _commit(
-    inputs: EarlyInputs,
+    inputs: CycleInputs,
     alerts: Sequence[Alert],
     touched: set[str],
     incidents: tuple[Incident, ...],
     decisions: policy.Decisions,
 ) -> CycleCommit:
-    record = CycleRecord(inputs.id, inputs.now, 0.0, 0, 0, 0, 0, 0, 0)
+    record = CycleRecord(inputs.cycle_id, inputs.now, 0.0, 0, 0, 0, 0, 0, 0)
     incident_of = {alert.fingerprint: alert.incident for alert in inputs.stored.alerts}
     stored = tuple(
         alert
