@@ -182,6 +182,7 @@ async def _bursts(
         return len(await asyncio.to_thread(platform.state.cycles)) >= count
 
     platform.warm(SystemClock().now())
+    process.tune()
     tasks = process.periodic_tasks_of(platform, SystemClock())
     tasks.start()
     try:

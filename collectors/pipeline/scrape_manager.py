@@ -280,8 +280,8 @@ class ScrapeManager:
 
     async def read_pushed_early(self, at: datetime) -> None:
         """Normalises pushed pages that are complete by now, between two rounds. The next round takes the results."""
-        if self._early_sink is None or not isinstance(self._pushed, EarlyPushSource):
-            return
+        if self._early_sink is None or not isinstance(self._pushed, EarlyPushSource) or self._normalising.locked():
+            return  # a round that is being normalised takes them itself
         async with self._normalising:
             early = await asyncio.to_thread(self._take_early, self._pushed, at)
         for normalised in early:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import signal
+import sys
 from datetime import datetime
 from functools import partial
 
@@ -22,6 +23,7 @@ from service.wiring import platform as wiring_platform
 from store import factory
 
 _log = log.get("engine")
+SWITCH_SECONDS = 0.001  # a thread gives way to others after this time
 
 
 def run(settings: Settings) -> None:
@@ -55,7 +57,7 @@ async def _run(settings: Settings, leader: Leader) -> None:
     tasks.call_every(CHECK_EVERY, "leader", check_leader)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # after SIGHUP the supervisor restarts the process
         loop.add_signal_handler(number, stopped.set)
-    gc_tuning.settle()
+    tune()
     tasks.start()
     _log.info("engine_started", targets=len(settings.collect.targets), interval=str(settings.collect.interval))
     await stopped.wait()
@@ -63,6 +65,12 @@ async def _run(settings: Settings, leader: Leader) -> None:
     if leader.held():
         platform.checkpoint(clock.now())
     await platform.close()
+
+
+def tune() -> None:
+    """Sets the interpreter up for an engine: an early decision must not wait for a thousand scrapes."""
+    gc_tuning.settle()
+    sys.setswitchinterval(SWITCH_SECONDS)
 
 
 def still_leading(leader: Leader, platform: wiring_platform.Platform) -> bool:
