@@ -12,7 +12,7 @@ from datetime import datetime
 
 from outrider.model import Action, Alert, EntityRef, Incident, Plan, RemediationSession
 from outrider.topology import Topology
-from remediation.decide import approval, recovery, scaling
+from remediation.decide import approval, recovery, rule_actions, scaling
 from remediation.decide.context import DecisionContext, cause_of, diverted_replicas, is_blind, suspects, unobserved
 from remediation.decide.guards import CapacityBudget, GuardAnswer, judgement_of
 from remediation.decide.history import History
@@ -55,7 +55,7 @@ def decide(
         actions += new_actions
         after[session.id] = changed
     for incident in sorted(incidents, key=lambda incident: (incident.priority.rank, incident.opened_at, incident.id)):
-        new_actions, opened = _act(context, incident, tuple(after.values()))
+        new_actions, opened = _act(context, incident, alerts, tuple(after.values()))
         actions += new_actions
         if opened is not None:
             after[opened.id] = opened
@@ -142,16 +142,22 @@ def _follow_up(
 
 
 def _act(
-    context: DecisionContext, incident: Incident, known: Sequence[RemediationSession]
+    context: DecisionContext, incident: Incident, alerts: Sequence[Alert], known: Sequence[RemediationSession]
 ) -> tuple[list[Action], RemediationSession | None]:
-    """The next steps for an incident; the session is returned if it is new."""
-    cause = cause_of(incident)
-    if cause is None or cause.fault not in context.playbooks or context.recovered(incident):
+    """The next steps for an incident; the session is returned if it is new.
+
+    The playbook of the cause takes precedence over the default actions of the rules that fired.
+    """
+    if context.recovered(incident):
         return [], None
     session = acting(known, incident, context.history)
     new = session is None
     session = session or open_session(incident, context.now)
-    actions = PlaybookRun(context, incident, cause, session).actions()
+    cause = cause_of(incident)
+    if cause is not None and rule_actions.has_steps(context, incident):
+        actions = PlaybookRun(context, incident, cause, session).actions()
+    else:
+        actions = rule_actions.default_actions(context, incident, alerts, session)
     return actions, session if new and actions else None
 
 

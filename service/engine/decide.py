@@ -18,7 +18,7 @@ from outrider.topology import Topology
 from outrider.vocabulary.rules import Rule
 from remediation.decide import policy
 from remediation.playbooks.model import Playbook
-from service.engine import audit_trail, drill_marking, fleet_state
+from service.engine import audit_trail, drill_marking, fleet_state, rule_checks
 from service.engine.audit_trail import StandingReasons
 from service.engine.detect import DetectionMemory, DetectionResult, DetectorSet
 from service.engine.inputs import CycleInputs
@@ -56,6 +56,7 @@ def decide(inputs: CycleInputs, config: DecisionConfig) -> CycleOutcome:
     alerts = _advance(inputs, config, detected, topology)
     after = correlate_alerts(inputs, config, detected.findings, alerts)
     alerts = alert_state.mute(with_incidents(alerts, after), after, inputs.stored.silences)
+    after = rule_checks.with_checks(after, alerts, inputs.detection.values, inputs.now)
     facts, decisions = decide_actions(inputs, config, after, alerts, topology)
     planned = pipeline.messages(before, after, alerts, decisions.actions, config.messaging, inputs.now)
     messages = drill_marking.mark(planned.messages, planned.incidents, alerts, inputs.stored.drills)
