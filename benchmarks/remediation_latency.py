@@ -270,6 +270,7 @@ def _results(
                 slowest=round(seconds[-1], 3),
                 nodes=size.nodes,
                 at_once=size.burst,
+                bursts=[round(_p95(timings.seconds(after, burst)), 3) for burst in bursts],
             )
         )
     rates = [_rate(timings, burst) for burst in bursts]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from threading import Lock
 from typing import Protocol, runtime_checkable
 from zlib import crc32
 
@@ -138,14 +140,16 @@ class ScrapeManager:
         self._anomalies = OncePerTargetLogger()
         self._early_sink: EarlySink | None = None
         self._screen = EarlyScreen(self.normaliser.adapter)
-        self._early: dict[str, _ParsedScrape] = {}  # normalised before the end of their round, by target
+        self._early: dict[str, Future[_ParsedScrape]] = {}  # normalised before the end of their round, by target
         self._early_pushed: list[_ParsedScrape] = []
-        self._normalising = asyncio.Lock()  # a target's pages are normalised one after another
+        self._normalising = Lock()  # parser and normaliser serve one thread at a time
+        self._early_reader: ThreadPoolExecutor | None = None
         self.set_targets(targets)
 
     def on_early(self, sink: EarlySink) -> None:
         """Sets the receiver of pages that may show a hard fault; each is sent as soon as it is normalised."""
         self._early_sink = sink
+        self._early_reader = ThreadPoolExecutor(1, thread_name_prefix="early-reader")
 
     @property
     def targets(self) -> tuple[Target, ...]:
@@ -243,8 +247,7 @@ class ScrapeManager:
             if name in self._health:
                 self._health[name] = replace(self._health[name], late=True)
         # A thread, so that a thousand pages do not block the loop; rounds never overlap.
-        async with self._normalising:
-            return await asyncio.to_thread(self.absorb, scrapes, at)
+        return await asyncio.to_thread(self.absorb, scrapes, at)
 
     async def _scrape_at_offset(self, scraper: Fetcher, target: Target, at: datetime) -> Scrape:
         """Scrapes a target at its own offset into the round, the same in every round: intervals stay exact."""
@@ -261,48 +264,47 @@ class ScrapeManager:
                 hint="check the target's response; the log has the error once",
             )
             return Scrape(target, at + later, None, error, 0.0)
-        try:
-            await self._read_early(scrape)
-        except Exception as fault:  # noqa: BLE001 (the round reads the page again)
-            log.get("collect").error("early_reading_failed", target=target.name, error=str(fault)[:_MAX_ERROR_TEXT])
+        self._read_early(scrape)
         return scrape
 
-    async def _read_early(self, scrape: Scrape) -> None:
-        """Normalises a page that may show a hard fault at once; the round then takes the result."""
-        if self._early_sink is None or not self._screen.selects(scrape):
+    def _read_early(self, scrape: Scrape) -> None:
+        """Normalises a page that may show a hard fault in a thread of its own; the round then takes the result.
+
+        The event loop would be too slow for that: it has a thousand other scrapes to serve.
+        """
+        current = self._by_name.get(scrape.target.name)
+        if self._early_reader is None or current is None or not current.follows(scrape.target):
             return
-        async with self._normalising:
-            current = self._by_name.get(scrape.target.name)
-            if current is None or not current.follows(scrape.target):
-                return
-            normalised = await asyncio.to_thread(self._normalise_early, scrape)
-        self._early_sink(normalised)
+        if self._screen.selects(scrape):
+            self._early[scrape.target.name] = self._early_reader.submit(self._normalise_early, scrape)
+
+    def _normalise_early(self, scrape: Scrape) -> _ParsedScrape:
+        with self._normalising:
+            parsed, page = self._parse(scrape)
+            early = _ParsedScrape(parsed, page, self.normaliser.normalise(parsed, page))
+        self._send_early(early)
+        return early
 
     async def read_pushed_early(self, at: datetime) -> None:
         """Normalises pushed pages that are complete by now, between two rounds. The next round takes the results."""
         if self._early_sink is None or not isinstance(self._pushed, EarlyPushSource) or self._normalising.locked():
             return  # a round that is being normalised takes them itself
-        async with self._normalising:
-            early = await asyncio.to_thread(self._take_early, self._pushed, at)
-        for normalised in early:
-            self._early_sink(normalised)
+        await asyncio.to_thread(self._take_early, self._pushed, at)
 
-    def _take_early(self, pushed: EarlyPushSource, at: datetime) -> list[Collected]:
-        try:
-            pages = pushed.take_early(at)
-        except StoreUnavailableError:
-            return []
-        result = []
-        for scrape, page in pages:
-            result.append(self.normaliser.normalise(scrape, page))
-            self._early_pushed.append(_ParsedScrape(scrape, page, result[-1]))
-        return result
+    def _take_early(self, pushed: EarlyPushSource, at: datetime) -> None:
+        with self._normalising:
+            try:
+                pages = pushed.take_early(at)
+            except StoreUnavailableError:
+                return
+            new = [_ParsedScrape(*parsed, self.normaliser.normalise(*parsed)) for parsed in pages]
+            self._early_pushed += new
+        for early in new:
+            self._send_early(early)
 
-    def _normalise_early(self, scrape: Scrape) -> Collected:
-        parsed, page = self._parse(scrape)
-        normalised = self.normaliser.normalise(parsed, page)
-        self._early[scrape.target.name] = _ParsedScrape(parsed, page, normalised)
-        return normalised
+    def _send_early(self, early: _ParsedScrape) -> None:
+        if self._early_sink is not None and early.normalised is not None:
+            self._early_sink(early.normalised)
 
     def _finished(self) -> list[Scrape]:
         done = [name for name, task in self._running.items() if task.done()]
@@ -319,12 +321,16 @@ class ScrapeManager:
 
     def absorb(self, scrapes: Sequence[Scrape], at: datetime) -> Collected:
         """Normalises scrapes of any origin and adds the signals of services."""
-        return self._absorb([self._parsed(scrape) for scrape in scrapes], at, scrapes)
+        early = [self._taken_early(scrape) for scrape in scrapes]
+        with self._normalising:
+            parsed = [item or _ParsedScrape(*self._parse(scrape)) for item, scrape in zip(early, scrapes, strict=True)]
+            return self._absorb(parsed, at, scrapes)
 
     def absorb_pages(self, scrapes: Sequence[tuple[Scrape, Page | None]], at: datetime) -> Collected:
         """Same for scrapes with parsed pages; None stands for a failed scrape."""
         parsed = [_ParsedScrape(scrape, page) for scrape, page in scrapes]
-        return self._absorb(parsed, at, [_with_page(*scrape) for scrape in scrapes])
+        with self._normalising:
+            return self._absorb(parsed, at, [_with_page(*scrape) for scrape in scrapes])
 
     def _absorb(self, scrapes: Sequence[_ParsedScrape], at: datetime, raw: Sequence[Scrape]) -> Collected:
         push = self._take(at)
@@ -377,12 +383,18 @@ class ScrapeManager:
         silent = [target.name for target in self._pushed_targets if target.name not in reported]
         return [batch for name in silent for batch in self._carried.again(name, at)]
 
-    def _parsed(self, scrape: Scrape) -> _ParsedScrape:
-        """Returns the parsed page, as it was read early if it was."""
-        early = self._early.pop(scrape.target.name, None)
-        if early is not None and early.scrape.at == scrape.at:
-            return early
-        return _ParsedScrape(*self._parse(scrape))
+    def _taken_early(self, scrape: Scrape) -> _ParsedScrape | None:
+        """Returns the page as it was read early; None if it was not, or if that failed."""
+        reading = self._early.pop(scrape.target.name, None)
+        if reading is None:
+            return None
+        try:
+            early = reading.result()
+        except Exception as fault:  # noqa: BLE001 (the round reads the page again)
+            name, error = scrape.target.name, str(fault)[:_MAX_ERROR_TEXT]
+            log.get("collect").error("early_reading_failed", target=name, error=error)
+            return None
+        return early if early.scrape.at == scrape.at else None
 
     def _parse(self, scrape: Scrape) -> tuple[Scrape, Page | None]:
         scrape = within_limit(scrape, self.normaliser.adapter(scrape.target.adapter).reads)
@@ -430,6 +442,8 @@ class ScrapeManager:
             task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
         self._running.clear()
+        if self._early_reader is not None:
+            self._early_reader.shutdown(cancel_futures=True)
         if self._scraper is not None:
             await self._scraper.close()
         if self._pushed is not None:
