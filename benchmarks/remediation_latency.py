@@ -1,9 +1,9 @@
 """Time from the scrape that shows a broken device to the decision and to the cordoned node, on a real API server.
 
 A thousand Node objects on a real control plane, and a dcgm-exporter page for each. The engine runs with its own
-schedule. The latency is that of XID 79 on a few nodes in one round, as five nodes a minute fail; the rate is that of a
-burst, as when racks fail. A burst of 75 nodes in each round of 15 s is 5 nodes/s. The peers are measured in the same run: the same
-engine without its fast path, and one client that sends nothing but PATCH requests, as ``kubectl cordon`` does.
+schedule. The latency is that of XID 79 on a few nodes in one round. The rate is that of a burst, as when racks fail:
+75 nodes in each round of 15 s are 5 nodes/s. The peers are measured in the same run: the same engine without its fast
+path, and one client that sends nothing but PATCH requests, as ``kubectl cordon`` does.
 """
 
 from __future__ import annotations
