@@ -18,6 +18,8 @@ class NotifyReason(StrEnum):
     REPEAT = "repeat"
     RESOLVED = "resolved"
     APPROVAL_WANTED = "approval_wanted"
+    APPROVAL_EXPIRED = "approval_expired"
+    BREAKER_OPENED = "breaker_opened"
     REPORT = "report"
     TEST = "test"
     NOT_CHANGED = "not_changed"

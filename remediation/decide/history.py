@@ -15,7 +15,21 @@ PERFORMED = IN_FLIGHT | {ActionStatus.DONE, ActionStatus.DRY_RUN, ActionStatus.F
 UNDO = frozenset({ActionKind.UNCORDON, ActionKind.RESTORE_TRAFFIC})
 CORDONING = frozenset({ActionKind.CORDON, ActionKind.DRAIN})  # an evicted node takes no new pods either
 
-_HELD = frozenset({DecisionReason.PAUSED, DecisionReason.MONITOR_BLIND, DecisionReason.RATE_LIMIT})
+NOT_PERFORMED = "not performed"  # detail of an action that a guard stopped at the last moment
+# These refusals end by themselves or by a person; later steps wait for it.
+_HELD = frozenset(
+    {
+        DecisionReason.PAUSED,
+        DecisionReason.KILL_SWITCH,
+        DecisionReason.BREAKER_OPEN,
+        DecisionReason.AUTONOMY_OBSERVE,
+        DecisionReason.MONITOR_BLIND,
+        DecisionReason.RATE_LIMIT,
+        DecisionReason.FREEZE,
+        DecisionReason.NOT_IN_MAINTENANCE_WINDOW,
+        DecisionReason.DISRUPTION_BUDGET,
+    }
+)
 
 Key = tuple[str, ActionKind, EntityRef]
 
@@ -137,6 +151,11 @@ def is_over(actions: Iterable[Action]) -> bool:
 def rejected(action: Action) -> bool:
     """True if an operator rejected it."""
     return action.reason is DecisionReason.REJECTED_BY_HAND
+
+
+def is_expired(action: Action, now: datetime, after: timedelta) -> bool:
+    """True for a request or recommendation that nobody answered in time."""
+    return action.status in WAITING and now - action.decided_at >= after
 
 
 def settled(action: Action | None, now: datetime, timeout: timedelta) -> bool:

@@ -12,17 +12,17 @@ from datetime import datetime
 
 from outrider.model import Action, Alert, EntityRef, Incident, Plan, RemediationSession
 from outrider.topology import Topology
-from remediation.decide import approval, recovery, rule_actions, scaling
+from remediation.decide import approval, breaker, recovery, rule_actions, scaling
 from remediation.decide.context import DecisionContext, cause_of, diverted_replicas, is_blind, suspects, unobserved
 from remediation.decide.guards import CapacityBudget, GuardAnswer, judgement_of
-from remediation.decide.history import History
+from remediation.decide.history import History, is_expired
 from remediation.decide.holds import holds
-from remediation.decide.limits import Autonomy, Decisions, FleetFacts, Policy
+from remediation.decide.limits import Decisions, FleetFacts, Policy
 from remediation.decide.sessions import acting, finished, open_session, refreshed
 from remediation.decide.steps import PlaybookRun
 from remediation.playbooks.model import Playbook
 
-__all__ = ["Autonomy", "Decisions", "FleetFacts", "Policy", "decide", "preview"]
+__all__ = ["Decisions", "FleetFacts", "Policy", "decide", "preview"]
 
 
 def decide(
@@ -41,14 +41,24 @@ def decide(
 
     ``incidents`` are the open ones and those that resolved in this cycle, ``alerts`` the active ones.
     ``actions_recent`` must hold every action of the last day and of every open session. ``playbooks`` are by fault id.
-    Recovery comes first, then incidents by priority and age, then the plan, so that freed capacity can be used.
+    Requests that nobody answered expire first. Then comes recovery, then incidents by priority and age, then the plan,
+    so that freed capacity can be used.
     """
-    history = History(actions_recent)
+    expired = {
+        action.id: approval.expired(action, now)
+        for action in actions_recent
+        if is_expired(action, now, policy.approval_expires)
+    }
+    history = History(expired.get(action.id, action) for action in actions_recent)
+    tripped = breaker.opened(
+        facts.breaker, policy.breaker, history, sessions, incidents, suspects(tuple(alerts)), topology, now
+    )
+    facts = replace(facts, breaker=tripped or facts.breaker, incidents={item.id: item for item in incidents})
     open_sessions = refreshed(sessions, history)
     by_id = {incident.id: incident for incident in incidents}
     context = _context(policy, alerts, plan, topology, facts, history, playbooks, now)
     context = replace(context, kept_cordoned=_still_cordoned(context, open_sessions, by_id))
-    actions: list[Action] = []
+    actions: list[Action] = list(expired.values())
     after: dict[str, RemediationSession] = {}
     for session in open_sessions:
         new_actions, changed = _follow_up(context, session, by_id.get(session.incident))
@@ -63,7 +73,7 @@ def decide(
     actions += scaling.from_plan(context, troubled)
     known = {session.id: session for session in sessions}
     changed_sessions = tuple(session for session in after.values() if session != known.get(session.id))
-    return Decisions(tuple(actions), changed_sessions, holds(context, incidents, actions, troubled))
+    return Decisions(tuple(actions), changed_sessions, holds(context, incidents, actions, troubled), tripped)
 
 
 def preview(
@@ -81,6 +91,7 @@ def preview(
 
     Empty if the playbook has no step for the cause. The incident has a cause, and its fault a playbook.
     """
+    facts = replace(facts, incidents={**facts.incidents, incident.id: incident})
     context = _context(policy, alerts, plan, topology, facts, History(actions_recent), playbooks, now)
     run = PlaybookRun(context, incident, incident.hypotheses[0], open_session(incident, now))
     return tuple(
@@ -101,7 +112,7 @@ def _context(
 ) -> DecisionContext:
     current = tuple(alerts)
     untrusted = facts.untrusted | unobserved(current)
-    facts = replace(facts, blind=facts.blind or is_blind(current), untrusted=untrusted)
+    facts = replace(facts, blind=facts.blind or is_blind(current), untrusted=untrusted, topology=topology)
     return DecisionContext(
         policy=policy,
         facts=facts,

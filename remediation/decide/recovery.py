@@ -95,7 +95,7 @@ def _undo(
         because=incident.id if incident else session.incident,
         kind=kind,
         target=target,
-        params=sessions.ownership(session.id),
+        params={**sessions.ownership(session.id), **context.objects(kind, target)},
     )
     verdict, reason = judge_undo(context.facts)
     if not over and verdict is Verdict.ALLOWED:

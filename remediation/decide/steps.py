@@ -14,6 +14,7 @@ from outrider.model import (
     EntityRef,
     Hypothesis,
     Incident,
+    PlanReason,
     RemediationSession,
     Verdict,
 )
@@ -27,6 +28,7 @@ from remediation.playbooks.model import Playbook, Step
 _STEP_TIMEOUT = timedelta(minutes=5)  # a step in progress for longer no longer blocks the next one
 _GROWTH_RATIO = 0.25  # share of the replicas to add without a plan
 _MUST_EXIST = frozenset({"self", "node", "services"})  # a missing replica on a broken part is not a data gap
+_LIMITED = frozenset({PlanReason.AT_CEILING, PlanReason.AT_QUOTA, PlanReason.STEP_LIMIT})
 _NOT_AN_ATTEMPT = WAITING | {ActionStatus.REFUSED, ActionStatus.CANCELLED}
 
 
@@ -136,10 +138,12 @@ class PlaybookRun:
         )
 
     def _target_replicas(self, service: EntityRef) -> int:
-        """Replicas to order: the plan's number, else a quarter more, never above the ceiling."""
+        """Replicas to order: the plan's number, else a quarter more, never above the ceiling or the quota."""
         current, planned = self._context.current_replicas(service), self._context.recommendation(service)
         if planned is not None and planned.target_replicas > current:
             return planned.target_replicas
+        if planned is not None and planned.reason in _LIMITED:
+            return current
         target = current + max(1, ceil(current * _GROWTH_RATIO))
         return min(target, planned.ceiling) if planned else target
 

@@ -58,7 +58,9 @@ def decide(inputs: CycleInputs, config: DecisionConfig) -> CycleOutcome:
     alerts = alert_state.mute(with_incidents(alerts, after), after, inputs.stored.silences)
     after = rule_checks.with_checks(after, alerts, inputs.detection.values, inputs.now)
     facts, decisions = decide_actions(inputs, config, after, alerts, topology)
-    planned = pipeline.messages(before, after, alerts, decisions.actions, config.messaging, inputs.now)
+    planned = pipeline.messages(
+        before, after, alerts, decisions.actions, config.messaging, inputs.now, breaker=decisions.breaker
+    )
     messages = drill_marking.mark(planned.messages, planned.incidents, alerts, inputs.stored.drills)
     record = _record(inputs, detected, alerts, planned.incidents)
     decided = audit_trail.CycleDecisions(
@@ -82,6 +84,7 @@ def decide(inputs: CycleInputs, config: DecisionConfig) -> CycleOutcome:
         audit=audit,
         topology=inputs.uncommitted_topology,
         detector_statuses=detected.detector_statuses,
+        breaker=decisions.breaker,
     )
     return CycleOutcome(commit, facts, standing, memory, detected.findings)
 
@@ -90,7 +93,10 @@ def _advance(
     inputs: CycleInputs, config: DecisionConfig, detected: DetectionResult, topology: Topology
 ) -> tuple[Alert, ...]:
     context = fleet_state.service_context(inputs.stored.alerts, inputs.latest_plan, topology, inputs.detection.values)
-    return alert_state.advance(inputs.stored.alerts, detected.alertable, inputs.plan, config.rules, context, inputs.now)
+    deleted = fleet_state.deleted(topology)
+    return alert_state.advance(
+        inputs.stored.alerts, detected.alertable, inputs.plan, config.rules, context, inputs.now, deleted
+    )
 
 
 def correlate_alerts(
@@ -128,8 +134,10 @@ def decide_actions(
         inputs.detection.values,
         sessions=stored.sessions,
         paused=stored.paused,
+        killed=stored.killed,
+        breaker=stored.breaker,
     )
-    return facts, policy.decide(
+    decisions = policy.decide(
         config.policy,
         incidents,
         alerts,
@@ -141,6 +149,7 @@ def decide_actions(
         inputs.now,
         config.playbooks,
     )
+    return replace(facts, breaker=decisions.breaker or facts.breaker), decisions
 
 
 def _record(

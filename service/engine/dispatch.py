@@ -11,14 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta
+from threading import Lock
 from typing import Protocol
 
 from outrider import log
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.clock import Clock
 from outrider.errors import ActuationError, DeliveryError
-from outrider.model import Action, DecisionReason, EntityRef, Message, Outcome, OutcomeStatus
+from outrider.model import Action, ActionKind, DecisionReason, EntityRef, Message, Outcome, OutcomeStatus
 from outrider.ports import Actuator, Notifier, StateStore
+from remediation.decide.history import NOT_PERFORMED
+from service.engine.kill_switch import KillSwitch
 
 _log = log.get("dispatch")
 LEASE = timedelta(seconds=60)
@@ -53,15 +56,22 @@ class Dispatcher:
         actuator: Actuator,
         clock: Clock,
         gate: Gate,
+        kill_switch: KillSwitch | None = None,
+        time_limits: Mapping[ActionKind, timedelta] | None = None,
         *,
         workers: int = 1,
     ) -> None:
-        """``notifiers`` by channel name; ``gate`` is checked before every action.
+        """``notifiers`` by channel name; ``gate`` and ``kill_switch`` are checked before every action.
 
-        ``workers`` is the number of actions performed at once, each on another target.
+        ``time_limits`` replace ``ACTION_GIVES_UP_AFTER`` for some kinds. ``workers`` is the number of actions performed
+        at once, each on another target.
         """
         self._workers = workers
+        self._stopping = Lock()
         self._gate = gate
+        self._kill_switch = kill_switch or KillSwitch(None)
+        self._killed = False
+        self._time_limits = time_limits or {}
         self._state = state
         self._notifiers = notifiers
         self._actuator = actuator
@@ -82,8 +92,8 @@ class Dispatcher:
 
     def _perform_claimed(self) -> int:
         """Performs the oldest due actions: several at once, but those on one target one after another."""
-        # a pause also stops earlier decisions and approvals
-        if self._state.paused() or not self._gate.may_act():
+        # a pause and the kill switch also stop earlier decisions and approvals
+        if self._is_stopped(self._clock.now()) or not self._gate.may_act():
             return 0
         actions = self._state.claim_actions(self._owner, self._clock.now(), LEASE, max(CLAIMED, 2 * self._workers))
         by_target: dict[EntityRef, list[Action]] = {}
@@ -99,7 +109,10 @@ class Dispatcher:
 
     def _perform_all(self, actions: Sequence[Action]) -> None:
         for action in actions:
-            self._perform(action)
+            if self._is_stopped(self._clock.now()):  # since the claim
+                self._state.defer_action(action.id, action.detail, self._clock.now() + ACTION_RETRY)
+            else:
+                self._perform(action)
 
     def _deliver_claimed(self) -> int:
         messages = self._state.claim_messages(self._owner, self._clock.now(), LEASE)
@@ -107,30 +120,44 @@ class Dispatcher:
             self._deliver(message)
         return len(messages)
 
+    def _is_stopped(self, now: datetime) -> bool:
+        """True while the kill switch is on or remediation is paused. A change of the switch is audited."""
+        killed = self._kill_switch.is_on()
+        with self._stopping:
+            changed, self._killed = killed is not self._killed, killed
+        if changed:
+            event = AuditEvent.KILL_SWITCH_ON if killed else AuditEvent.KILL_SWITCH_OFF
+            detail = {"path": str(self._kill_switch.file)}
+            self._state.append_audit([AuditRecord(now, event, "remediation", event.value, detail=detail)])
+            _log.warning(event.value, path=str(self._kill_switch.file))
+        return killed or self._state.paused()
+
     def _perform(self, action: Action) -> None:
-        started = self._clock.now()
+        started, wait = self._clock.now(), ACTION_RETRY
         try:
             held = self._gate.recheck(action, started)
             if held is not None:
-                outcome = Outcome(action.id, OutcomeStatus.FAILED, f"not performed: {held}", started, started)
+                outcome = Outcome(action.id, OutcomeStatus.FAILED, f"{NOT_PERFORMED}: {held}", started, started)
             else:
                 outcome = self._actuator.perform(action)
         except ActuationError as error:
             detail = f"{error.message}; {error.hint}" if error.hint else error.message
             status = OutcomeStatus.IN_PROGRESS if error.retryable else OutcomeStatus.FAILED
             outcome = Outcome(action.id, status, detail, started, started)
+            wait = max(wait, error.retry_after or wait)
         if outcome.status is OutcomeStatus.IN_PROGRESS:
-            if started - (action.started_at or started) < ACTION_GIVES_UP_AFTER:
-                self._defer(action, outcome.detail, started)
+            limit = self._time_limits.get(action.kind, ACTION_GIVES_UP_AFTER)
+            if started - (action.started_at or started) < limit:
+                self._defer(action, outcome.detail, started, wait)
                 return
-            minutes = ACTION_GIVES_UP_AFTER.total_seconds() / 60
+            minutes = limit.total_seconds() / 60
             detail = f"not done after {minutes:g} min: {outcome.detail}"
             outcome = replace(outcome, status=OutcomeStatus.FAILED, detail=detail)
         self._finish(action, outcome, started)
 
-    def _defer(self, action: Action, detail: str, now: datetime) -> None:
-        """Performs the action again later. A new detail is audited, a repeated one is not."""
-        self._state.defer_action(action.id, detail, now + ACTION_RETRY)
+    def _defer(self, action: Action, detail: str, now: datetime, wait: timedelta) -> None:
+        """Performs the action again after ``wait``. A new detail is audited, a repeated one is not."""
+        self._state.defer_action(action.id, detail, now + wait)
         if detail != action.detail:
             self._state.append_audit([_performed(action, now, OutcomeStatus.IN_PROGRESS, detail)])
             _log.info("action_continues", action=action.id, kind=action.kind, target=str(action.target), detail=detail)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -25,7 +25,7 @@ from outrider.topology import Topology
 from outrider.vocabulary.faults import faults
 from remediation.decide.guards import GuardAnswer
 from remediation.decide.policy import Policy, preview
-from remediation.playbooks.files import packaged
+from remediation.playbooks.model import Playbook
 from service.engine import fleet_state
 
 _SPAN = timedelta(hours=24)
@@ -59,9 +59,18 @@ class RemediationPreview:
     """Previews on one stored state."""
 
     def __init__(
-        self, state: StateReader, metrics: MetricStore, actuator: Actuator, policy: Policy, interval: timedelta
+        self,
+        state: StateReader,
+        metrics: MetricStore,
+        actuator: Actuator,
+        policy: Policy,
+        playbooks: Mapping[str, Playbook],
+        interval: timedelta,
+        *,
+        killed: bool = False,
     ) -> None:
-        """``interval`` is that of the cycle; the newest cycle is the time of the preview."""
+        """``interval`` is that of the cycle; the newest cycle is the time of the preview. ``killed``: kill switch."""
+        self._playbooks = playbooks
         cycles = state.cycles(limit=1)
         if not cycles:
             raise UsageError("the store has no cycle yet", hint="start outrider serve, then try again")
@@ -79,6 +88,8 @@ class RemediationPreview:
             _StoredValues(metrics, interval, self._now),
             sessions=sessions,
             paused=state.paused(),
+            killed=killed,
+            breaker=state.breaker(),
         )
 
     def of_fault(self, fault: str, entity: str) -> list[PlannedAction]:
@@ -86,7 +97,7 @@ class RemediationPreview:
         known = faults().get(fault)
         if known is None:
             raise UsageError(f"unknown fault {fault!r}{yaml_file.near(fault, faults())}", hint="outrider drill list")
-        if fault not in packaged():
+        if fault not in self._playbooks:
             raise UsageError(f"{fault} has no playbook", hint=f"its remedy is manual: see docs/runbooks/{fault}.md")
         target = entity_named(self._topology, entity, known.entity)
         cause = Hypothesis(target, fault, 1.0)
@@ -97,7 +108,7 @@ class RemediationPreview:
         planned: list[PlannedAction] = []
         for incident in self._incidents:
             cause = incident.suspected_cause
-            if cause is not None and cause.fault in packaged():
+            if cause is not None and cause.fault in self._playbooks:
                 planned += self._of(incident)
         shown = {row.action.id for row in planned}
         return planned + [self._row(action, ()) for action in self._pending if action.id not in shown]
@@ -115,7 +126,7 @@ class RemediationPreview:
             self._topology,
             self._facts,
             self._now,
-            packaged(),
+            self._playbooks,
         )
         return [self._row(known.get((action.kind, action.target), action), given) for action, given in steps]
 

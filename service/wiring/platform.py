@@ -16,7 +16,6 @@ from outrider.errors import StoreUnavailableError
 from outrider.ports import MetricStore, Source, StateStore
 from outrider.records.change_log import ChangeLog
 from remediation.actuators.api_server import load_client
-from remediation.playbooks import files as playbook_files
 from service.config import knowledge_overlay
 from service.config.settings import Settings
 from service.config.tokens import flights_of, spool_of
@@ -34,7 +33,7 @@ from service.wiring.alerting import GROUPS, messaging_of, notifiers
 from service.wiring.detectors import detection as detection_of
 from service.wiring.detectors import rules
 from service.wiring.planning import planning as planning_of
-from service.wiring.remediation import actuator, policy
+from service.wiring.remediation import actuator, kill_switch, playbooks, policy, time_limits
 from service.wiring.stores import open_change_log, open_stores
 from store import factory, memory
 from store.write_buffer.buffered_store import BufferedMetricStore
@@ -107,7 +106,16 @@ def platform(
     detection = detection_of(settings, rules(settings))
     planning = planning_of(settings, detection, state, buffered, change_log=change_log, in_background=not lockstep)
     cycle = Cycle(_parts(settings, source, clock, state, buffered, detection, planning, messaging_of(settings)))
-    dispatcher = Dispatcher(state, notifiers(settings), actuator(settings), clock, cycle, workers=WORKERS)
+    dispatcher = Dispatcher(
+        state,
+        notifiers(settings),
+        actuator(settings),
+        clock,
+        cycle,
+        kill_switch(settings),
+        time_limits(settings),
+        workers=WORKERS,
+    )
     fast_path = FastPath(cycle, clock) if settings.remediation.fast_path and not lockstep else None
     if fast_path is not None:
         source.on_early(fast_path.offer)
@@ -154,6 +162,7 @@ def _parts(
         knowledge=knowledge_overlay.of(settings.knowledge.folder),
         policy=policy(settings),
         messaging=messaging,
-        playbooks=playbook_files.packaged(),
+        playbooks=playbooks(settings),
         feedback=partial(recent_feedback.of, state, loaded),
+        kill_switch=kill_switch(settings).is_on,
     )

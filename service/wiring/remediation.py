@@ -1,13 +1,33 @@
-"""Builds the guard rails and the actuators of a configuration."""
+"""Builds the guard rails, the playbooks, the kill switch and the actuators of a configuration."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import timedelta
+
+from outrider.model import ActionKind
 from outrider.ports import Actuator
+from outrider.text import yaml_file
+from remediation.actuators.engine.actuator import EngineActuator
+from remediation.actuators.gslb.actuator import GslbActuator, SwitchRequest
+from remediation.actuators.gslb.verification import ApiRead, DnsRead
+from remediation.actuators.hook import job_manifest
+from remediation.actuators.hook.actuator import Hook, HookActuator
+from remediation.actuators.hook.job import JobHook
+from remediation.actuators.hook.nvsentinel import NvsentinelHook
+from remediation.actuators.hook.webhook import WebhookHook
 from remediation.actuators.kubernetes.actuator import KubernetesActuator
 from remediation.actuators.registry import ACTUATORS
 from remediation.actuators.router import ActuatorRouter
+from remediation.actuators.traffic.actuator import traffic_actuator
+from remediation.decide.limits import BreakerLimits
 from remediation.decide.policy import Policy
-from service.config.settings import ActuatorName, Settings
+from remediation.playbooks import files as playbook_files
+from remediation.playbooks.model import Playbook
+from service.config.actuator_settings import GslbSettings, HookSettings, JobHookSettings
+from service.config.remediation_settings import ActuatorName, RemediationSettings
+from service.config.settings import Settings
+from service.engine.kill_switch import KillSwitch
 from service.scaling import emitting
 
 
@@ -15,7 +35,11 @@ def policy(settings: Settings) -> Policy:
     """Returns the configured guard rails."""
     remediation = settings.remediation
     return Policy(
-        autonomy=remediation.autonomy,
+        autonomy=remediation.levels(),
+        environments=remediation.named_environments(),
+        maintenance_windows=tuple(window.window() for window in remediation.maintenance_windows),
+        freezes=tuple(freeze.window() for freeze in remediation.freezes),
+        disruptive=frozenset(remediation.disruptive),
         dry_run=remediation.dry_run,
         max_cordoned_nodes=remediation.max_cordoned_nodes,
         max_cordoned_ratio=remediation.max_cordoned_ratio,
@@ -23,8 +47,27 @@ def policy(settings: Settings) -> Policy:
         cooldown=remediation.cooldown,
         min_confidence=remediation.min_confidence,
         ask_for=frozenset(remediation.ask_for),
+        two_person=frozenset(remediation.two_person),
+        approval_expires=remediation.approval_expires,
+        breaker=BreakerLimits(
+            window=remediation.breaker.window,
+            max_unsuccessful=remediation.breaker.max_unsuccessful,
+            max_unsuccessful_ratio=remediation.breaker.max_unsuccessful_ratio,
+            recovers_within=remediation.breaker.recovers_within,
+        ),
         plan_acts=not settings.planner.scaling.shadow,
+        writes_replicas=remediation.performer(ActionKind.SCALE) == "kubernetes",
     )
+
+
+def playbooks(settings: Settings) -> Mapping[str, Playbook]:
+    """Returns the packaged playbooks and those of the configuration. Raises ConfigError with every mistake."""
+    return playbook_files.load(settings.remediation.playbooks)
+
+
+def kill_switch(settings: Settings) -> KillSwitch:
+    """Returns the switch that stops every action."""
+    return KillSwitch(settings.remediation.kill_switch_file)
 
 
 def actuator(settings: Settings) -> Actuator:
@@ -40,4 +83,57 @@ def _named(name: ActuatorName, settings: Settings) -> Actuator:
         return emitting.actuator(settings.planner.scaling)
     if name == "kubernetes":
         return KubernetesActuator(*settings.remediation.kubernetes.server())
+    if name == "traffic":
+        return traffic_actuator(*settings.remediation.kubernetes.server(), settings.remediation.traffic.by_service())
+    if name == "engine":
+        engine = settings.remediation.engine
+        return EngineActuator(engine.access, url=engine.url, timeout=engine.timeout)
+    if name == "hook":
+        remediation = settings.remediation
+        return HookActuator({kind: _hook(kind, hook, remediation) for kind, hook in remediation.hooks.items()})
+    if name == "gslb" and settings.remediation.gslb is not None:
+        return _gslb(settings.remediation.gslb)
     return ACTUATORS[name]({"control_url": settings.remediation.control_url})
+
+
+def time_limits(settings: Settings) -> Mapping[ActionKind, timedelta]:
+    """Returns the time after which an action without an end has failed, for the kinds that a hook performs."""
+    remediation = settings.remediation
+    return {kind: hook.timeout for kind, hook in remediation.hooks.items() if remediation.performer(kind) == "hook"}
+
+
+def _hook(kind: ActionKind, hook: HookSettings, remediation: RemediationSettings) -> Hook:
+    server = remediation.kubernetes.server()
+    if hook.webhook is not None:
+        webhook = hook.webhook
+        return WebhookHook(webhook.url, secret_file=webhook.secret_file, access=webhook.access, timeout=webhook.timeout)
+    if hook.nvsentinel is not None:
+        return NvsentinelHook(*server, force=hook.nvsentinel.force)
+    return JobHook(*server, _job_options(kind, hook.job or JobHookSettings()))
+
+
+def _job_options(kind: ActionKind, job: JobHookSettings) -> job_manifest.JobOptions:
+    own = job.template
+    template = job_manifest.packaged(kind, job.check) if own is None else yaml_file.read(own).value
+    return job_manifest.JobOptions(
+        template=template,
+        namespace=job.namespace,
+        image=job.image,
+        runtime_class=job.runtime_class,
+        limits=job.limits,
+        level=job.level,
+        deadline=job.deadline,
+        keeps=job.keeps,
+        peer_ratio=job.peer_ratio,
+    )
+
+
+def _gslb(gslb: GslbSettings) -> GslbActuator:
+    read, names = gslb.read, gslb.dns
+    return GslbActuator(
+        SwitchRequest(gslb.url, gslb.method, gslb.body, gslb.names),
+        gslb.access,
+        read=ApiRead(read.url, read.share, read.whole) if read else None,
+        dns=DnsRead(names.name, names.addresses, tuple(names.servers)) if names else None,
+        timeout=gslb.timeout,
+    )
