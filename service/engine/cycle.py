@@ -176,7 +176,7 @@ class Cycle:
             detection=DetectionInputs(now, memory.pages, parts.detection),
             memory=parts.detection.memory,
             recent_topology=memory.recent,
-            stored=cycle_inputs.read(parts.state, parts.metrics, now),
+            stored=cycle_inputs.read(parts.state, parts.metrics, now, killed=parts.kill_switch()),
             latest_plan=parts.planning.latest,
             standing=memory.standing,
         )

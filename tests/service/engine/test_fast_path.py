@@ -12,7 +12,18 @@ import pytest
 
 from outrider.clock import ManualClock
 from outrider.errors import StoreUnavailableError
-from outrider.model import Action, ActionKind, AlertState, EntityKind, EntityRef, Event, EventKind, Incident
+from outrider.model import (
+    Action,
+    ActionKind,
+    ActionStatus,
+    AlertState,
+    DecisionReason,
+    EntityKind,
+    EntityRef,
+    Event,
+    EventKind,
+    Incident,
+)
 from outrider.ports import Collected
 from service.config.settings import Settings
 from service.wiring import platform as wiring
@@ -235,3 +246,15 @@ def test_a_kernel_log_line_is_decided_between_two_cycles(fleet: GpuFleet, tmp_pa
         assert (cordon.target, cordon.decided_at) == (A, engine.clock.now())
 
     in_engine(fleet, tmp_path, story)
+
+
+@pytest.mark.slow
+def test_the_kill_switch_holds_an_early_decision(fleet: GpuFleet, tmp_path: Path) -> None:
+    switch = tmp_path / "stop"
+
+    async def story(engine: Engine) -> None:
+        switch.touch()
+        (cordon,) = await engine.until_decided_in_round(lambda: xid(fleet, 79))
+        assert (cordon.status, cordon.reason) == (ActionStatus.REFUSED, DecisionReason.KILL_SWITCH)
+
+    in_engine(fleet, tmp_path, story, kill_switch_file=str(switch))
