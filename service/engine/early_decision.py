@@ -64,7 +64,7 @@ def decide_early(given: EarlyInputs, config: DecisionConfig) -> EarlyOutcome | N
     touched = {alert.fingerprint for alert in raised}
     own = {incident.id for incident in after if touched & set(incident.alerts) and _is_caused_by(incident, found)}
     facts, decisions = decide_actions(inputs, config, after, alerts, topology)
-    changed = _changed(inputs.stored.incidents, after)
+    changed = _changed(inputs.stored.incidents, after, touched)
     commit = _commit(inputs, alerts, touched, changed, _only(decisions, own))
     return EarlyOutcome(commit, facts, found)
 
@@ -123,9 +123,11 @@ def _only(decisions: policy.Decisions, own: set[str]) -> policy.Decisions:
     return policy.Decisions(actions, kept)
 
 
-def _changed(before: Sequence[Incident], after: Sequence[Incident]) -> tuple[Incident, ...]:
+def _changed(before: Sequence[Incident], after: Sequence[Incident], touched: set[str]) -> tuple[Incident, ...]:
+    """The changed open incidents with one of these alerts. The cycle resolves incidents, because it sends messages."""
     known = {incident.id: incident for incident in before}
-    return tuple(incident for incident in after if incident != known.get(incident.id))
+    own = (incident for incident in after if touched & set(incident.alerts) and incident.resolved_at is None)
+    return tuple(incident for incident in own if incident != known.get(incident.id))
 
 
 def _commit(
@@ -136,15 +138,10 @@ def _commit(
     decisions: policy.Decisions,
 ) -> CycleCommit:
     record = CycleRecord(inputs.cycle_id, inputs.now, 0.0, 0, 0, 0, 0, 0, 0)
-    incident_of = {alert.fingerprint: alert.incident for alert in inputs.stored.alerts}
-    stored = tuple(
-        alert
-        for alert in alerts
-        if alert.fingerprint in touched or alert.incident != incident_of.get(alert.fingerprint)
-    )
+    own = tuple(alert for alert in alerts if alert.fingerprint in touched)
     decided = audit_trail.CycleDecisions(
         alerts_before=inputs.stored.alerts,
-        alerts=[alert for alert in stored if alert.fingerprint in touched],
+        alerts=own,
         incidents_before=inputs.stored.incidents,
         incidents=incidents,
         plan=None,
@@ -154,7 +151,7 @@ def _commit(
     audit, _ = audit_trail.of_cycle(record, decided, inputs.standing)
     return CycleCommit(
         cycle=record,
-        alerts=stored,
+        alerts=own,
         incidents=incidents,
         actions=decisions.actions,
         sessions=decisions.sessions,
