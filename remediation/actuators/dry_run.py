@@ -34,7 +34,9 @@ class DryRunActuator:
 
 def dry_run_text(action: Action, language: Language = "en") -> str:
     """The effect of the action, in one sentence."""
-    arguments = {"current": "?", "replicas": "?", "level": "?"} | {key: str(value) for key, value in action.params.items()}
+    arguments = {"current": "?", "replicas": "?", "level": "?"} | {
+        key: str(value) for key, value in action.params.items()
+    }
     target = entity_name(action.target, language)
     return translate(f"actions.would.{action.kind}", language, **{**arguments, "target": target})
 

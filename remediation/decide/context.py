@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -33,7 +33,8 @@ _BLINDING = frozenset({"exporter-down", "stale-metrics"})  # their entities must
 class DecisionContext:
     """One round. ``history`` and ``budget`` are shared by all its decisions.
 
-    ``suspect`` are all entities of active alerts; ``kept_cordoned`` are nodes held by an active session.
+    ``suspect`` are all entities of active alerts; ``kept_cordoned`` are nodes held by an active session,
+    ``kept_diverted`` replicas with the active sessions that divert them.
     """
 
     policy: Policy
@@ -46,10 +47,15 @@ class DecisionContext:
     suspect: frozenset[EntityRef]
     now: datetime
     kept_cordoned: frozenset[EntityRef] = frozenset()
+    kept_diverted: Mapping[EntityRef, frozenset[str]] = field(default_factory=dict)
 
     def has_alert(self, entity: EntityRef) -> bool:
         """True while an alert on this entity is active."""
         return entity in self.suspect
+
+    def diverted_elsewhere(self, replica: EntityRef, session: str) -> bool:
+        """True if another active session keeps the replica out of rotation."""
+        return bool(self.kept_diverted.get(replica, frozenset()) - {session})
 
     def node_healthy(self, node: EntityRef) -> bool:
         """True if the node is healthy and no device in it has an alert."""
@@ -77,6 +83,8 @@ class DecisionContext:
             return self._self_or(cause, EntityKind.NODE) or self.topology.below(cause, EntityKind.NODE)
         if selector == "services":
             return self._self_or(cause, EntityKind.SERVICE) or self.topology.above(cause, EntityKind.SERVICE)
+        if selector == "changed_replicas":
+            return tuple(replica for replica in self.served_by(cause) if self._runs_last_change(replica))
         replicas = self.replicas(cause)
         if selector == "replicas":
             return replicas
@@ -98,13 +106,13 @@ class DecisionContext:
         broken = frozenset() if playbook.serving else self.topology.affected_by(cause)
         diverted = self.history.shifted()
         lost: dict[EntityRef, int] = {}
-        for replica in self._served_by(target):
+        for replica in self.served_by(target):
             serves = replica not in diverted and (replica not in broken or replica in self.facts.healthy)
             for service in self.topology.above(replica, EntityKind.SERVICE):
                 lost[service] = lost.get(service, 0) + serves
         return lost
 
-    def _served_by(self, target: EntityRef) -> tuple[EntityRef, ...]:
+    def served_by(self, target: EntityRef) -> tuple[EntityRef, ...]:
         """The replicas that an action on the target reaches; for a service all of its own."""
         if target.kind is EntityKind.SERVICE:
             return self.topology.below(target, EntityKind.REPLICA)
@@ -127,6 +135,12 @@ class DecisionContext:
         }
         workloads = sorted(f"{owner}/{name}" for owner, name in named if owner and name)
         return {"workloads": workloads} if workloads else {}
+
+    def _runs_last_change(self, replica: EntityRef) -> bool:
+        """True if its process started after the last change of its service."""
+        started, changed = self.facts.started_at.get(replica), self.facts.changed_at
+        services = self.topology.above(replica, EntityKind.SERVICE)
+        return started is not None and any(service in changed and started >= changed[service] for service in services)
 
     def recommendation(self, service: EntityRef) -> Recommendation | None:
         """The plan's recommendation for a service."""

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from math import floor
 from typing import Literal
 
-from outrider.model import Action, ActionKind, EntityRef, HoldReason, RemediationSession
+from outrider.model import Action, ActionKind, EntityRef, HoldReason, RemediationSession, StepState
 
 Autonomy = Literal["off", "suggest", "act"]
+
+
+@dataclass(frozen=True, slots=True)
+class HalfOpen:
+    """Return of a diverted replica: ``weights`` of its share, each for ``time``, then all of it.
+
+    An alert on the replica meanwhile diverts it again. Without weights it returns at once.
+    """
+
+    weights: tuple[float, ...] = (0.01, 0.1)
+    time: timedelta = timedelta(seconds=30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +32,9 @@ class Policy:
     allow. Circuit breakers count nodes in absolute numbers and as a ratio of the fleet. One scale-in removes at most
     ``scale_in_step_ratio`` of the replicas (at least one), then waits for ``scale_in_cooldown``, so that a wrong plan
     is noticed early. ``service_minimum`` is the minimum number of serving replicas. ``plan_acts`` False is shadow
-    mode: plans cause no actions.
+    mode: plans cause no actions. With ``diagnostic`` a node that was cordoned for a hardware fault returns only after a
+    passed diagnostic, which may take up to ``diagnostic_timeout``. At most ``max_ejected_ratio`` of the serving
+    replicas of a service are out of rotation because of us.
     """
 
     autonomy: Autonomy = "suggest"
@@ -36,6 +49,10 @@ class Policy:
     min_confidence: float = 0.6
     ask_for: frozenset[ActionKind] = frozenset()
     plan_acts: bool = True
+    diagnostic: bool = False
+    diagnostic_timeout: timedelta = timedelta(minutes=30)
+    half_open: HalfOpen = HalfOpen()
+    max_ejected_ratio: float = 0.5
 
     def scale_in_to(self, current: int, wanted: int) -> int:
         """Replicas after one scale-in step towards ``wanted``."""
@@ -49,6 +66,11 @@ class Policy:
         share = max(1, floor(self.max_cordoned_ratio * total)) if self.max_cordoned_ratio > 0 else 0
         return ours < self.max_cordoned_nodes and ours + others < share
 
+    def ejection_allowed(self, ejected: int, total: int) -> bool:
+        """True if ``ejected`` of ``total`` serving replicas may be out of rotation; one is always allowed."""
+        share = max(1, floor(self.max_ejected_ratio * total)) if self.max_ejected_ratio > 0 else 0
+        return ejected <= share
+
 
 @dataclass(frozen=True, slots=True)
 class FleetFacts:
@@ -58,6 +80,11 @@ class FleetFacts:
     ``needed_replicas`` are by service; a missing service is unknown. ``healthy`` are components with fresh values and
     no contrary evidence. ``burning`` are services that spend their error budget. ``not_ready`` are nodes that the
     control plane itself reports as unreachable.
+
+    ``carrying_replicas`` carry the current load of a service without a buffer. ``unschedulable`` and ``schedulable``
+    are nodes as the control plane reports them, ``asleep`` and ``awake`` replicas as their engines report.
+    ``ready_pods`` pass their readiness probe. ``changed_at`` is the last change of a service, ``started_at``
+    the start of an engine process. ``alerted`` are (entity, fault) of active alerts.
     """
 
     paused: bool = False
@@ -71,6 +98,15 @@ class FleetFacts:
     healthy: frozenset[EntityRef] = frozenset()
     burning: frozenset[EntityRef] = frozenset()
     not_ready: frozenset[EntityRef] = frozenset()
+    carrying_replicas: Mapping[EntityRef, int] = field(default_factory=dict)
+    unschedulable: frozenset[EntityRef] = frozenset()
+    schedulable: frozenset[EntityRef] = frozenset()
+    asleep: frozenset[EntityRef] = frozenset()
+    awake: frozenset[EntityRef] = frozenset()
+    ready_pods: frozenset[EntityRef] = frozenset()
+    changed_at: Mapping[EntityRef, datetime] = field(default_factory=dict)
+    started_at: Mapping[EntityRef, datetime] = field(default_factory=dict)
+    alerted: frozenset[tuple[EntityRef, str]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +118,33 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
+class StepStatus:
+    """One step of a playbook in this round. ``check`` is the condition that it waits for, empty without one.
+
+    ``page`` is the reason to page a person about a failed step: a text id or plain text, empty without one.
+    """
+
+    incident: str
+    kind: ActionKind
+    target: EntityRef
+    state: StepState
+    check: str = ""
+    page: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StepResults:
+    """Decisions about one session, and the states of its steps."""
+
+    actions: Sequence[Action] = ()
+    steps: Sequence[StepStatus] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Decisions:
-    """New and changed actions (rejected and cancelled ones too), changed sessions, and holds."""
+    """New and changed actions (rejected and cancelled ones too), changed sessions, holds, and states of steps."""
 
     actions: tuple[Action, ...] = ()
     sessions: tuple[RemediationSession, ...] = ()
     holds: tuple[Hold, ...] = ()
+    steps: tuple[StepStatus, ...] = ()

@@ -6,7 +6,7 @@ from outrider.model import Action, ActionStatus, DecisionReason, Verdict
 from remediation.decide import approval
 from remediation.decide.context import DecisionContext
 from remediation.decide.guards import Judgement, Proposal
-from remediation.decide.history import IN_FLIGHT, UNDO, WAITING
+from remediation.decide.history import IN_FLIGHT, WAITING, gives_back
 
 # If these reasons for an approval request no longer apply, the request is withdrawn and the action performed.
 _DOUBTS = frozenset({DecisionReason.LOW_CONFIDENCE, DecisionReason.NO_HEADROOM})
@@ -37,6 +37,6 @@ def record(
     if ordinal is None:
         ordinal = len(history.of(proposal.session, proposal.kind, proposal.target))
     action = approval.action(proposal, judgement, ordinal, dry_run=context.policy.dry_run, now=context.now)
-    if verdict is Verdict.ALLOWED and proposal.kind not in UNDO:
+    if verdict is Verdict.ALLOWED and not gives_back(action):
         context.budget.enter(proposal)
     return [*replaced, action]

@@ -125,6 +125,7 @@ def _actions(
         inputs.detection.values,
         sessions=stored.sessions,
         paused=stored.paused,
+        events=stored.events,
     )
     return facts, policy.decide(
         config.policy,

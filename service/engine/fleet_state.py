@@ -10,6 +10,7 @@ import numpy as np
 from alerts.rules.context import ServiceContext
 from alerts.rules.context import service_context as context_of
 from outrider import windows
+from outrider.clock import from_unix
 from outrider.model import (
     Action,
     Alert,
@@ -17,6 +18,8 @@ from outrider.model import (
     AlertState,
     EntityKind,
     EntityRef,
+    Event,
+    EventKind,
     Incident,
     Layer,
     Plan,
@@ -29,6 +32,7 @@ from outrider.ports import Collected, StateReader
 from outrider.topology import Topology
 from outrider.vocabulary.faults import faults
 from remediation.decide.policy import FleetFacts
+from service.engine import headroom
 from service.engine.detect import RecentValues
 
 TARGETS_NAMESPACE = "targets"
@@ -37,11 +41,20 @@ TRUST = SignalKey("target_trust_code")
 DOUBTFUL = tuple(verdict.code for verdict in TrustVerdict if verdict.is_doubtful)
 UNSCHEDULABLE = SignalKey("node_unschedulable")
 NODE_READY = SignalKey("node_ready")
-NEEDS = {EntityKind.REPLICA: (UP,), EntityKind.WORKLOAD: (UP, TRUST), EntityKind.NODE: (UNSCHEDULABLE, NODE_READY)}
+AWAKE = SignalKey("engine_sleep_state")  # 1 = awake
+STARTED = SignalKey("engine_start_time_seconds")
+POD_READY = SignalKey("pod_ready")
+NEEDS = {
+    EntityKind.REPLICA: (UP, AWAKE, STARTED, *headroom.LOAD),
+    EntityKind.WORKLOAD: (UP, TRUST),
+    EntityKind.NODE: (UNSCHEDULABLE, NODE_READY),
+    EntityKind.POD: (POD_READY,),
+}
 RECENT = timedelta(minutes=2)
 ACTIVE = (AlertState.PENDING, AlertState.FIRING)
 UNLIMITED = 1_000_000  # rows; an active alert that is not read would never resolve
 ReplicaCounter = Callable[[EntityRef, Topology], tuple[int, int]]
+REVISION_CODES = frozenset({"deploy", "rollout", "rollback", "image", "flags", "model-revision", "configmap", "config"})
 NOT_SERVING = frozenset({"engine-dead", "engine-hung", "engine-core-dead", "engine-asleep"})
 
 
@@ -139,6 +152,36 @@ def needed(plan: Plan) -> dict[EntityRef, int]:
     return needed_replicas
 
 
+def _carrying(
+    plan: Plan, topology: Topology, values: RecentValues, alerts: Sequence[Alert], well: frozenset[EntityRef]
+) -> dict[EntityRef, int]:
+    """Returns the replicas that carry the load: the larger of the measured number and the plan's."""
+    load = headroom.newest_load(values.window(EntityKind.REPLICA, headroom.LOAD, RECENT))
+    result = headroom.measured(topology, load, _serving(values, alerts), well)
+    for service, count in headroom.planned(plan).items():
+        result[service] = max(count, result.get(service, 0))
+    return result
+
+
+def _started_at(values: RecentValues) -> dict[EntityRef, datetime]:
+    """Returns the start of each engine process."""
+    window = values.window(EntityKind.REPLICA, (STARTED,), RECENT)
+    newest = windows.last_value(window, STARTED)
+    return {entity: from_unix(float(at)) for entity, at in zip(window.entities, newest, strict=True) if at > 0}
+
+
+def changed_at(events: Iterable[Event], topology: Topology) -> dict[EntityRef, datetime]:
+    """Returns the time of the last change of each service's revision, flags or model."""
+    result: dict[EntityRef, datetime] = {}
+    for event in events:
+        if event.kind is not EventKind.CHANGE or event.code not in REVISION_CODES:
+            continue
+        for entity in (event.entity, *topology.above(event.entity, EntityKind.SERVICE)):
+            if entity.kind is EntityKind.SERVICE:
+                result[entity] = max(result.get(entity, event.at), event.at)
+    return result
+
+
 def fleet_facts(
     incidents: Sequence[Incident],
     alerts: Sequence[Alert],
@@ -148,6 +191,7 @@ def fleet_facts(
     *,
     sessions: Sequence[RemediationSession],
     paused: bool,
+    events: Sequence[Event] = (),
 ) -> FleetFacts:
     """Returns the facts that the guard rails check."""
     nodes = set(topology.of_kind(EntityKind.NODE))
@@ -155,6 +199,7 @@ def fleet_facts(
     ours = {node for session in sessions for node in session.cordoned}
     ready = ready_replicas(topology, values, alerts)
     doubtful = untrusted(alerts, topology, values)
+    well = healthy(alerts, topology, values, doubtful)
     return FleetFacts(
         paused=paused,
         blind=any(is_blind(incident) for incident in incidents),
@@ -164,9 +209,20 @@ def fleet_facts(
         nodes_cordoned_by_others=frozenset(cordoned - ours),
         ready_replicas=ready,
         needed_replicas=needed(plan),
-        healthy=healthy(alerts, topology, values, doubtful),
+        healthy=well,
         burning=service_context(alerts, plan, topology, values, ready).burning,
         not_ready=frozenset(_with_value(values, EntityKind.NODE, NODE_READY, 0.0) & nodes),
+        carrying_replicas=_carrying(plan, topology, values, alerts, well),
+        unschedulable=frozenset(cordoned),
+        schedulable=frozenset(_with_value(values, EntityKind.NODE, UNSCHEDULABLE, 0.0) & nodes),
+        asleep=frozenset(_with_value(values, EntityKind.REPLICA, AWAKE, 0.0)),
+        awake=frozenset(_with_value(values, EntityKind.REPLICA, AWAKE, 1.0)),
+        ready_pods=frozenset(_with_value(values, EntityKind.POD, POD_READY, 1.0)),
+        changed_at=changed_at(events, topology),
+        started_at=_started_at(values),
+        alerted=frozenset(
+            (alert.entity, alert.fault) for alert in alerts if alert.fault and alert.state is not AlertState.RESOLVED
+        ),
     )
 
 
