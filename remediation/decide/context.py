@@ -26,6 +26,7 @@ from remediation.playbooks.model import Playbook, Selector
 
 STARTS_WITHIN = timedelta(minutes=15)  # new replicas that are missing by then will not start
 _OF_WORKLOADS = frozenset({ActionKind.SCALE, ActionKind.ROLLBACK, ActionKind.PAUSE_ROLLOUT, ActionKind.RESUME_ROLLOUT})
+SCORE_RULE = "anomaly"
 _BLINDING = frozenset({"exporter-down", "stale-metrics"})  # their entities must not be acted on
 
 
@@ -175,25 +176,30 @@ class DecisionContext:
 
 
 def diverted_replicas(history: History, topology: Topology, facts: FleetFacts) -> dict[EntityRef, int]:
-    """Ready replicas of each service whose traffic we divert or are about to.
-
-    Excludes unhealthy ones, which do not count as ready.
-    """
+    """Replicas of each service that count as ready and whose traffic we divert or are about to."""
     diverting = {
         replica
         for action in history.in_flight((ActionKind.SHIFT_TRAFFIC, ActionKind.RESTART_POD, ActionKind.DRAIN))
         for replica in (action.target, *topology.above(action.target, EntityKind.REPLICA))
     }
     result: dict[EntityRef, int] = {}
-    for replica in (history.shifted() | diverting) & facts.healthy:
+    counted = facts.healthy if facts.serving is None else facts.serving
+    for replica in (history.shifted() | diverting) & counted:
         for service in topology.above(replica, EntityKind.SERVICE):
             result[service] = result.get(service, 0) + 1
     return result
 
 
 def suspects(alerts: tuple[Alert, ...]) -> frozenset[EntityRef]:
-    """All entities of active alerts."""
-    return frozenset(alert.entity for alert in alerts if alert.state is not AlertState.RESOLVED)
+    """All entities of active alerts, without statistical scores: a replica without traffic is always unusual."""
+    return frozenset(
+        alert.entity for alert in alerts if alert.state is not AlertState.RESOLVED and not is_score_only(alert)
+    )
+
+
+def is_score_only(alert: Alert) -> bool:
+    """True for a statistical score without a fault. It proves no harm."""
+    return alert.fault is None and alert.rule == SCORE_RULE
 
 
 def unobserved(alerts: tuple[Alert, ...]) -> frozenset[EntityRef]:

@@ -81,6 +81,7 @@ class FleetFacts:
     no contrary evidence. ``burning`` are services that spend their error budget. ``not_ready`` are nodes that the
     control plane itself reports as unreachable.
 
+    ``serving`` are the replicas that ``ready_replicas`` counts, None if only those in ``healthy`` are known.
     ``carrying_replicas`` carry the current load of a service without a buffer. ``unschedulable`` and ``schedulable``
     are nodes as the control plane reports them, ``asleep`` and ``awake`` replicas as their engines report.
     ``ready_pods`` pass their readiness probe. ``changed_at`` is the last change of a service, ``started_at``
@@ -98,6 +99,7 @@ class FleetFacts:
     healthy: frozenset[EntityRef] = frozenset()
     burning: frozenset[EntityRef] = frozenset()
     not_ready: frozenset[EntityRef] = frozenset()
+    serving: frozenset[EntityRef] | None = None
     carrying_replicas: Mapping[EntityRef, int] = field(default_factory=dict)
     unschedulable: frozenset[EntityRef] = frozenset()
     schedulable: frozenset[EntityRef] = frozenset()

@@ -31,6 +31,7 @@ from outrider.model import (
 from outrider.ports import Collected, StateReader
 from outrider.topology import Topology
 from outrider.vocabulary.faults import faults
+from remediation.decide.context import is_score_only
 from remediation.decide.policy import FleetFacts
 from service.engine import headroom
 from service.engine.detect import RecentValues
@@ -156,7 +157,7 @@ def _carrying(
     plan: Plan, topology: Topology, values: RecentValues, alerts: Sequence[Alert], well: frozenset[EntityRef]
 ) -> dict[EntityRef, int]:
     """Returns the replicas that carry the load: the larger of the measured number and the plan's."""
-    load = headroom.newest_load(values.window(EntityKind.REPLICA, headroom.LOAD, RECENT))
+    load = values.window(EntityKind.REPLICA, headroom.LOAD, headroom.SPAN)
     result = headroom.measured(topology, load, _serving(values, alerts), well)
     for service, count in headroom.planned(plan).items():
         result[service] = max(count, result.get(service, 0))
@@ -212,6 +213,7 @@ def fleet_facts(
         healthy=well,
         burning=service_context(alerts, plan, topology, values, ready).burning,
         not_ready=frozenset(_with_value(values, EntityKind.NODE, NODE_READY, 0.0) & nodes),
+        serving=frozenset(_serving(values, alerts)),
         carrying_replicas=_carrying(plan, topology, values, alerts, well),
         unschedulable=frozenset(cordoned),
         schedulable=frozenset(_with_value(values, EntityKind.NODE, UNSCHEDULABLE, 0.0) & nodes),
@@ -278,7 +280,7 @@ def healthy(
     """Returns nodes and replicas that respond, are not ``doubtful``, and have no active alert."""
     alerted: set[EntityRef] = set()
     for alert in alerts:
-        if alert.state is AlertState.RESOLVED:
+        if alert.state is AlertState.RESOLVED or is_score_only(alert):
             continue
         alerted.add(alert.entity)
         known = faults().get(alert.fault or "")
