@@ -16,10 +16,10 @@ from outrider.model.actions import (
     ActionStatus,
     DecisionReason,
     HoldReason,
-    StepState,
     Outcome,
     OutcomeStatus,
     RemediationSession,
+    StepState,
     Verdict,
 )
 from outrider.model.alerts import Alert, AlertReason, AlertState, MuteReason
@@ -101,7 +101,6 @@ __all__ = [
     "ForecastPoint",
     "ForecastView",
     "HoldReason",
-    "StepState",
     "Hypothesis",
     "Incident",
     "Interval",
@@ -132,6 +131,7 @@ __all__ = [
     "StageReason",
     "Statistic",
     "Statuses",
+    "StepState",
     "TimeRange",
     "TimelineEntry",
     "TrustVerdict",

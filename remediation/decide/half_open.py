@@ -14,6 +14,13 @@ from remediation.decide.guards import Proposal, judge_undo
 from remediation.decide.history import IN_FLIGHT, is_half_open
 from remediation.decide.record import record
 
+_REPAIRS = frozenset(
+    {
+        *(ActionKind.RESTART_POD, ActionKind.DELETE_STUCK_POD, ActionKind.DRAIN, ActionKind.ROLLBACK),
+        *(ActionKind.WAKE_ENGINE, ActionKind.RESET_GPU, ActionKind.REBOOT_NODE, ActionKind.RESET_PREFIX_CACHE),
+    }
+)
+
 
 def next_share(context: DecisionContext, session: RemediationSession, replica: EntityRef) -> float | None:
     """The next share of a healthy replica: a partial one or 1.0. None while the present one is still on trial."""
@@ -25,7 +32,10 @@ def next_share(context: DecisionContext, session: RemediationSession, replica: E
         return None
     share = float(newest.params.get("weight", 0.0))
     since = context.now - (newest.ended_at or newest.decided_at)
-    if since < (trial.time if share > 0.0 else _pause(shifts, trial.time)):
+    wait = trial.time if share > 0.0 else _pause(shifts, trial.time)
+    if share == 0.0 and not _is_repaired(context, session, replica, newest):
+        wait = max(wait, trial.hold)
+    if since < wait:
         return None
     return next((weight for weight in sorted(trial.weights) if share < weight < 1.0), 1.0)
 
@@ -59,6 +69,20 @@ def set_share(
 def _shifts(context: DecisionContext, session: RemediationSession, replica: EntityRef) -> list[Action]:
     own = context.history.of(session.id, ActionKind.SHIFT_TRAFFIC, replica)
     return [action for action in own if action.status in IN_FLIGHT | {ActionStatus.DONE} and not action.dry_run]
+
+
+def _is_repaired(context: DecisionContext, session: RemediationSession, replica: EntityRef, shift: Action) -> bool:
+    """True if its process started after the shift, or this session repaired what it rests on or belongs to."""
+    ended = shift.ended_at or shift.decided_at
+    started = context.facts.started_at.get(replica)
+    if started is not None and started >= ended:
+        return True
+    path = {replica, *context.topology.causes_of(replica), *context.topology.affected_by(replica)}
+    return any(
+        action.kind in _REPAIRS and action.status is ActionStatus.DONE and action.target in path
+        for action in context.history.of_session(session.id)
+        if (action.ended_at or action.decided_at) >= ended
+    )
 
 
 def _pause(shifts: list[Action], time: timedelta) -> timedelta:

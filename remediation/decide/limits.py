@@ -17,11 +17,13 @@ Autonomy = Literal["off", "suggest", "act"]
 class HalfOpen:
     """Return of a diverted replica: ``weights`` of its share, each for ``time``, then all of it.
 
-    An alert on the replica meanwhile diverts it again. Without weights it returns at once.
+    An alert on the replica meanwhile diverts it again. Without weights it returns at once. A replica that nobody has
+    repaired or restarted is tried only after ``hold``: without traffic its faults do not show.
     """
 
     weights: tuple[float, ...] = (0.01, 0.1)
     time: timedelta = timedelta(seconds=30)
+    hold: timedelta = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True)

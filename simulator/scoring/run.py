@@ -81,9 +81,10 @@ class FiredAlert:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of a scenario: injected faults and observations. ``alerts`` counts fired alerts.
+    """One run of a scenario: injected faults and observations. ``alerts`` counts fired alerts, ``fired`` lists them.
 
-    ``fired`` lists those alerts. ``lookalike``: its faults resemble each other, or a state beside them. ``storm``: its faults touch ``STORM_ENTITIES`` or more.
+    ``lookalike``: its faults resemble each other, or a state beside them. ``storm``: its faults touch
+    ``STORM_ENTITIES`` or more.
     """
 
     scenario: str

@@ -18,9 +18,9 @@ from scipy.special import gammaincinv
 
 from outrider.model import ActionKind, Priority
 from outrider.vocabulary.faults import faults
+from simulator.scoring.beyond_repair import beyond_repair
 from simulator.scoring.calibration import answers_of, reliability
 from simulator.scoring.grouping import Pairs, pairs_of
-from simulator.scoring.beyond_repair import beyond_repair
 from simulator.scoring.run import InjectedFault, Run, ScoredAction, ScoredIncident
 
 GRACE = timedelta(seconds=120)
