@@ -1,10 +1,11 @@
-"""Soak test: a writer is killed 200 times on each engine and continues on the same store.
+"""Soak test: a writer is killed 200 times on each database, an engine 100 times while it repairs faults.
 
 ``make soak`` (``ARGS="--kills 20 --engine sqlite --seed 3"``). Between two kills the writer simulates hours: cycles,
 compaction, roll-ups, retention. Every other kill hits maintenance. On PostgreSQL every tenth kill hits the server,
 which recovers from its WAL. After each kill the store must open without errors and contain every acknowledged cycle,
-no partial cycle, and unchanged values of every hour since the start (``tests/store/killing.py``). Results are saved in
-``soak.json``.
+no partial cycle, and unchanged values of every hour since the start (``tests/store/killing.py``). A repair that was
+killed must change the cluster exactly as an undisturbed one does (``tests/service/engine/killing.py``). Results are
+saved in ``soak.json``.
 """
 
 from __future__ import annotations
@@ -24,13 +25,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.common import print_progress
 from outrider.clock import SystemClock
+from tests.service.engine import killing as repair_killing
 from tests.store import killing
 from tests.store.cycle_writer import AN_HOUR
 from tests.support import postgres
 
 RESULTS = Path(__file__).with_name("soak.json")
-ENGINES = ("sqlite", "postgresql")
-KILLS, SERVER_EVERY = 200, 10
+DATABASES = ("sqlite", "postgresql")
+REPAIRS = "repairs"
+ENGINES = (*DATABASES, REPAIRS)
+KILLS, REPAIR_KILLS, SERVER_EVERY = 200, 100, 10
 SoakResult = dict[str, Any]
 
 
@@ -64,8 +68,24 @@ def soak(engine: str, url: str, kills: int, seed: int, crash: Callable[[], None]
     }  # fmt: skip
 
 
+def soak_repairs(kills: int, seed: int) -> SoakResult:
+    """Kills an engine at random times while it repairs faults."""
+    begun, repairs, done = time.monotonic(), 0, 0
+    broken: str | None = None
+    try:
+        repairs, done = repair_killing.kill_at_random(kills, seed)
+    except AssertionError as error:
+        broken = str(error).splitlines()[0]
+    return {
+        "name": "kill_9", "engine": REPAIRS, "seed": seed, "date": _today().isoformat(), "kills": done,
+        "repairs": repairs, "seconds": round(time.monotonic() - begun), "broken": broken,
+    }  # fmt: skip
+
+
 def run(engine: str, kills: int, seed: int) -> SoakResult:
     """Runs on an empty engine. Raises MissingError if PostgreSQL is not installed."""
+    if engine == REPAIRS:
+        return soak_repairs(min(kills, REPAIR_KILLS), seed)
     if engine == "sqlite":
         with tempfile.TemporaryDirectory(prefix="outrider-soak-") as folder:
             return soak(engine, f"sqlite:///{folder}/store.db", kills, seed)

@@ -26,6 +26,7 @@ from alerts.notify.registry import NOTIFIERS
 from outrider.clock import ManualClock
 from outrider.errors import ConfigError, DeliveryError
 from outrider.model import Message, NotifyReason, Priority
+from tests.support.ports import free_port
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 TOKEN = "s3cr3t-token"  # part of every address and password: it must never be logged
@@ -55,12 +56,6 @@ def a_message(**fields):
 def no_proxy(monkeypatch):
     for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 class HttpEnd:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import socket
 import subprocess
 import urllib.error
 import urllib.request
@@ -26,6 +25,7 @@ from outrider.model import EntityKind
 from simulator.exporters.targets import Pages, targets
 from simulator.fleet import Fleet
 from simulator.spec.fleets import default_spec
+from tests.support.ports import free_port
 from tests.support.waiting import until
 
 STEP = timedelta(seconds=15)
@@ -115,7 +115,7 @@ def prometheus(folder: Path, kept: RecordedScrapes) -> Iterator[str]:
     command = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(folder / "all.txt"), data]
     subprocess.run(command, check=True, capture_output=True)
     (folder / "prometheus.yml").write_text("{}", encoding="utf-8")
-    port = _free_port()
+    port = free_port()
     options = [
         f"--config.file={folder}/prometheus.yml",
         f"--storage.tsdb.path={data}",
@@ -129,7 +129,7 @@ def prometheus(folder: Path, kept: RecordedScrapes) -> Iterator[str]:
 @contextmanager
 def victoria(folder: Path, kept: RecordedScrapes) -> Iterator[str]:
     """Runs a VictoriaMetrics with these pages; yields the URL of its Prometheus API."""
-    port = _free_port()
+    port = free_port()
     options = [
         f"-storageDataPath={folder}/victoria",
         f"-httpListenAddr=127.0.0.1:{port}",
@@ -149,12 +149,6 @@ def missing(programs: Sequence[str]) -> str | None:
     """Returns why a test cannot run here, None if it can."""
     lacking = [one for one in programs if shutil.which(one) is None]
     return f"missing: {', '.join(lacking)} (Debian packages of these names)" if lacking else None
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 @contextmanager

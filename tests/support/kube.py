@@ -10,7 +10,6 @@ import fcntl
 import hashlib
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from typing import Any
 import httpx
 import yaml
 
+from tests.support.ports import free_port
 from tests.support.waiting import until
 
 SOURCE = Path(__file__).parent / "control_plane"
@@ -96,12 +96,6 @@ def _fetched_go(folder: Path) -> str:
         except (OSError, subprocess.SubprocessError) as error:
             raise MissingError("go 1.26 is not installed, and the control plane is not in the cache") from error
     return str(binary)
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 class Cluster:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 import urllib.error
 import urllib.request
@@ -12,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.ports import free_port
 from tests.support.waiting import until
 
 
@@ -75,7 +75,7 @@ def missing(programs: Sequence[str]) -> str | None:
 @contextmanager
 def victoria(folder: Path) -> Iterator[MetricServer]:
     """Runs a VictoriaMetrics without retention limit, with the recommended deduplication."""
-    port = _free_port()
+    port = free_port()
     options = (
         f"-storageDataPath={folder}/victoria",
         f"-httpListenAddr=127.0.0.1:{port}",
@@ -89,7 +89,7 @@ def victoria(folder: Path) -> Iterator[MetricServer]:
 @contextmanager
 def prometheus(folder: Path, *, out_of_order: str = "10y") -> Iterator[MetricServer]:
     """Runs a Prometheus that accepts remote write, also of old samples."""
-    port = _free_port()
+    port = free_port()
     file = folder / "prometheus.yml"
     file.write_text(f"storage: {{tsdb: {{out_of_order_time_window: {out_of_order}}}}}\n", encoding="utf-8")
     options = (
@@ -110,9 +110,3 @@ def _running(server: MetricServer) -> Iterator[MetricServer]:
         yield server
     finally:
         server.stop()
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])

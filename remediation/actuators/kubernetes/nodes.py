@@ -19,6 +19,7 @@ def cordon(attempt: Attempt) -> Change:
     """Marks a node as unschedulable, with our labels and a NoSchedule taint.
 
     The taint also keeps pods away that tolerate an unschedulable node. A node that someone else cordoned stays theirs.
+    Raises ActuationError if someone un-cordoned the node during this session.
     """
     name, node = attempt.action.target.name, _node(attempt)
     if not node:
@@ -27,6 +28,7 @@ def cordon(attempt: Attempt) -> Change:
         return Change(f"node {name} is already cordoned")
     if _is_unschedulable(node):
         return Change(f"node {name} is already cordoned by someone else; it stays theirs")
+    _check_not_undone(node, attempt.action)
     return Change(f"node {name} is cordoned", (_cordon_request(node, attempt.action),))
 
 
@@ -50,11 +52,13 @@ def drain(attempt: Attempt) -> Change:
     """Cordons a node, then evicts its pods until none is left that a controller would recreate.
 
     Pods of DaemonSets, static and finished pods stay. Pods without a controller stay, too: nothing would recreate
-    them. The eviction API honours PodDisruptionBudgets.
+    them. The eviction API honours PodDisruptionBudgets. Raises ActuationError if someone un-cordoned the node during
+    this session.
     """
     name, node = attempt.action.target.name, _node(attempt)
     if not node:
         return Change(f"node {name} no longer exists")
+    _check_not_undone(node, attempt.action)
     first = () if _is_unschedulable(node) else (_cordon_request(node, attempt.action),)
     pods = list(_pods_of(attempt.server, name))
     evicted = tuple(eviction(pod) for pod in pods if is_evictable(pod) and not is_terminating(pod))
@@ -70,6 +74,15 @@ def drain(attempt: Attempt) -> Change:
 
 def _node(attempt: Attempt) -> dict[str, Any]:
     return attempt.server.get(f"{_NODES}/{attempt.action.target.name}", missing_is_empty=True)
+
+
+def _check_not_undone(node: Json, action: Action) -> None:
+    """Raises ActuationError if this session cordoned the node and someone has un-cordoned it since."""
+    if is_of_session(node, action) and not _is_unschedulable(node):
+        raise refused(
+            f"node {action.target.name} was un-cordoned by someone else since; it stays as they left it",
+            "cordon it by hand, or wait for the next incident",
+        )
 
 
 def _pods_of(server: ApiServer, node: str) -> Iterator[dict[str, Any]]:

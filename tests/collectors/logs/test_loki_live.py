@@ -17,7 +17,7 @@ from collectors.logs.loki import LokiLogs
 from collectors.net.http import HttpClient
 from outrider.clock import SystemClock
 from outrider.wire.http_auth import Access
-from tests.support.kube import free_port
+from tests.support.ports import free_port
 from tests.support.waiting import until
 
 PROGRAM = shutil.which("loki")

@@ -7,7 +7,6 @@ import contextlib
 import json
 import re
 import shutil
-import socket
 import subprocess
 import threading
 import time
@@ -33,6 +32,7 @@ from outrider.clock import SystemClock
 from outrider.errors import CollectError, CollectReason, UsageError
 from outrider.model import CellStatus, EntityKind, SignalKey, TrustVerdict
 from outrider.wire.http_auth import Access
+from tests.support.ports import free_port
 from tests.support.waiting import until_async
 
 AT = datetime(2026, 3, 1, tzinfo=UTC)
@@ -371,12 +371,6 @@ class Pages:
         )
         self.served.append(text.encode())
         return web.Response(body=self.served[-1], content_type="text/plain")
-
-
-def free_port() -> int:
-    with socket.socket() as result:
-        result.bind(("127.0.0.1", 0))
-        return int(result.getsockname()[1])
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from tests.service.cli.test_cli import run
-from tests.support.kube import free_port
+from tests.support.ports import free_port
 
 BEGIN = datetime(2026, 5, 4, tzinfo=UTC)
 SLOTS = 7 * 144

@@ -1,0 +1,23 @@
+"""An engine that is killed while it repairs: no action twice, none forgotten. ``make soak`` kills it more often."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.service.engine.killing import distinct_playbooks, kill_at_random, killed_between_steps, undisturbed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", distinct_playbooks())
+def test_a_kill_between_any_two_steps_changes_nothing(fault, tmp_path):
+    effects, lives = killed_between_steps(tmp_path, fault)
+    assert undisturbed(fault), "this playbook does nothing in this fleet"
+    assert effects == undisturbed(fault)
+    assert lives > sum(effects.values()), "some step was not killed"
+
+
+@pytest.mark.slow
+def test_ten_kills_at_random_times_change_nothing():
+    repairs, kills = kill_at_random(10, seed=5)
+    assert repairs >= 1
+    assert kills >= 10

@@ -1,0 +1,12 @@
+"""Free ports of the loopback interface."""
+
+from __future__ import annotations
+
+import socket
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
