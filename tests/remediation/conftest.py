@@ -24,7 +24,7 @@ from outrider.model import (
     Recommendation,
 )
 from outrider.topology import Topology
-from remediation.decide.limits import FleetFacts, Policy
+from remediation.decide.limits import FleetFacts, HalfOpen, Policy
 from remediation.decide.policy import decide
 from remediation.playbooks.files import packaged
 
@@ -37,6 +37,7 @@ class Fleet:
     """Surroundings of ``decide``: stores decisions as the store does."""
 
     def __init__(self, nodes: int = 8, *, autonomy: str = "act", dry_run: bool = False, **limits: object) -> None:
+        limits.setdefault("half_open", HalfOpen(weights=()))  # its own tests set weights
         self.policy = Policy(autonomy=autonomy, dry_run=dry_run, **limits)  # type: ignore[arg-type]
         self.nodes = [EntityRef("c1", EntityKind.NODE, None, f"node-{n}") for n in range(nodes)]
         self.gpus = [EntityRef("c1", EntityKind.GPU, None, f"GPU-{n}") for n in range(nodes)]
