@@ -20,6 +20,7 @@ from outrider.model.actions import (
     OutcomeStatus,
     RemediationSession,
     StepState,
+    StepStatus,
     Verdict,
 )
 from outrider.model.alerts import Alert, AlertReason, AlertState, MuteReason
@@ -132,6 +133,7 @@ __all__ = [
     "Statistic",
     "Statuses",
     "StepState",
+    "StepStatus",
     "TimeRange",
     "TimelineEntry",
     "TrustVerdict",

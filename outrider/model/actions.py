@@ -172,6 +172,21 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
+class StepStatus:
+    """One step of a playbook in this round. ``check`` is the condition that it waits for, empty without one.
+
+    ``page`` is the reason to page a person about a failed step: a text id or plain text, empty without one.
+    """
+
+    incident: str
+    kind: ActionKind
+    target: EntityRef
+    state: StepState
+    check: str = ""
+    page: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class RemediationSession:
     """All actions for one incident. ``cordoned`` are the nodes cordoned by this session."""
 

@@ -18,6 +18,7 @@ class NotifyReason(StrEnum):
     REPEAT = "repeat"
     RESOLVED = "resolved"
     APPROVAL_WANTED = "approval_wanted"
+    STEP_FAILED = "step_failed"
     REPORT = "report"
     TEST = "test"
     NOT_CHANGED = "not_changed"

@@ -52,15 +52,17 @@ def decide_return(
 ) -> NodeReturn:
     """Decides about a node that this session cordoned and that is healthy by values.
 
-    ``fault`` is that of the session's incident; the cordon itself names it as well.
+    ``fault`` is that of the session's incident; the cordon itself names it as well. An unknown fault may be one of
+    the hardware.
     """
     cordons = [action for action in context.history.of_session(session.id) if _is_cordon_of(action, node)]
     named = next((str(action.params["fault"]) for action in cordons if "fault" in action.params), fault)
-    if layer_of(named) is not Layer.HARDWARE or _is_released(context, cordons, node):
+    hardware = layer_of(named) is Layer.HARDWARE
+    if _is_released(context, cordons, node) or not (hardware or named is None):
         return NodeReturn(Return.UNCORDON)
-    if not context.policy.diagnostic or context.policy.dry_run:
-        return NodeReturn(Return.UNCORDON, DecisionReason.RECOVERED_BY_VALUES)
-    return _by_diagnostic(context, session, node)
+    if context.policy.diagnostic and not context.policy.dry_run:
+        return _by_diagnostic(context, session, node)
+    return NodeReturn(Return.UNCORDON, DecisionReason.RECOVERED_BY_VALUES if hardware else DecisionReason.RECOVERED)
 
 
 def _by_diagnostic(context: DecisionContext, session: RemediationSession, node: EntityRef) -> NodeReturn:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from outrider.model import Action, EntityRef, HoldReason, Incident, Recommendation, StepState
+from outrider.model import Action, EntityRef, HoldReason, Incident, Recommendation, StepState, StepStatus
 from remediation.decide.context import DecisionContext, cause_of
-from remediation.decide.limits import Hold, StepStatus
+from remediation.decide.limits import Hold
 
 
 def holds(

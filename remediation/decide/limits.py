@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from math import floor
 from typing import Literal
 
-from outrider.model import Action, ActionKind, EntityRef, HoldReason, RemediationSession, StepState
+from outrider.model import Action, ActionKind, EntityRef, HoldReason, RemediationSession, StepStatus
 
 Autonomy = Literal["off", "suggest", "act"]
 
@@ -119,21 +119,6 @@ class Hold:
 
     subject: str
     reason: HoldReason
-
-
-@dataclass(frozen=True, slots=True)
-class StepStatus:
-    """One step of a playbook in this round. ``check`` is the condition that it waits for, empty without one.
-
-    ``page`` is the reason to page a person about a failed step: a text id or plain text, empty without one.
-    """
-
-    incident: str
-    kind: ActionKind
-    target: EntityRef
-    state: StepState
-    check: str = ""
-    page: str = ""
 
 
 @dataclass(frozen=True, slots=True)

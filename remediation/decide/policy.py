@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from outrider.model import Action, Alert, EntityRef, Incident, Plan, RemediationSession
+from outrider.model import Action, Alert, EntityRef, Incident, Plan, RemediationSession, StepStatus
 from outrider.topology import Topology
 from remediation.decide import approval, recovery, scaling
 from remediation.decide.context import DecisionContext, cause_of, diverted_replicas, is_blind, suspects, unobserved
 from remediation.decide.guards import CapacityBudget, judgement_of
 from remediation.decide.history import History
 from remediation.decide.holds import holds
-from remediation.decide.limits import Autonomy, Decisions, FleetFacts, Policy, StepResults, StepStatus
+from remediation.decide.limits import Autonomy, Decisions, FleetFacts, Policy, StepResults
 from remediation.decide.sessions import acting, finished, open_session, refreshed
 from remediation.decide.steps import PlaybookRun, PreviewedStep
 from remediation.playbooks.model import Playbook

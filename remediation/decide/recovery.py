@@ -18,6 +18,7 @@ from outrider.model import (
     Incident,
     RemediationSession,
     StepState,
+    StepStatus,
     Verdict,
 )
 from remediation.decide import approval, half_open, sessions
@@ -25,7 +26,7 @@ from remediation.decide.context import DecisionContext
 from remediation.decide.diagnostic import NodeReturn, Return, decide_return
 from remediation.decide.guards import Proposal, judge_undo
 from remediation.decide.history import CANCELLABLE, PERFORMED, is_over
-from remediation.decide.limits import StepResults, StepStatus
+from remediation.decide.limits import StepResults
 from remediation.decide.record import record
 
 _SETTLING = timedelta(seconds=60)  # a restarted engine is not judged by a scrape from before the restart

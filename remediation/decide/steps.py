@@ -17,6 +17,7 @@ from outrider.model import (
     Incident,
     RemediationSession,
     StepState,
+    StepStatus,
     Verdict,
 )
 from remediation.decide import approval, sessions
@@ -24,7 +25,6 @@ from remediation.decide.conditions import StepOnTarget, met, unmet
 from remediation.decide.context import STARTS_WITHIN, DecisionContext
 from remediation.decide.guards import GuardAnswer, Judgement, Proposal, answers, judge
 from remediation.decide.history import IN_FLIGHT, PERFORMED, WAITING, is_half_open, rejected, settled
-from remediation.decide.limits import StepStatus
 from remediation.decide.record import record
 from remediation.playbooks.conditions import Check
 from remediation.playbooks.model import UNDOES, Playbook, Step

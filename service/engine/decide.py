@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from alerts.routing import pipeline
+from alerts.routing import failed_steps, pipeline
 from alerts.state import machine as alert_state
 from detectors.rca import correlate
 from detectors.rca.fault_catalogue import Knowledge
@@ -57,7 +57,10 @@ def decide(inputs: CycleInputs, config: DecisionConfig) -> CycleOutcome:
     alerts = alert_state.mute(_with_incidents(alerts, after), after, inputs.stored.silences)
     facts, decisions = _actions(inputs, config, after, alerts, topology)
     planned = pipeline.messages(before, after, alerts, decisions.actions, config.messaging, inputs.now)
-    messages = drill_marking.mark(planned.messages, planned.incidents, alerts, inputs.stored.drills)
+    failed = failed_steps.messages(
+        inputs.standing.changed(decisions.steps), planned.reasons, config.messaging, inputs.now
+    )
+    messages = drill_marking.mark((*planned.messages, *failed), planned.incidents, alerts, inputs.stored.drills)
     record = _record(inputs, detected, alerts, planned.incidents)
     decided = audit_trail.CycleDecisions(
         alerts_before=inputs.stored.alerts,
