@@ -54,7 +54,9 @@ class Recovery:
         """Returns the slots whose pods must become ready before the impact is over, bool by slot."""
         pods, result = self.fleet.pods, np.zeros(self.fleet.bank.size, dtype=bool)
         result[self.injection.impact(self.fleet)] = True
-        return np.asarray((result | self._held) & pods.existing & ~pods.ready)
+        if not self._harmed:
+            result |= self._held
+        return np.asarray(result & pods.existing & ~pods.ready)
 
     def _created_at(self) -> float | None:
         pods = self.fleet.pods.pods

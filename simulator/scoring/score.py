@@ -115,13 +115,13 @@ def _remedy(run: Run, injected: InjectedFault) -> ScoredAction | None:
     that pod was created: a pod that existed already started without it. If none had to, a cordon changed nothing.
     """
     done, created = injected.recovered_at, injected.pod_created_at
-    until = done if created is None else created
-    if done is None or until is None:
+    if done is None:
         return None
     fitting = [
         act
         for act in run.acted
-        if injected.start <= act.at <= until
+        if injected.start <= act.at
+        and (act.at < done if created is None else act.at <= created)
         and act.target in injected.path
         and (injected.repaired_by is None or act.kind in injected.repaired_by)
         and act.kind not in (_ENDS_NOTHING if created is None else _STARTS_NOTHING)
