@@ -33,11 +33,12 @@ class ApiUnreachableError(OutriderError):
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Reads in the viewer's language, writes with the viewer's token."""
+    """Reads in the viewer's language, writes with the viewer's token, under the name ``user``."""
 
     base_url: str
     language: Language = "en"
     token: str = ""
+    user: str = ""
 
     def get(self, path: str, **query: Any) -> Any:
         """Returns the JSON at ``/api/v1`` + path, at most a few seconds old. Raises ApiError, ApiUnreachableError."""
@@ -49,7 +50,8 @@ class Client:
 
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """Sends a change and clears the cache. Raises ApiError, ApiUnreachableError."""
-        response = _request("POST", self.base_url, path, (("lang", self.language),), self.token, body)
+        query = (("lang", self.language),)
+        response = _request("POST", self.base_url, path, query, self.token, body, user=self.user)
         _cached_get.clear()
         return response
 
@@ -66,9 +68,18 @@ def _cached_get(base_url: str, path: str, query: Query, token: str) -> Any:
 
 
 def _request(
-    method: str, base_url: str, path: str, query: Query, token: str, body: Mapping[str, Any] | None = None
+    method: str,
+    base_url: str,
+    path: str,
+    query: Query,
+    token: str,
+    body: Mapping[str, Any] | None = None,
+    *,
+    user: str = "",
 ) -> Any:
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    headers = {b"Authorization": f"Bearer {token}".encode()} if token else {}
+    if user:
+        headers[b"X-Outrider-User"] = user.encode()  # names need not be ASCII
     url = f"{base_url.rstrip('/')}{_PREFIX}{path}"
     try:
         response = _connections().request(method, url, params=list(query), json=body, headers=headers)

@@ -65,16 +65,15 @@ def viewer() -> Viewer:
     """Returns the viewer of this run of the script."""
     language = _language()
     theme = st.context.theme.type or "light"
-    return Viewer(Client(options().api_url, language, _token()), language, palette(theme))
+    return Viewer(Client(options().api_url, language, _token(), _person()), language, palette(theme))
 
 
 def controls(viewer: Viewer) -> None:
-    """Draws the language switch, and the field for the token that allows acknowledging and approving."""
+    """Draws the language switch, and the fields for the token that allows changes and for the viewer's name."""
     with st.container(key="o-controls", horizontal=True, gap="small"):
-        if options().token_file is None:
-            with st.popover(
-                viewer.localize("token.unlocked" if viewer.may_change else "token.locked"), width="content"
-            ):
+        name = "token.unlocked" if viewer.may_change else "token.locked"
+        with st.popover(viewer.localize(name), width="content"):
+            if options().token_file is None:
                 st.text_input(
                     viewer.localize("token.label"),
                     type="password",
@@ -84,6 +83,12 @@ def controls(viewer: Viewer) -> None:
                 )
                 if st.session_state.get("token") and not viewer.may_change:
                     st.error(viewer.localize("token.wrong"))
+            st.text_input(
+                viewer.localize("token.name"),
+                key="person",
+                help=viewer.localize("token.name_help"),
+                max_chars=64,
+            )
         st.segmented_control(
             viewer.localize("language"),
             LANGUAGES,
@@ -130,6 +135,10 @@ def _accepted(token: str) -> bool:
             st.session_state["token_taken"] = True
         st.session_state["token_checked"] = token
     return bool(st.session_state["token_taken"])
+
+
+def _person() -> str:
+    return str(st.session_state.get("person", "")).strip()
 
 
 def _token() -> str:

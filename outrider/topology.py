@@ -12,6 +12,10 @@ from datetime import datetime
 
 from outrider.model import EntityKind, EntityRef
 
+EVICTION_BLOCKED_BY = "eviction_blocked_by"
+"""Label of a pod whose eviction the API server would refuse now: its PodDisruptionBudgets, separated by commas."""
+NOT_READY = "not_ready"
+"""Label of such a pod that is not ready: a restart deletes it, and deletions need no budget."""
 Edge = tuple[EntityRef, EntityRef]
 Labels = Mapping[EntityRef, Mapping[str, str]]
 

@@ -88,7 +88,9 @@ def default(field: FieldInfo) -> str:
         return f"`{format_duration(value).replace(' ', '')}`"
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
-    return "`[]`" if value == [] else "`{}`" if value == {} else f"`{value}`"
+    if isinstance(value, list):
+        return f"`[{', '.join(map(str, value))}]`"
+    return "`{}`" if value == {} else f"`{value}`"
 
 
 def page() -> str:

@@ -18,6 +18,8 @@ from outrider.model import (
     ActionStatus,
     Alert,
     AlertState,
+    BreakerState,
+    DecisionReason,
     Incident,
     Message,
     MuteReason,
@@ -77,12 +79,15 @@ def messages(
     actions: Sequence[Action],
     messaging: NotificationSettings,
     now: datetime,
+    *,
+    breaker: BreakerState | None = None,
 ) -> MessagePlan:
     """The messages of one cycle.
 
     ``after`` are the incidents open now and those that resolved in this cycle; one already resolved in ``before`` is
     skipped. ``alerts`` carry ``muted_by``. ``actions`` are those to mention; each one that waits for approval is
-    requested once. A silenced incident sends nothing. An acknowledged one sends only a higher priority and its end.
+    requested once, and reported once if the request expires. A silenced incident sends nothing. An acknowledged one
+    sends only a higher priority and its end. ``breaker`` is the breaker of remediation if it opened in this cycle.
     """
     closed = {incident.id for incident in before if incident.resolved_at is not None}
     by_print = {alert.fingerprint: alert for alert in alerts}
@@ -102,8 +107,8 @@ def messages(
         planned += planner.messages
         incidents.append(planner.incident)
     sent = simultaneous.group_simultaneous(planned, {incident.id: incident for incident in incidents})
-    approvals = _plan_approvals(of_incident.get("plan", []), messaging, now)
-    return MessagePlan((*sent, *approvals), _counted(incidents, planned, sent), reasons)
+    others = [*_plan_approvals(of_incident.get("plan", []), messaging, now), *_of_breaker(breaker, messaging, now)]
+    return MessagePlan((*sent, *others), _counted(incidents, planned, sent), reasons)
 
 
 def _counted(
@@ -191,16 +196,17 @@ class _MessagePlanner:
         return (self._now - self.incident.opened_at) // interval
 
     def _request_approvals(self, reason: NotifyReason) -> None:
-        """Requests approval once for every action that waits for it."""
+        """Requests approval once for every action that waits for it, and reports requests that expired."""
         if reason is NotifyReason.MUTED or self.incident.resolved_at is not None:
             return
         for action in self._actions:
-            if action.status is not ActionStatus.WAITING_APPROVAL or action.id in self._sent.requested:
+            about = approval_reason(action)
+            if about is None or (about is NotifyReason.APPROVAL_WANTED and action.id in self._sent.requested):
                 continue
-            channels = self._channels(NotifyReason.APPROVAL_WANTED)
+            channels = self._channels(about)
             if channels:
-                self._send(NotifyReason.APPROVAL_WANTED, channels, action.id, action=action)
-                self._note(NotifyReason.APPROVAL_WANTED, {"action": action.id, "channels": ", ".join(channels)})
+                self._send(about, channels, action.id, action=action)
+                self._note(about, {"action": action.id, "channels": ", ".join(channels)})
 
     def _send(
         self,
@@ -251,25 +257,61 @@ class _MessagePlanner:
         self.incident = replace(self.incident, timeline=(*self.incident.timeline, entry))
 
 
+def approval_reason(action: Action) -> NotifyReason | None:
+    """The message that an action needs: a request for approval, or the end of one; None for most."""
+    if action.status is ActionStatus.WAITING_APPROVAL:
+        return NotifyReason.APPROVAL_WANTED
+    recommended = any(answer.reason is DecisionReason.AUTONOMY_RECOMMEND for answer in action.objections)
+    if action.reason is DecisionReason.EXPIRED and (action.requested_by is not None or not recommended):
+        return NotifyReason.APPROVAL_EXPIRED
+    return None
+
+
 def _counts(alert: Alert) -> bool:
     """False for a symptom: it never pages, so it sends nothing if the rest of its incident is silenced."""
     return alert.priority is not Priority.P3 or alert.fault is not None
 
 
+def _of_breaker(opened: BreakerState | None, messaging: NotificationSettings, now: datetime) -> list[Message]:
+    """Reports that the breaker of remediation opened; routed like a P1, because faults are no longer repaired."""
+    if opened is None:
+        return []
+    result = []
+    for channel in messaging.channels(Priority.P1):
+        language = messaging.language_of(channel)
+        counts = {"unsuccessful": opened.unsuccessful, "performed": opened.performed}
+        result.append(
+            Message(
+                id=f"breaker:{now.isoformat()}:{channel}",
+                channel=channel,
+                reason=NotifyReason.BREAKER_OPENED,
+                priority=Priority.P1,
+                incident=None,
+                title=wording.localize("title.breaker_opened", language, priority=Priority.P1),
+                body=wording.localize("body.breaker_opened", language, **counts),
+                created_at=now,
+                language=language,
+                link=messaging.base_url.rstrip("/"),
+            )
+        )
+    return result
+
+
 def _plan_approvals(actions: Iterable[Action], messaging: NotificationSettings, now: datetime) -> list[Message]:
-    """Approval requests for actions of the capacity plan; they have no incident and are routed like a P2."""
+    """Approval requests for actions of the capacity plan, and their expiry; without incident, routed like a P2."""
     result = []
     for action in actions:
-        if action.status is not ActionStatus.WAITING_APPROVAL or action.decided_at != now:
+        reason = approval_reason(action)
+        if reason is None or now not in (action.decided_at, action.ended_at):
             continue
         for channel in messaging.channels(Priority.P2):
             language = messaging.language_of(channel)
             text = wording.action_line(action, language)
             result.append(
                 Message(
-                    id=f"plan:{NotifyReason.APPROVAL_WANTED}:{channel}:{action.id}",
+                    id=f"plan:{reason}:{channel}:{action.id}",
                     channel=channel,
-                    reason=NotifyReason.APPROVAL_WANTED,
+                    reason=reason,
                     priority=Priority.P2,
                     incident=None,
                     title=wording.approval_title(action, Priority.P2, language),

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from alerts.routing.routes import ANSWER_WITHIN
 from alerts.state.machine import evidence_of
 from outrider.documents.summaries import entity_name, fault_name, incident_summary, moment, word
-from outrider.model import Action, Alert, Evidence, Incident, NotifyReason, Priority
+from outrider.model import Action, Alert, DecisionReason, Evidence, Incident, NotifyReason, Priority
 from outrider.text.i18n import Language, translate
 from outrider.vocabulary import catalog
 from outrider.vocabulary.units import format_duration, format_value
@@ -37,14 +37,18 @@ def action_line(action: Action, language: Language) -> str:
 
 
 def approval_title(action: Action, priority: Priority, language: Language) -> str:
-    """The title of an approval request."""
+    """The title of an approval request, or of its expiry."""
     name = f"{word('action_kind', action.kind, language)} {entity_name(action.target, language)}"
-    return localize("title.approval_wanted", language, priority=priority, action=name)
+    key = "title.approval_expired" if action.reason is DecisionReason.EXPIRED else "title.approval_wanted"
+    return localize(key, language, priority=priority, action=name)
 
 
 def approve_line(action: Action, language: Language) -> str:
     """Instructions to approve."""
-    return localize("line.approve", language, action=action.id)
+    if action.reason is DecisionReason.EXPIRED:
+        return localize("line.request_again", language, action=action.id)
+    key = "line.approve" if action.approvals_needed == 1 else "line.approve_by_two"
+    return localize(key, language, action=action.id)
 
 
 def link_to(base_url: str, incident: str) -> str:

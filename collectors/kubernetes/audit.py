@@ -30,6 +30,7 @@ from collectors.kubernetes.objects import (
     Resource,
     key_of,
     owner_of,
+    selects,
 )
 from collectors.kubernetes.pod_templates import service_of, templated
 from collectors.kubernetes.replicas import Replica, Replicas, replicas_of_workload
@@ -336,21 +337,3 @@ def _quota(subject: _Subject, ceiling: float) -> _Broken:
 
 
 _CHECKS = (_parallelism, _probes, _amounts, _engine, _disruption, _scaling)
-
-
-def selects(selector: Json, labels: Mapping[str, str]) -> bool:
-    """True if a label selector matches these labels; an empty one matches everything, a missing one nothing."""
-    if any(labels.get(name) != value for name, value in texts(selector.get("matchLabels")).items()):
-        return False
-    for expression in items(selector.get("matchExpressions")):
-        name, operator = text(expression.get("key")), text(expression.get("operator"))
-        values = [text(value) for value in expression.get("values") or []]
-        matches = {
-            "In": labels.get(name) in values and name in labels,
-            "NotIn": labels.get(name) not in values,
-            "Exists": name in labels,
-            "DoesNotExist": name not in labels,
-        }
-        if not matches.get(operator, False):
-            return False
-    return True

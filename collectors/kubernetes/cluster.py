@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from collectors.kubernetes import disruption_budgets
 from collectors.kubernetes.accelerators import node_facts
 from collectors.kubernetes.api import Json, KubeApi, mapping, texts
 from collectors.kubernetes.numa import zone_facts
 from collectors.kubernetes.objects import (
+    DISRUPTION_BUDGETS,
     ENDPOINT_SLICES,
     NODE_TOPOLOGIES,
     NODES,
@@ -125,6 +127,8 @@ class Cluster:
             return zone_facts(change.before) != zone_facts(change.after)
         if resource.name == SERVICES.name:
             return annotations_of(change.before) != annotations_of(change.after)
+        if resource.name == DISRUPTION_BUDGETS.name:
+            return disruption_budgets.summary(change.before) != disruption_budgets.summary(change.after)
         return resource.name == RESOURCE_SLICES.name and change.before.get("spec") != change.after.get("spec")
 
     def _pod(self, change: ObjectChange, at: datetime) -> None:

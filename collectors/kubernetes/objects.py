@@ -193,3 +193,21 @@ def digests(config_map: Json) -> dict[str, str]:
     return {
         name: hashlib.sha256(text(value).encode(errors="replace")).hexdigest()[:8] for name, value in values.items()
     }
+
+
+def selects(selector: Json, labels: Mapping[str, str]) -> bool:
+    """True if a label selector matches these labels; an empty one matches everything, a missing one nothing."""
+    if any(labels.get(name) != value for name, value in texts(selector.get("matchLabels")).items()):
+        return False
+    for expression in items(selector.get("matchExpressions")):
+        name, operator = text(expression.get("key")), text(expression.get("operator"))
+        values = [text(value) for value in expression.get("values") or []]
+        matches = {
+            "In": labels.get(name) in values and name in labels,
+            "NotIn": labels.get(name) not in values,
+            "Exists": name in labels,
+            "DoesNotExist": name not in labels,
+        }
+        if not matches.get(operator, False):
+            return False
+    return True

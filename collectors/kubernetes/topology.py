@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from collectors.kubernetes.accelerators import node_facts
+from collectors.kubernetes.disruption_budgets import blocked_pods
 from collectors.kubernetes.numa import devices, node_zones
 from collectors.kubernetes.objects import NODE_TOPOLOGIES, NODES, RESOURCE_SLICES, Objects, key_of
 from collectors.kubernetes.pods import PodFacts
@@ -41,8 +42,9 @@ def graph(objects: Objects, replicas: Replicas, cluster: str, gone: Iterable[Del
         facts = {"uid": deleted.pod.uid, "node": deleted.pod.node, "since": deleted.pod.since, "until": deleted.until}
         labels[deleted.pod.entity(cluster)] = {name: value for name, value in facts.items() if value}
         edges.update(dict.fromkeys(_below(deleted.pod, cluster)))
+    blocked = blocked_pods(objects, replicas.pods)
     for pod in replicas.pods.values():
-        labels[pod.entity(cluster)] = pod.facts()
+        labels[pod.entity(cluster)] = {**pod.facts(), **blocked.get(pod.uid, {})}
         if not pod.is_over:
             edges.update(dict.fromkeys(_below(pod, cluster)))
     for replica in replicas.replicas.values():

@@ -38,6 +38,7 @@ def _body(viewer: Viewer) -> None:
     recommendation = names[chosen or next(iter(names))]
     with title:
         st.html(html.head(headline(viewer, recommendation), _below(viewer, recommendation, plan["as_of"])))
+    _incidents(viewer, recommendation, plan["as_of"])
     forecast = _forecast_of(viewer, recommendation)
     left, right = st.columns([7, 3], gap="medium")
     with left.container(border=True, height="stretch", key="o-box-capacity-1"):
@@ -58,11 +59,25 @@ def _body(viewer: Viewer) -> None:
             st.html(model(viewer, forecast) + accuracy_table(viewer, _forecast_accuracy(viewer, recommendation)))
 
 
+def _incidents(viewer: Viewer, recommendation: dict[str, Any], as_of: str) -> None:
+    """Open incidents of the service: the plan is read together with them."""
+    incidents = recommendation.get("incidents") or []
+    if incidents:
+        lines = "".join(html.incident_line(incident, as_of, viewer.language) for incident in incidents)
+        st.html(html.card(html.label(viewer.localize("capacity.incidents")), lines))
+
+
 def headline(viewer: Viewer, recommendation: dict[str, Any]) -> str:
     """The result in one sentence."""
     name, now, wanted = recommendation["service"], recommendation["current_replicas"], recommendation["target_replicas"]
     if wanted is None:
         return viewer.localize("capacity.no_plan", service=name)
+    need, ready = recommendation["derivation"].get("need_now"), recommendation["derivation"].get("ready_replicas")
+    if need is not None and ready is not None and need > min(ready, now):
+        return viewer.localize(
+            "capacity.short", service=name, ready=ready, need=max(need, wanted), target=wanted,
+            gpus=recommendation["gpus"],
+        )  # fmt: skip
     key = "capacity.more" if wanted > now else "capacity.fewer" if wanted < now else "capacity.same"
     return viewer.localize(key, service=name, now=now, target=wanted, gpus=recommendation["gpus"])
 
@@ -79,6 +94,10 @@ def _below(viewer: Viewer, recommendation: dict[str, Any], as_of: str) -> str:
         parts.append(
             viewer.localize("capacity.needed_by", when=fmt.when(recommendation["needed_by"], as_of, viewer.language))
         )
+    reasons = recommendation["derivation"].get("replanned")
+    if reasons:
+        why = ", ".join(word("replan_reason", reason, viewer.language) for reason in reasons)
+        parts.append(viewer.localize("capacity.replanned", why=why))
     parts.append(viewer.localize("capacity.made_at", when=fmt.when(recommendation["made_at"], as_of, viewer.language)))
     return " · ".join(parts)
 

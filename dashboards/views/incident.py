@@ -13,13 +13,12 @@ from dashboards.client import ApiError, ApiUnreachableError
 from dashboards.components import charts, html
 from dashboards.components import format as fmt
 from dashboards.session import Viewer
-from dashboards.views import feedback
+from dashboards.views import feedback, remediation
 from outrider.documents import graph_diagram
 from outrider.documents.summaries import word
 from outrider.text.i18n import translate
 
 _PAGE = 20
-_REFUSED = "refused"
 
 
 def page(viewer: Viewer) -> None:
@@ -30,7 +29,8 @@ def page(viewer: Viewer) -> None:
 def _body(viewer: Viewer) -> None:
     # Read here, not in page(): a click inside the fragment reruns only the fragment.
     chosen = st.query_params.get("incident")
-    refusal = st.session_state.pop(_REFUSED, None) or feedback.pop_refusal()
+    remediation.draw_refusal()
+    refusal = feedback.pop_refusal()
     if refusal:
         st.html(html.note(*refusal, away=True))
     if chosen:
@@ -140,7 +140,7 @@ def _head(viewer: Viewer, incident: dict[str, Any]) -> None:
     with buttons.container(horizontal=True, horizontal_alignment="right"):
         _back(viewer)
         if incident["resolved_at"] is None and incident["acknowledged_at"] is None:
-            _change_button(
+            remediation.change_button(
                 viewer,
                 viewer.localize("incident.acknowledge"),
                 f"ack-{incident['id']}",
@@ -151,26 +151,6 @@ def _head(viewer: Viewer, incident: dict[str, Any]) -> None:
 
 def _back(viewer: Viewer) -> None:
     st.button(viewer.localize("incidents.all"), key="back", type="tertiary", on_click=_choose, args=(None,))
-
-
-def _change_button(viewer: Viewer, label: str, key: str, path: str, *, main: bool = False) -> None:
-    """A button for a change; without the token it shows what is missing."""
-    st.button(
-        label,
-        key=key,
-        type="primary" if main else "secondary",
-        disabled=not viewer.may_change,
-        help=None if viewer.may_change else viewer.localize("token.needed"),
-        on_click=_change,
-        args=(viewer, path),
-    )
-
-
-def _change(viewer: Viewer, path: str) -> None:
-    try:
-        viewer.client.post(path)
-    except (ApiError, ApiUnreachableError) as error:
-        st.session_state[_REFUSED] = (error.message, error.hint)
 
 
 def cause(viewer: Viewer, incident: dict[str, Any]) -> str:
@@ -227,20 +207,7 @@ def _actions(viewer: Viewer, incident: dict[str, Any]) -> None:
     else:
         st.html(html.actions_table(incident["actions"], incident["as_of"], viewer.language))
     for action in incident["actions"]:
-        if action["status"] == "waiting_approval":
-            kind, target = word("action_kind", action["kind"], viewer.language), action["target"]
-            with st.container(horizontal=True, vertical_alignment="center"):
-                st.html(html.label(f"{kind} · {fmt.entity(target, viewer.language)}"))
-                _change_button(
-                    viewer,
-                    viewer.localize("actions.approve"),
-                    f"yes-{action['id']}",
-                    f"/actions/{action['id']}/approve",
-                    main=True,
-                )
-                _change_button(
-                    viewer, viewer.localize("actions.reject"), f"no-{action['id']}", f"/actions/{action['id']}/reject"
-                )
+        remediation.decision(viewer, action)
     messages = [
         message for message in incident["messages"] if message["reason"] in ("opened", "priority_raised", "resolved")
     ]

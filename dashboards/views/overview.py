@@ -13,6 +13,7 @@ from dashboards.client import ApiError
 from dashboards.components import format as fmt
 from dashboards.components import html
 from dashboards.session import Viewer
+from dashboards.views import remediation
 from outrider.documents.summaries import word
 from outrider.text.i18n import translate
 
@@ -27,9 +28,10 @@ def page(viewer: Viewer, incident_page: StreamlitPage) -> None:
 def _body(viewer: Viewer, incident_page: StreamlitPage) -> None:
     overview = viewer.client.get("/overview")
     st.html(html.head(headline(viewer, overview), as_of_line(viewer, overview)))
-    warning = _warning(viewer, overview["monitoring"])
-    if warning:
-        st.html(warning)
+    warning, state = _warning(viewer, overview["monitoring"]), overview["monitoring"]["remediation"]
+    remediation.draw_refusal()
+    for note in [*([warning] if warning else []), *remediation.warnings(viewer, state, overview["as_of"])]:
+        st.html(note)
     st.html(html.section(viewer.localize("overview.slo_status")))
     _services(viewer, overview)
     left, right = st.columns([6, 5], gap="medium")
@@ -41,6 +43,8 @@ def _body(viewer: Viewer, incident_page: StreamlitPage) -> None:
         st.html(html.section(viewer.localize("overview.done")))
         with st.container(border=True, height="stretch", key="o-box-overview-2"):
             _actions(viewer, overview)
+            remediation.pending(viewer, overview["pending"])
+            remediation.controls(viewer, state)
     st.html(html.section(viewer.localize("overview.gpus")))
     st.html(html.card(_plan(viewer, overview)))
     _audit(viewer)
@@ -82,6 +86,8 @@ def headline(viewer: Viewer, overview: dict[str, Any]) -> str:
         return viewer.localize("overview.some_broken", n=counted["broken"], total=len(services))
     if counted["at_risk"]:
         return viewer.localize("overview.some_at_risk", n=counted["at_risk"], total=len(services))
+    if overview["monitoring"]["status"] == "broken":
+        return viewer.localize("overview.blind", total=len(services))  # the last known status is not that of now
     if counted["ok"] == len(services):
         return viewer.localize("overview.all_ok", total=len(services))
     return viewer.localize("overview.some_unknown", n=len(services) - counted["ok"], total=len(services))
@@ -110,7 +116,7 @@ def _warning(viewer: Viewer, monitoring: dict[str, Any]) -> str:
         down = monitoring["targets"] - monitoring["targets_up"]
         text = viewer.localize(f"monitoring.{monitoring['reason']}", n=down, total=monitoring["targets"])
         return html.note(text, viewer.localize("monitoring.hint"), away=monitoring["status"] == "broken")
-    return html.note(viewer.localize("monitoring.paused")) if monitoring["remediation_paused"] else ""
+    return ""
 
 
 def _services(viewer: Viewer, overview: dict[str, Any]) -> None:

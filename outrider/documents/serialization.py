@@ -20,20 +20,20 @@ from outrider.model import (
     Action,
     ActionRequest,
     Alert,
+    BreakerState,
     CycleRecord,
-    DecisionReason,
     EntityRef,
     Event,
     Evidence,
     Floats,
     Forecast,
+    GuardAnswer,
     Hypothesis,
     Incident,
     Interval,
     Message,
     NoRecommendation,
     Recommendation,
-    Verdict,
 )
 from outrider.records.feedback import Feedback, RulePrecision
 from outrider.text.i18n import Language, translate
@@ -270,35 +270,40 @@ def action(value: Action) -> Json:
         "decided_at": rfc3339(value.decided_at),
         "detail": value.detail,
         "approved_by": value.approved_by,
+        "approvals": list(value.approvals),
+        "approvals_needed": value.approvals_needed,
+        "requested_by": value.requested_by,
+        "objections": [guard_answer(answer) for answer in value.objections],
     }
 
 
-class GuardRow(Protocol):
+def guard_answer(value: GuardAnswer) -> Json:
     """The answer of one guard."""
-
-    @property
-    def guard(self) -> str:
-        """Name of the guard."""
-        ...
-
-    @property
-    def verdict(self) -> Verdict:
-        """Its verdict."""
-        ...
-
-    @property
-    def reason(self) -> DecisionReason:
-        """Its reason."""
-        ...
+    return {
+        "name": value.guard,
+        "verdict": value.verdict.value,
+        "reason": value.reason.value,
+        "detail": value.detail,
+    }
 
 
-def planned_action(value: Action, guards: Iterable[GuardRow], requests: Iterable[ActionRequest], error: str) -> Json:
+def breaker(value: BreakerState) -> Json:
+    """The breaker of remediation."""
+    return {
+        "open": value.is_open,
+        "opened_at": instant(value.opened_at),
+        "unsuccessful": value.unsuccessful,
+        "performed": value.performed,
+        "reset_at": instant(value.reset_at),
+        "reset_by": value.reset_by,
+    }
+
+
+def planned_action(value: Action, guards: Iterable[GuardAnswer], requests: Iterable[ActionRequest], error: str) -> Json:
     """An action that is planned: with the answers of its guards, and its requests or the reason for none."""
     return {
         **action(value),
-        "guards": [
-            {"name": answer.guard, "verdict": answer.verdict.value, "reason": answer.reason.value} for answer in guards
-        ],
+        "guards": [guard_answer(answer) for answer in guards],
         "requests": [
             {"method": request.method, "url": request.url, "body": plain(request.body)} for request in requests
         ],

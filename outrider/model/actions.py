@@ -52,11 +52,16 @@ class DecisionReason(StrEnum):
 
     WITHIN_LIMITS = "within_limits"
     PAUSED = "paused"
+    KILL_SWITCH = "kill_switch"
+    BREAKER_OPEN = "breaker_open"
     MONITOR_BLIND = "monitor_blind"
     VALUES_NOT_TRUSTED = "values_not_trusted"
     LOW_CONFIDENCE = "low_confidence"
-    AUTONOMY_SUGGEST = "autonomy_suggest"
+    AUTONOMY_OBSERVE = "autonomy_observe"
+    AUTONOMY_RECOMMEND = "autonomy_recommend"
+    AUTONOMY_APPROVE = "autonomy_approve"
     NEEDS_APPROVAL = "needs_approval"
+    NEEDS_SECOND_APPROVAL = "needs_second_approval"
     COOLDOWN = "cooldown"
     RATE_LIMIT = "rate_limit"
     TOO_MANY_NODES = "too_many_nodes"
@@ -64,6 +69,8 @@ class DecisionReason(StrEnum):
     NO_HEADROOM = "no_headroom"
     NOT_OURS = "not_ours"
     ALREADY_DONE = "already_done"
+    DISRUPTION_BUDGET = "disruption_budget"
+    FREEZE = "freeze"
     NOT_IN_MAINTENANCE_WINDOW = "not_in_maintenance_window"
     UNKNOWN_TARGET = "unknown_target"
     APPROVED = "approved"
@@ -120,8 +127,22 @@ class ActionStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class GuardAnswer:
+    """The answer of one guard. ``reason`` is WITHIN_LIMITS if it allows the action; ``detail`` names what objects."""
+
+    guard: str
+    verdict: Verdict
+    reason: DecisionReason
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Action:
-    """One action. ``id`` is the idempotency key: the same id is never performed twice."""
+    """One action. ``id`` is the idempotency key: the same id is never performed twice.
+
+    ``objections`` are the guards that did not allow it. ``approvals`` are the people who approved so far, of whom
+    ``approvals_needed`` are required. ``requested_by`` requested a recommended or expired action by hand.
+    """
 
     id: str
     session: str
@@ -138,6 +159,40 @@ class Action:
     ended_at: datetime | None = None
     detail: str = ""
     approved_by: str | None = None
+    objections: tuple[GuardAnswer, ...] = ()
+    approvals: tuple[str, ...] = ()
+    approvals_needed: int = 1
+    requested_by: str | None = None
+
+    def counts_approval_of(self, person: str) -> bool:
+        """True if this person's approval adds to the ones so far.
+
+        The same person counts once. Of two people, neither may have requested the action by hand.
+        """
+        known = {name.casefold() for name in self.approvals}
+        if self.requested_by is not None and self.approvals_needed > 1:
+            known.add(self.requested_by.casefold())
+        return person.casefold() not in known
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerState:
+    """The breaker of remediation: while it is open, only undo actions pass.
+
+    It opened because ``unsuccessful`` of ``performed`` actions failed or were followed by no recovery. ``reset_at`` is
+    the last reset by a person; earlier actions no longer count.
+    """
+
+    opened_at: datetime | None = None
+    unsuccessful: int = 0
+    performed: int = 0
+    reset_at: datetime | None = None
+    reset_by: str = ""
+
+    @property
+    def is_open(self) -> bool:
+        """True until a person resets it."""
+        return self.opened_at is not None
 
 
 class OutcomeStatus(StrEnum):

@@ -19,6 +19,8 @@ class NotifyReason(StrEnum):
     RESOLVED = "resolved"
     APPROVAL_WANTED = "approval_wanted"
     STEP_FAILED = "step_failed"
+    APPROVAL_EXPIRED = "approval_expired"
+    BREAKER_OPENED = "breaker_opened"
     REPORT = "report"
     TEST = "test"
     NOT_CHANGED = "not_changed"

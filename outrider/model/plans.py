@@ -248,8 +248,20 @@ class NoRecommendation:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All recommendations of one planner run, with their calibrations."""
+    """All recommendations of one planner run, with their calibrations.
+
+    ``revised`` are the services whose recommendation was revised since, outside the schedule, in this run; None for a
+    scheduled plan, which makes all of it anew.
+    """
 
     forecasts: tuple[Forecast, ...] = ()
     recommendations: tuple[Recommendation | NoRecommendation, ...] = ()
     calibrations: tuple[Calibration, ...] = ()
+    revised: tuple[EntityRef, ...] | None = None
+
+    @property
+    def new_recommendations(self) -> tuple[Recommendation | NoRecommendation, ...]:
+        """The recommendations that this run made."""
+        if self.revised is None:
+            return self.recommendations
+        return tuple(item for item in self.recommendations if item.service in self.revised)

@@ -13,6 +13,7 @@ from outrider.model import (
     ActionStatus,
     Alert,
     AlertState,
+    BreakerState,
     Calibration,
     CycleRecord,
     DetectorState,
@@ -37,7 +38,7 @@ class CycleCommit:
     """All decisions of one cycle, which become visible atomically.
 
     ``alerts`` and ``incidents`` are those that changed. ``plan`` None: the planner did not run. ``detector_statuses``
-    are those of every detector; empty leaves the previous ones.
+    are those of every detector; empty leaves the previous ones. ``breaker`` is the state of one that opened.
     """
 
     cycle: CycleRecord
@@ -50,6 +51,7 @@ class CycleCommit:
     audit: tuple[AuditRecord, ...] = ()
     topology: Topology | None = None
     detector_statuses: tuple[DetectorStatus, ...] = ()
+    breaker: BreakerState | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +206,10 @@ class StateReader(FeedbackReader, Protocol):
         """True while remediation is paused."""
         ...
 
+    def breaker(self) -> BreakerState:
+        """The breaker of remediation: open, or closed with its last reset."""
+        ...
+
     def detector_statuses(self) -> tuple[DetectorStatus, ...]:
         """Rollout stage of each detector, by name; empty before the first cycle."""
         ...
@@ -258,11 +264,22 @@ class StateStore(StateReader, FeedbackStore, Protocol):
         ...
 
     def decide_action(self, action_id: str, approve: bool, by: str, now: datetime) -> bool:
-        """Approves or rejects a WAITING_APPROVAL action; False if it is in another status."""
+        """Approves or rejects a WAITING_APPROVAL action; False if it is in another status.
+
+        An action that needs two approvals waits until two people have approved it.
+        """
+        ...
+
+    def request_action(self, action_id: str, by: str, now: datetime) -> bool:
+        """Requests approval of a PROPOSED or expired action by hand; False if it is in another status."""
         ...
 
     def set_paused(self, paused: bool, by: str, now: datetime) -> None:
         """Pauses or resumes remediation."""
+        ...
+
+    def reset_breaker(self, by: str, now: datetime) -> bool:
+        """Closes the breaker; earlier actions no longer count. False if it was closed."""
         ...
 
     def add_silence(self, silence: Silence) -> None:

@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import numpy as np
 
 from outrider.model import Calibration, FleetService, Floats, Forecast, SignalKey, Window
 from planner.capacity import prescale
+from planner.capacity import present as present_load
 from planner.capacity.formula import Buffer, BufferSource, Formula, formula, whole
 from planner.capacity.lead_bound import DEFAULT_MARGIN, forecast_path, highest_between
 from planner.forecast.batch_forecast import LOAD
 from planner.forecast.ensemble import CEILING_OVER_MAXIMUM, MEDIAN
 from planner.forecast.history import HistoryFacts
+from planner.performance.headroom import capacity_per_second
 from planner.performance.slo_capacity import SloCapacity
 
 _INFLIGHT, _QUEUE = SignalKey("svc_inflight_requests"), SignalKey("svc_queue_requests")
 KV_WATERMARK = 0.9
 """Survivors may fill their KV cache up to here: above it engines start to preempt."""
 
-_QUEUE_SHARE = 0.1
-"""A queue below a tenth of the running sequences is the batch being filled, not a lack of replicas."""
-
 
 @dataclass(frozen=True, slots=True)
 class TrustedLoad:
-    """The current load used for planning: ``newest`` is capped if a spike is ``doubted``."""
+    """The current load used for planning: ``newest`` is capped if a spike is ``doubted``.
+
+    ``present`` is the load of the present half minute, unknown without fresh values.
+    """
 
     load: prescale.LoadNow
     newest: float | None
     doubted: bool
+    present: present_load.PresentLoad = present_load.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,7 @@ class DemandInputs:
     now: datetime
     margin: float = DEFAULT_MARGIN
     slo: SloCapacity | None = None
+    drain: timedelta = prescale.DRAIN
 
     @property
     def values(self) -> Floats:
@@ -81,7 +85,7 @@ class Survivors:
 class ReplicaDemand:
     """Replicas needed now (None: the load is not trusted), by the forecast, and to stay.
 
-    ``by_load`` and ``by_engines`` are the two parts of ``now``; ``sequences`` run or wait in the engines.
+    ``by_load``, ``by_engines`` and ``by_queue`` are the parts of ``now``; ``sequences`` run or wait in the engines.
     ``by_formula`` (the peak with the buffer) and ``by_bound`` (the replayed bound) are the two parts of ``forecast``.
     ``level`` is the quantile of the peak that the buffer is added to.
     """
@@ -97,6 +101,7 @@ class ReplicaDemand:
     by_formula: int
     by_bound: int
     level: float
+    by_queue: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +155,22 @@ def apply_formula(calibration: Calibration, qps: float, buffer: float, source: B
     )
 
 
+def with_present(load: prescale.LoadNow, present: present_load.PresentLoad, bound: float | None) -> prescale.LoadNow:
+    """Returns the load of the newest slots, replaced by that of the present if they differ by more than noise.
+
+    ``bound`` is the highest load that the forecast expects now. Between bound and slot the load is as planned. A load
+    that is not trusted stays so.
+    """
+    if load.newest is None or present.arrivals is None or present.calm is None:
+        return load
+    if present_load.exceeds(present.arrivals, max(load.newest, bound or 0.0)):
+        return replace(load, newest=present.arrivals, recent=max(load.recent or 0.0, present.arrivals), steady=False)
+    span = present_load.WINDOW.total_seconds()
+    if not present.queued and present_load.exceeds(load.newest, present.calm, span):
+        return replace(load, newest=present.calm)
+    return load
+
+
 def trust_load(
     load: prescale.LoadNow,
     calibration: Calibration,
@@ -186,8 +207,16 @@ def count(demand_inputs: DemandInputs, until: datetime, buffer: Buffer, window: 
     newest = demand_inputs.load.newest
     by_load = None if newest is None else apply_formula(demand_inputs.calibration, newest, ratio).replicas
     sequences, by_engines = _by_engines(demand_inputs, ratio)
+    by_queue = present_load.replicas_for_queue(
+        demand_inputs.load.present,
+        capacity_per_second(demand_inputs.calibration, 1, 0.0),
+        demand_inputs.service.ready_replicas,
+        until - window - demand_inputs.now,
+        demand_inputs.drain,
+        ratio,
+    )
     # engine occupancy alone decides nothing: with the load unknown, no replica is removed
-    now = None if by_load is None else max(by_load, by_engines or 0)
+    now = None if by_load is None else max(by_load, by_engines or 0, by_queue or 0)
     by_formula = apply_formula(demand_inputs.calibration, ahead.value, ratio).replicas
     by_bound = apply_formula(demand_inputs.calibration, replayed.out, 0.0).replicas
     forecast = max(by_formula, by_bound)
@@ -195,12 +224,14 @@ def count(demand_inputs: DemandInputs, until: datetime, buffer: Buffer, window: 
         forecast = max(forecast, by_engines)
     survivors = _survivors(demand_inputs, until, ratio, level, replayed)
     return ReplicaDemand(
-        now, by_load, by_engines, sequences, forecast, ahead, survivors, replayed, by_formula, by_bound, level
+        now, by_load, by_engines, sequences, forecast, ahead, survivors, replayed, by_formula, by_bound, level, by_queue
     )
 
 
 def waiting_requests(demand_inputs: DemandInputs) -> float:
-    """Requests waiting now, from the engines or the newest slots of the history; 0 if neither has them."""
+    """Requests waiting now, else from the engines or the newest slots of the history; 0 if none has them."""
+    if demand_inputs.load.present.waiting is not None:
+        return demand_inputs.load.present.waiting
     return max(demand_inputs.service.engines.waiting or 0.0, demand_inputs.newest(_QUEUE) or 0.0)
 
 
@@ -211,13 +242,21 @@ def is_short_now(demand_inputs: DemandInputs, count: ReplicaDemand) -> bool:
 
 
 def _by_engines(demand_inputs: DemandInputs, buffer: float) -> tuple[float | None, int | None]:
-    """Running and waiting sequences, and the replicas that hold them at once; the buffer applies only to a queue."""
+    """Running and waiting sequences, and the replicas that hold the running ones and serve the queue in time.
+
+    A queue below a tenth of the running sequences is the batch being filled, not a lack of replicas. The buffer applies
+    only to a queue. Engines with a queue hold more than a calibrated batch: they count as full, not as too few.
+    """
     running, waiting = demand_inputs.service.engines.running, waiting_requests(demand_inputs)
     if running is None and waiting == 0.0:
         return None, None
-    sequences = (running or 0.0) + waiting
-    is_queue = waiting >= max(1.0, _QUEUE_SHARE * (running or 0.0))
-    return sequences, whole(sequences / demand_inputs.calibration.batch * (1.0 + buffer if is_queue else 1.0))
+    calibration, sequences = demand_inputs.calibration, (running or 0.0) + waiting
+    held = (running or 0.0) / calibration.batch
+    if waiting < max(1.0, present_load.NOTABLE * (running or 0.0)):
+        return sequences, whole(sequences / calibration.batch)
+    queue = waiting / (capacity_per_second(calibration, 1, 0.0) * demand_inputs.drain.total_seconds())
+    full = min(held, max(1.0, float(demand_inputs.service.ready_replicas)))
+    return sequences, whole((full + min(queue, waiting / calibration.batch)) * (1.0 + buffer))
 
 
 def _survivors(demand_inputs: DemandInputs, until: datetime, buffer: float, level: float, planned: Bound) -> Survivors:
@@ -227,12 +266,10 @@ def _survivors(demand_inputs: DemandInputs, until: datetime, buffer: float, leve
     load_raw = apply_formula(demand_inputs.calibration, max(recent, coming), buffer).units_raw
     load_raw = max(load_raw, apply_formula(demand_inputs.calibration, planned.hold, 0.0).units_raw)
     engines = demand_inputs.service.engines
-    # Requests in flight include queued ones if both are known.
-    held = max(
-        demand_inputs.newest(_QUEUE) or 0.0,
-        demand_inputs.newest(_INFLIGHT) or 0.0,
-        (engines.running or 0.0) + (engines.waiting or 0.0),
-    )
+    held = (engines.running or 0.0) + waiting_requests(demand_inputs)
+    if demand_inputs.load.present.waiting is None:
+        # The newest slots may be older. Requests in flight include queued ones if both are known.
+        held = max(held, demand_inputs.newest(_INFLIGHT) or 0.0)
     held_raw = held / demand_inputs.calibration.batch * (1.0 + buffer)
     kv_raw = (engines.kv_replicas or 0.0) / KV_WATERMARK
     need = whole(max(load_raw, held_raw, kv_raw) * (1.0 + prescale.HYSTERESIS))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -53,6 +53,8 @@ def derivation(inputs: DerivationInputs) -> dict[str, Any]:
         "need_by_load": count.by_load,
         "need_by_engines": count.by_engines,
         "sequences_held": count.sequences,
+        "need_by_queue": count.by_queue,
+        "queue": _queue(demand_inputs),
         "need_forecast": count.forecast,
         "need_by_formula": count.by_formula,
         "need_by_bound": count.by_bound,
@@ -83,12 +85,21 @@ def derivation(inputs: DerivationInputs) -> dict[str, Any]:
     }
 
 
+def replanned(reasons: Sequence[str], language: Language = "en") -> str:
+    """The reasons for a plan outside the schedule, as text."""
+    return ", ".join(word("replan_reason", reason, language) for reason in reasons)
+
+
 def lines(recommendation: Recommendation, language: Language = "en") -> list[str]:
     """The derivation as text, one step a line; cautions come last."""
     facts = recommendation.derivation
     if "inputs" not in facts:
         return []
-    text = slo_capacity.lines(facts["slo"], language) if facts.get("slo") else []
+    text = []
+    if facts.get("replanned"):
+        text.append(translate("plan.step_replanned", language, why=replanned(facts["replanned"], language)))
+    if facts.get("slo"):
+        text += slo_capacity.lines(facts["slo"], language)
     text += derivation_lines(facts, language)
     chosen = (facts.get("calibration") or {}).get("chosen")
     if chosen:
@@ -144,6 +155,12 @@ def _need_lines(facts: Mapping[str, Any], language: Language) -> list[str]:
     if facts.get("need_by_engines") is not None:
         sequences = f"{facts['sequences_held']:.4g}"
         text.append(translate("plan.step_engines", language, held=sequences, n=facts["need_by_engines"]))
+    queue = facts.get("queue")
+    if queue and facts.get("need_by_queue") is not None:
+        figures = {name: f"{queue[name]:,.3g}" for name in ("growth", "arrivals")}
+        figures |= {"waiting": f"{queue['waiting']:,.0f}", "n": str(facts["need_by_queue"])}
+        drain = format_duration(round(queue["drain_seconds"]))
+        text.append(translate("plan.step_queue", language, **figures, drain=drain))
     peak = facts["peak"]
     known = facts.get("bound")
     ahead = {
@@ -254,6 +271,19 @@ def _next_day(inputs: DerivationInputs) -> dict[str, Any]:
         "gpus": replicas * group,
         "needed": needed,
         "limited_by": None if replicas == needed else changed,
+    }
+
+
+def _queue(demand_inputs: DemandInputs) -> dict[str, float] | None:
+    """The queue that more replicas would serve; None without one."""
+    present = demand_inputs.load.present
+    if not present.queued:
+        return None
+    return {
+        "waiting": present.queued,
+        "growth": present.growth,
+        "arrivals": present.arrivals or 0.0,
+        "drain_seconds": demand_inputs.drain.total_seconds(),
     }
 
 

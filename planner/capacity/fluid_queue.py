@@ -6,9 +6,11 @@ and counts as one that waited.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from outrider.model import Floats
 
@@ -52,14 +54,38 @@ def simulate_queue(
     at_once = served[0] / STEP_SECONDS * LIMIT_SECONDS
     backlog, waited = queued, max(0.0, queued - float(at_once))
     first = float(grid[0]) if waited > 0 else None
-    for at, arrivals, capacity in zip(grid.tolist(), arriving.tolist(), served.tolist(), strict=True):
-        backlog = max(0.0, backlog + arrivals - capacity)
+    arrivals, capacities_now = arriving.tolist(), served.tolist()
+    busy, ends = np.flatnonzero(arriving > served).tolist(), _ends_of_overload(arriving, served).tolist()
+    step = next_busy = 0
+    while step < len(arrivals):
+        if backlog <= 0.0:  # nothing waits until arrivals exceed the capacity
+            next_busy = bisect_left(busy, step, next_busy)
+            if next_busy == len(busy):
+                break
+            step = busy[next_busy]
+        capacity = capacities_now[step]
+        longest = capacity * PATIENCE_SECONDS / STEP_SECONDS
+        if backlog == longest > 0.0 and ends[step] > step:  # all leave that find the queue at its longest
+            waited = sum(arrivals[step : ends[step]], waited)
+            step = ends[step]
+            continue
+        backlog = max(0.0, backlog + arrivals[step] - capacity)
         seconds = backlog / capacity * STEP_SECONDS if capacity > 0 else np.inf
-        backlog = min(backlog, capacity * PATIENCE_SECONDS / STEP_SECONDS)
-        if seconds > LIMIT_SECONDS and arrivals > 0:
-            waited += arrivals
-            first = at if first is None else first
+        backlog = min(backlog, longest)
+        if seconds > LIMIT_SECONDS and arrivals[step] > 0:
+            waited += arrivals[step]
+            first = float(grid[step]) if first is None else first
+        step += 1
     return WaitingRequests(float(arriving.sum()), waited, first)
+
+
+def _ends_of_overload(arriving: Floats, served: Floats) -> NDArray[np.int64]:
+    """The end of the steps from each step on that have the same capacity and no fewer arrivals than it."""
+    steps = np.arange(served.size)
+    breaks = np.flatnonzero(np.concatenate([[True], np.diff(served) != 0]) | (arriving < served))
+    ends = np.concatenate([breaks, [served.size]])[np.searchsorted(breaks, steps, side="right")]
+    result: NDArray[np.int64] = np.where(arriving < served, steps, ends)
+    return result
 
 
 def _grid(times: Floats) -> Floats:

@@ -118,10 +118,10 @@ def highest_between(bounds: Floats, begin: Floats, end: Floats) -> Floats:
     """
     rows, last = np.arange(bounds.shape[0]), bounds.shape[1] - 1
     result = np.maximum(_at(bounds, rows, begin), _at(bounds, rows, end))
-    for column in range(1, last):
-        inside = (begin < column) & (column < end)
-        result = np.where(inside, np.maximum(result, bounds[:, column]), result)
-    return result
+    columns = np.arange(1, last)
+    inside = (begin[:, None] < columns) & (columns < end[:, None])
+    highest: Floats = np.where(inside, bounds[:, 1:last], -np.inf).max(axis=1, initial=-np.inf)
+    return np.maximum(result, highest)
 
 
 def _at(bounds: Floats, rows: NDArray[np.int64], at_slot: Floats) -> Floats:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from math import isfinite
@@ -32,6 +32,7 @@ from outrider.windows import holding
 from planner.capacity import demand, derivation, node_rounding, prescale
 from planner.capacity.formula import buffer_for
 from planner.capacity.lead_bound import DEFAULT_MARGIN
+from planner.capacity.present import UNKNOWN, PresentLoad
 from planner.forecast import batch_forecast
 from planner.forecast.batch_forecast import LOAD, Nights
 from planner.forecast.calendar import NO_CALENDAR, Calendar
@@ -58,7 +59,7 @@ class PlanSettings:
     ``nights`` are the nightly fits by service; a service without one uses the ensemble alone. ``buffer`` applies until
     the forecast error of a service is known. ``margins`` are the planning margins above the median, from each service's
     replayed history; without one the default margin applies. ``service_facts`` holds SLOs and other bounds on replicas;
-    a service without them has no SLO-based capacity.
+    a service without them has no SLO-based capacity. ``present`` is the load of the present half minute.
     """
 
     buffer: float = 0.25
@@ -69,6 +70,30 @@ class PlanSettings:
     limits: prescale.ScaleLimits = field(default_factory=prescale.ScaleLimits)
     margins: Mapping[EntityRef, float] = field(default_factory=dict)
     service_facts: Mapping[EntityRef, ServiceFacts] = field(default_factory=dict)
+    present: Mapping[EntityRef, PresentLoad] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanBasis:
+    """What a plan keeps for the next: cleaned history, forecasts and capacities. ``settings`` are those of the plan."""
+
+    history: Window
+    facts: Sequence[HistoryFacts]
+    forecasts: Mapping[EntityRef, Forecast | NoPlanReason]
+    calibrations: Mapping[EntityRef, Calibration]
+    capacities: Mapping[EntityRef, slo_capacity.SloCapacity]
+    settings: PlanSettings
+
+    def upper_bound(self, service: EntityRef, now: datetime) -> float | None:
+        """The highest load that the forecast expects now, in requests per second; None without a forecast."""
+        forecast = self.forecasts.get(service)
+        return _upper_bound(forecast, now) if isinstance(forecast, Forecast) else None
+
+    def per_replica(self, service: EntityRef) -> float | None:
+        """Requests per second that one replica serves, without buffer; None without a valid calibration."""
+        known = self.capacities.get(service)
+        valid = known is not None and _invalid_field(known.calibration) is None
+        return capacity_per_second(known.calibration, 1, 0.0) if known is not None and valid else None
 
 
 def plan(
@@ -85,7 +110,17 @@ def plan(
     with requests in flight and queued if known. Missing slots are NaN; its times need not be sorted. A forecast is made
     whenever there is history, also without a calibration. A problem of one service does not affect the others.
     """
-    chosen = settings or PlanSettings()
+    return plan_with_basis(history, calibrations, fleet, now, settings or PlanSettings())[0]
+
+
+def plan_with_basis(
+    history: Window,
+    calibrations: Mapping[EntityRef, Calibration],
+    fleet: Sequence[FleetService],
+    now: datetime,
+    chosen: PlanSettings,
+) -> tuple[Plan, PlanBasis]:
+    """Returns the plan, and what ``replan`` needs to revise it before the next one. See ``plan``."""
     clean, facts = clean_history(history, LOAD, now)
     capacities = {
         service: _slo_capacity(calibration, chosen.service_facts.get(service))
@@ -96,34 +131,81 @@ def plan(
     forecasted = batch_forecast.forecast_all(
         _drop_doubted(clean, doubts), now, chosen.horizon, chosen.nights, chosen.calendar
     )
+    basis = PlanBasis(clean, facts, forecasted, calibrations, capacities, chosen)
+    forecasts = {
+        service.service: known for service in fleet if isinstance(known := forecasted.get(service.service), Forecast)
+    }
+    load = _present_load(basis, fleet, now) if chosen.present else lambda row: doubts[row]
+    results = _recommendations(basis, fleet, fleet, load, now)
+    return Plan(tuple(forecasts.values()), results, tuple(calibrations.values())), basis
+
+
+def replan(
+    basis: PlanBasis,
+    fleet: Sequence[FleetService],
+    changed: Mapping[EntityRef, Sequence[str]],
+    present: Mapping[EntityRef, PresentLoad],
+    now: datetime,
+) -> tuple[Recommendation | NoRecommendation, ...]:
+    """Revises the recommendations of ``changed`` services for the present, with the forecasts of the last plan.
+
+    ``fleet`` are all services with their replicas of now. ``changed`` maps a service to the reasons, which the
+    derivation then holds as ``replanned``.
+    """
+    revised = replace(basis, settings=replace(basis.settings, present=present))
+    chosen = [service for service in fleet if service.service in changed]
+    results = _recommendations(revised, chosen, fleet, _present_load(revised, fleet, now), now)
+    return tuple(
+        replace(item, derivation={**item.derivation, "replanned": list(changed[item.service])})
+        if isinstance(item, Recommendation)
+        else item
+        for item in results
+    )
+
+
+def _present_load(
+    basis: PlanBasis, fleet: Sequence[FleetService], now: datetime
+) -> Callable[[int], demand.TrustedLoad]:
+    """The load of a row of the history, replaced by that of the present if they differ."""
+    bounded = {service: capacity.calibration for service, capacity in basis.capacities.items()}
+    return lambda row: _doubt(basis.history, row, bounded, fleet, now, basis.settings, basis.forecasts)
+
+
+def _recommendations(
+    basis: PlanBasis,
+    chosen: Sequence[FleetService],
+    fleet: Sequence[FleetService],
+    load: Callable[[int], demand.TrustedLoad],
+    now: datetime,
+) -> tuple[Recommendation | NoRecommendation, ...]:
+    """One result for each of the ``chosen`` services of ``fleet``; ``load`` returns the load of a row of history."""
     listed = Counter(service.service for service in fleet)
-    forecasts: dict[EntityRef, Forecast] = {}
+    rows = {entity: row for row, entity in enumerate(basis.history.entities)}
     results: list[Recommendation | NoRecommendation] = []
-    for service in fleet:
-        known = forecasted.get(service.service)
-        if isinstance(known, Forecast):
-            forecasts[service.service] = known
-        rejection = _rejection(service, calibrations.get(service.service), listed, now)
-        row = clean.entities.index(service.service) if service.service in clean.entities else None
-        early = _without_history(service, row, known, clean, now)
+    for service in chosen:
+        entity, row = service.service, rows.get(service.service)
+        known = basis.forecasts.get(entity)
+        rejection = _rejection(service, basis.calibrations.get(entity), listed, now)
+        early = _without_history(service, row, known, basis.history, now)
         if early is not None or rejection is not None or row is None or not isinstance(known, Forecast):
-            results.append(early or rejection or NoRecommendation(service.service, NoPlanReason.NO_HISTORY, now))
+            results.append(early or rejection or NoRecommendation(entity, NoPlanReason.NO_HISTORY, now))
             continue
-        capacity = capacities[service.service]
+        capacity, settings = basis.capacities[entity], basis.settings
         demand_inputs = demand.DemandInputs(
-            clean,
-            row,
-            facts[row],
-            known,
-            capacity.calibration,
-            service,
-            doubts[row],
-            now,
-            chosen.margins.get(service.service, DEFAULT_MARGIN),
-            capacity,
-        )
-        results.append(_recommend_safely(demand_inputs, chosen))
-    return Plan(tuple(forecasts.values()), tuple(results), tuple(calibrations.values()))
+            basis.history, row, basis.facts[row], known, capacity.calibration, service, load(row), now,
+            settings.margins.get(entity, DEFAULT_MARGIN), capacity, settings.limits.drain,
+        )  # fmt: skip
+        results.append(_recommend_safely(demand_inputs, settings))
+    return tuple(results)
+
+
+def _upper_bound(forecast: Forecast, now: datetime) -> float | None:
+    """The highest quantile of the slot that contains ``now``."""
+    values = forecast.quantiles[max(forecast.quantiles)]
+    if not values.size:
+        return None
+    slot = int(np.searchsorted(forecast.times, now.timestamp(), side="right")) - 1
+    return float(values[min(max(slot, 0), values.size - 1)])
 
 
 def weekly_growth(times: Floats, values: Floats, now: datetime) -> float | None:
@@ -165,18 +247,28 @@ def _doubt(
     fleet: Sequence[FleetService],
     now: datetime,
     settings: PlanSettings,
+    forecasts: Mapping[EntityRef, Forecast | NoPlanReason] | None = None,
 ) -> demand.TrustedLoad:
-    """The current load, and whether it is a spike in a single sample."""
+    """The current load, and whether it is a spike in a single sample.
+
+    With ``forecasts`` the load of the present counts where it differs from the slots; the history of a forecast has
+    slots alone.
+    """
     service = next((candidate for candidate in fleet if candidate.service == clean.entities[row]), None)
     untrusted = holding(clean.column_status(LOAD)[row])
     load = prescale.load_now(clean.times, clean.column(LOAD)[row], untrusted, now, clean.step)
+    present = settings.present.get(clean.entities[row], UNKNOWN)
+    if forecasts is not None:
+        known = forecasts.get(clean.entities[row])
+        load = demand.with_present(load, present, _upper_bound(known, now) if isinstance(known, Forecast) else None)
     calibration = calibrations.get(clean.entities[row])
     if service is None or calibration is None or _invalid_field(calibration) is not None:
-        return demand.TrustedLoad(load, load.newest, doubted=False)
+        return demand.TrustedLoad(load, load.newest, doubted=False, present=present)
     try:
-        return demand.trust_load(load, calibration, service, settings.limits, settings.buffer)
+        trusted = demand.trust_load(load, calibration, service, settings.limits, settings.buffer)
     except OutriderError:  # reported for this service when its recommendation is made
-        return demand.TrustedLoad(load, load.newest, doubted=False)
+        trusted = demand.TrustedLoad(load, load.newest, doubted=False)
+    return replace(trusted, present=present)
 
 
 def _drop_doubted(clean: Window, doubts: Mapping[int, demand.TrustedLoad]) -> Window:
@@ -285,6 +377,8 @@ def _recommend(demand_inputs: demand.DemandInputs, settings: PlanSettings) -> Re
         demand_inputs, count
     )
     need_at = now if short else prescale.first_need(demand_inputs.forecast, remaining, count.level)
+    if need_at is not None:
+        need_at = max(need_at, now)  # the forecast of an earlier plan begins before now
     need_at = None if need_at is None else need_at.replace(microsecond=0)
     top = min(service.ceiling, service.ceiling if service.quota_gpus is None else service.quota_gpus // group)
     # if a limit allows no start there is no time to start by; replicas removed by a scale-in may come back
@@ -338,4 +432,16 @@ def _configured_lead(calibration: Calibration) -> LeadTime:
     )
 
 
-__all__ = ["HISTORY", "KEYS", "LOAD", "STEP", "HistoryFacts", "PlanSettings", "plan", "weekly_growth"]
+__all__ = [
+    "HISTORY",
+    "KEYS",
+    "LOAD",
+    "STEP",
+    "HistoryFacts",
+    "PlanBasis",
+    "PlanSettings",
+    "plan",
+    "plan_with_basis",
+    "replan",
+    "weekly_growth",
+]

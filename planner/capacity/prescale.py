@@ -29,6 +29,12 @@ LOOK_PAST_LEAD = timedelta(minutes=5)
 STEADY = 0.1
 """A load within this share of itself for half an hour counts as constant."""
 
+DRAIN = timedelta(minutes=1)
+"""Replicas added for a queue would serve it in this time; in the plan and in the replay."""
+
+STEP_WINDOW = timedelta(minutes=10)
+"""Plans made within this time of each other add one step together, not one step each."""
+
 FRESH_SLOTS = 3
 
 
@@ -103,7 +109,7 @@ class ScaleLimits:
     """Limits on the growth of a service in one plan and in one hour; the larger of ratio and count applies.
 
     A single sample above ``spike_ratio`` times the earlier load is accepted if the next one confirms it. ``cooling`` is
-    the time after a scale-out without a scale-in.
+    the time after a scale-out without a scale-in. A queue is served within ``drain``.
     """
 
     step_ratio: float = 2.0
@@ -112,12 +118,18 @@ class ScaleLimits:
     hour_replicas: int = 16
     spike_ratio: float = 3.0
     cooling: timedelta = NO_REVERSAL
+    drain: timedelta = DRAIN
 
 
 def most_replicas(current: int, recent: Sequence[tuple[datetime, int]], now: datetime, limits: ScaleLimits) -> int:
-    """The most replicas allowed now: limited by one step, and by the fewest of the last hour."""
+    """The most replicas allowed now: limited by one step, and by the fewest of the last hour.
+
+    The step is counted from the fewest since the last scheduled plan: several plans of a surge share one step.
+    """
     fewest = min([current, *(count for at, count in recent if at >= now - timedelta(hours=1))])
-    return int(reachable_replicas(np.array([float(current)]), np.array([float(fewest)]), limits)[0])
+    base = min([current, *(count for at, count in recent if now - STEP_WINDOW < at)])
+    allowed = reachable_replicas(np.array([float(base)]), np.array([float(fewest)]), limits)[0]
+    return max(current, int(allowed))
 
 
 def reachable_replicas(current: Floats, fewest: Floats, limits: ScaleLimits) -> Floats:

@@ -32,8 +32,7 @@ Mask = NDArray[np.bool_]
 
 REVERSAL_MINUTES = round(prescale.NO_REVERSAL.total_seconds() / 60.0)
 LOOK_PAST_LEAD_MINUTES = round(prescale.LOOK_PAST_LEAD.total_seconds() / 60.0)
-DRAIN_SECONDS = 60.0
-"""Replicas added for a queue would empty it in this time."""
+DRAIN_SECONDS = prescale.DRAIN.total_seconds()
 _HOUR_MINUTES = 60
 
 

@@ -15,6 +15,7 @@ FIELD_MANAGER = "outrider"
 TIMEOUT_SECONDS = 10.0
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
 Query = tuple[tuple[str, str], ...]
 
 
@@ -142,7 +143,7 @@ def checked(method: str, url: str, status: int, content: bytes) -> dict[str, Any
     result = decoded if isinstance(decoded, dict) else {}
     if status // 100 != 2:
         text = content.decode("utf-8", errors="replace")[:120]
-        sentence = str(result.get("message", ""))[:300] if isinstance(decoded, dict) else text
+        sentence = (_owners(result) or str(result.get("message", "")))[:300] if isinstance(decoded, dict) else text
         retry = status >= 500 or status in (401, 409, 429)  # 401: the token file is read again for each attempt
         hint = "grant its account the verb, see deploy/rbac-act.yaml" if status in (401, 403) else ""
         error = {409: ConflictError, 429: TooManyRequestsError}.get(status, ActuationError)
@@ -150,6 +151,13 @@ def checked(method: str, url: str, status: int, content: bytes) -> dict[str, Any
             f"{method} {urlsplit(url).path} returned {status}: {sentence}", retryable=retry, hint=hint, status=status
         )
     return result
+
+
+def _owners(result: dict[str, Any]) -> str:
+    """The fields of an apply that other field managers own, each with its owner; empty for another error."""
+    causes = (result.get("details") or {}).get("causes") or ()
+    conflicts = (cause for cause in causes if cause.get("reason") == "FieldManagerConflict")
+    return "; ".join(f"{cause.get('field')}: {cause.get('message')}" for cause in conflicts)
 
 
 def _name(file: object) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from outrider.model import Action, ActionStatus, DecisionReason, Verdict
+from outrider.model import Action, ActionStatus, DecisionReason, GuardAnswer, Verdict
 from remediation.decide.guards import Judgement, Proposal
 from remediation.decide.history import action_id
 
@@ -16,9 +16,22 @@ _STATUS = {
 }
 
 
-def action(proposal: Proposal, judgement: Judgement, ordinal: int, *, dry_run: bool, now: datetime) -> Action:
-    """The action of a proposal. A dry run is intended too: its actuator changes nothing and reports so."""
+def action(
+    proposal: Proposal,
+    judgement: Judgement,
+    ordinal: int,
+    *,
+    dry_run: bool,
+    now: datetime,
+    objections: tuple[GuardAnswer, ...] = (),
+    approvals_needed: int = 1,
+) -> Action:
+    """The action of a proposal. A dry run is intended too: its actuator changes nothing and reports so.
+
+    A recommendation is only proposed: nobody can approve it before it is requested.
+    """
     verdict, reason = judgement
+    status = ActionStatus.PROPOSED if reason is DecisionReason.AUTONOMY_RECOMMEND else _STATUS[verdict]
     return Action(
         id=action_id(proposal.session, proposal.kind, proposal.target, ordinal),
         session=proposal.session,
@@ -29,8 +42,11 @@ def action(proposal: Proposal, judgement: Judgement, ordinal: int, *, dry_run: b
         dry_run=dry_run,
         decision=verdict,
         reason=reason,
-        status=_STATUS[verdict],
+        status=status,
         decided_at=now,
+        detail=next((answer.detail for answer in objections if answer.reason is reason), ""),
+        objections=objections,
+        approvals_needed=approvals_needed,
     )
 
 
@@ -59,6 +75,17 @@ def rejected(waiting: Action, by: str, now: datetime) -> Action:
         decision=Verdict.REFUSED,
         reason=DecisionReason.REJECTED_BY_HAND,
         approved_by=by,
+        ended_at=now,
+    )
+
+
+def expired(waiting: Action, now: datetime) -> Action:
+    """The action after nobody answered in time."""
+    return replace(
+        waiting,
+        status=ActionStatus.REFUSED,
+        decision=Verdict.REFUSED,
+        reason=DecisionReason.EXPIRED,
         ended_at=now,
     )
 

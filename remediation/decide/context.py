@@ -27,6 +27,7 @@ from remediation.playbooks.model import Playbook, Selector
 STARTS_WITHIN = timedelta(minutes=15)  # new replicas that are missing by then will not start
 _OF_WORKLOADS = frozenset({ActionKind.SCALE, ActionKind.ROLLBACK, ActionKind.PAUSE_ROLLOUT, ActionKind.RESUME_ROLLOUT})
 SCORE_RULE = "anomaly"
+_OF_TRAFFIC = frozenset({ActionKind.SHIFT_TRAFFIC, ActionKind.RESTORE_TRAFFIC})
 _BLINDING = frozenset({"exporter-down", "stale-metrics"})  # their entities must not be acted on
 
 
@@ -122,8 +123,13 @@ class DecisionContext:
     def objects(self, kind: ActionKind, target: EntityRef) -> dict[str, Any]:
         """The cluster objects that an action changes, as far as discovery knows them.
 
-        ``workloads`` of a service as ``Kind/name``, and the ``uid`` of a pod: a pod of the same name may replace it.
+        ``workloads`` of a service as ``Kind/name``, ``service`` and ``pods`` of a replica for its traffic, and the
+        ``uid`` of a pod: a pod of the same name may replace it.
         """
+        if kind in _OF_TRAFFIC and target.kind is not EntityKind.SERVICE:
+            services = self.topology.above(target, EntityKind.SERVICE)
+            pods = [pod.name for pod in self.topology.below(target, EntityKind.POD)]
+            return {**({"service": services[0].name} if services else {}), **({"pods": pods} if pods else {})}
         if target.kind is EntityKind.POD:
             uid = self.topology.label(target, "uid")
             return {"uid": uid} if uid else {}

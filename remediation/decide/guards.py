@@ -1,7 +1,7 @@
 """Guards: allow, refuse or request approval, each with its reason. Pure.
 
-A refusal takes precedence over an approval request. Un-cordoning and restoring routes are only blocked by a pause and
-by lost monitoring.
+A refusal takes precedence over an approval request. Undo is only blocked by a pause, by the kill switch and by lost
+monitoring: no breaker, freeze, maintenance window, disruption budget or approval ever holds it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,15 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from outrider.model import Action, ActionKind, DecisionReason, EntityRef, Verdict
-from remediation.decide.history import CORDONING, UNDO, History
+from outrider.model import Action, ActionKind, DecisionReason, EntityRef, GuardAnswer, Verdict
+from remediation.decide.autonomy import PLAN, Autonomy, Scope, scope_of
+from remediation.decide.disruption import blocking_budgets
+from remediation.decide.history import CORDONING, History, gives_back
 from remediation.decide.limits import FleetFacts, Policy
+from remediation.decide.sessions import PLAN_SESSION
+from remediation.decide.time_windows import frozen_by, missed_windows
 
+__all__ = ["CapacityBudget", "GuardAnswer", "Judgement", "Proposal", "answers", "judge", "judge_undo", "recheck"]
 _HOUR = timedelta(hours=1)
 INTENT_EXPIRES = timedelta(minutes=15)  # one engine outage; the next cycle decides again
 Judgement = tuple[Verdict, DecisionReason]
@@ -73,15 +78,6 @@ class CapacityBudget:
         return None if result is None else result - self.removed.get(service, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class GuardAnswer:
-    """The answer of one guard. ``reason`` is WITHIN_LIMITS if it allows the action."""
-
-    guard: str
-    verdict: Verdict
-    reason: DecisionReason
-
-
 def judge(
     proposal: Proposal, policy: Policy, facts: FleetFacts, history: History, budget: CapacityBudget, now: datetime
 ) -> Judgement:
@@ -94,26 +90,50 @@ def answers(
 ) -> tuple[GuardAnswer, ...]:
     """The answer of every guard: those that refuse first, then those that request approval."""
     doubtful = proposal.confidence is not None and proposal.confidence < policy.min_confidence
-    approval_required = proposal.ask or proposal.kind in policy.ask_for
+    approval_required = proposal.ask or proposal.kind in policy.ask_for | policy.two_person
+    scope = scope_of_action(proposal.because, proposal.target, proposal.takes, policy, facts)
+    frozen, missed = frozen_by(policy.freezes, scope, now), _missed(proposal.kind, policy, scope, now)
+    budgets = ", ".join(blocking_budgets(proposal.kind, proposal.target, facts.topology))
+    level = policy.autonomy.of(scope)
     refusals = {
-        "hold": _hold(policy, facts),
+        "hold": _hold(facts),
+        "breaker": DecisionReason.BREAKER_OPEN if facts.breaker.is_open else None,
+        "freeze": DecisionReason.FREEZE if frozen else None,
+        "maintenance_window": DecisionReason.NOT_IN_MAINTENANCE_WINDOW if missed else None,
         "trusted_values": _untrusted(proposal, facts),
-        "cooldown": _too_soon(proposal, policy, history, now),
+        "cooldown": _too_soon(proposal, policy, facts, history, now),
         "rate_limit": _too_many(policy, budget),
         "node_breaker": _nodes(proposal, policy, facts, budget),
         "service_minimum": _minimum(proposal, policy, facts, budget),
+        "disruption_budget": DecisionReason.DISRUPTION_BUDGET if budgets else None,
         "survivors": _survivors(proposal, policy, facts),
     }
     requests = {
         "confidence": DecisionReason.LOW_CONFIDENCE if doubtful else None,
         "headroom": None if _headroom(proposal, facts, budget) else DecisionReason.NO_HEADROOM,
         "approval": DecisionReason.NEEDS_APPROVAL if approval_required else None,
-        "autonomy": DecisionReason.AUTONOMY_SUGGEST if policy.autonomy == "suggest" else None,
     }
+    details = {"freeze": frozen, "maintenance_window": missed, "disruption_budget": budgets}
     return (
-        *(_answer(name, Verdict.REFUSED, reason) for name, reason in refusals.items()),
+        *(_answer(name, Verdict.REFUSED, reason, details.get(name, "")) for name, reason in refusals.items()),
         *(_answer(name, Verdict.ASK, reason) for name, reason in requests.items()),
+        _of_level(level),
     )
+
+
+def level_of(proposal: Proposal, policy: Policy, facts: FleetFacts) -> Autonomy:
+    """The level of autonomy that a proposal has."""
+    return policy.autonomy.of(scope_of_action(proposal.because, proposal.target, proposal.takes, policy, facts))
+
+
+def scope_of_action(
+    because: str, target: EntityRef, affected: Iterable[EntityRef], policy: Policy, facts: FleetFacts
+) -> Scope:
+    """The playbook, services and environments of an action. The capacity plan counts as a playbook."""
+    incident = facts.incidents.get(because)
+    cause = incident.suspected_cause if incident else None
+    playbook = PLAN if because == PLAN else cause.fault if cause else None
+    return scope_of(playbook, target, affected, facts.topology, policy.environments)
 
 
 def judgement_of(given: Iterable[GuardAnswer]) -> Judgement:
@@ -126,34 +146,61 @@ def judgement_of(given: Iterable[GuardAnswer]) -> Judgement:
     return Verdict.ALLOWED, DecisionReason.WITHIN_LIMITS
 
 
-def _answer(guard: str, verdict: Verdict, reason: DecisionReason | None) -> GuardAnswer:
+def _answer(guard: str, verdict: Verdict, reason: DecisionReason | None, detail: str = "") -> GuardAnswer:
     if reason is None:
         return GuardAnswer(guard, Verdict.ALLOWED, DecisionReason.WITHIN_LIMITS)
-    return GuardAnswer(guard, verdict, reason)
+    return GuardAnswer(guard, verdict, reason, detail)
+
+
+def _of_level(level: Autonomy) -> GuardAnswer:
+    if level is Autonomy.OBSERVE:
+        return _answer("autonomy", Verdict.REFUSED, DecisionReason.AUTONOMY_OBSERVE)
+    if level is Autonomy.RECOMMEND:
+        return _answer("autonomy", Verdict.ASK, DecisionReason.AUTONOMY_RECOMMEND)
+    return _answer("autonomy", Verdict.ASK, DecisionReason.AUTONOMY_APPROVE if level is Autonomy.APPROVE else None)
+
+
+def _missed(kind: ActionKind, policy: Policy, scope: Scope, now: datetime) -> str:
+    return missed_windows(policy.maintenance_windows, scope, now) if kind in policy.disruptive else ""
 
 
 def judge_undo(facts: FleetFacts) -> Judgement:
-    """Undoing our own changes: no circuit breaker, approval or rate limit."""
-    if facts.paused:
-        return Verdict.REFUSED, DecisionReason.PAUSED
-    if facts.blind:
-        return Verdict.REFUSED, DecisionReason.MONITOR_BLIND
-    return Verdict.ALLOWED, DecisionReason.RECOVERED
+    """Undoing our own changes: no circuit breaker, freeze, window, approval or rate limit."""
+    held = _hold(facts)
+    return (Verdict.REFUSED, held) if held else (Verdict.ALLOWED, DecisionReason.RECOVERED)
 
 
 def recheck(action: Action, policy: Policy, facts: FleetFacts, now: datetime) -> DecisionReason | None:
     """Checks an intended action again before it is performed, as the fleet may have changed; None means proceed.
 
     An approval does not override a guard, and an action without approval expires. Undo actions are only held by a
-    pause and by lost monitoring.
+    pause, the kill switch and lost monitoring. An action that has begun may end after its maintenance window.
     """
-    held = _hold(policy, facts) if action.kind not in UNDO else judge_undo(facts)[1]
-    if held not in (None, DecisionReason.RECOVERED):
+    held = _hold(facts)
+    if held is not None or gives_back(action):
         return held
-    if action.kind in UNDO:
-        return None
     if action.approved_by is None and now - action.decided_at > INTENT_EXPIRES:
         return DecisionReason.EXPIRED
+    return _recheck_limits(action, policy, facts, now) or _recheck_capacity(action, policy, facts)
+
+
+def _recheck_limits(action: Action, policy: Policy, facts: FleetFacts, now: datetime) -> DecisionReason | None:
+    """The operator's limits, which may have changed since the decision."""
+    if facts.breaker.is_open:
+        return DecisionReason.BREAKER_OPEN
+    scope = scope_of_action(action.because, action.target, (), policy, facts)
+    level, begun = policy.autonomy.of(scope), bool(action.detail)
+    if level is Autonomy.OBSERVE:
+        return DecisionReason.AUTONOMY_OBSERVE
+    if level is not Autonomy.ACT and action.approved_by is None:
+        return DecisionReason.AUTONOMY_APPROVE
+    if frozen_by(policy.freezes, scope, now):
+        return DecisionReason.FREEZE
+    missed = not begun and _missed(action.kind, policy, scope, now)
+    return DecisionReason.NOT_IN_MAINTENANCE_WINDOW if missed else None
+
+
+def _recheck_capacity(action: Action, policy: Policy, facts: FleetFacts) -> DecisionReason | None:
     shrinks = action.kind is ActionKind.SCALE and action.params.get("replicas", 0) < action.params.get("current", 0)
     if (action.kind in CORDONING or shrinks) and action.target in facts.untrusted:
         return DecisionReason.VALUES_NOT_TRUSTED
@@ -168,8 +215,10 @@ def recheck(action: Action, policy: Policy, facts: FleetFacts, now: datetime) ->
     return None
 
 
-def _hold(policy: Policy, facts: FleetFacts) -> DecisionReason | None:
-    if facts.paused or policy.autonomy == "off":
+def _hold(facts: FleetFacts) -> DecisionReason | None:
+    if facts.killed:
+        return DecisionReason.KILL_SWITCH
+    if facts.paused:
         return DecisionReason.PAUSED
     return DecisionReason.MONITOR_BLIND if facts.blind else None
 
@@ -185,12 +234,26 @@ def _untrusted(proposal: Proposal, facts: FleetFacts) -> DecisionReason | None:
     return DecisionReason.VALUES_NOT_TRUSTED if uncounted else None
 
 
-def _too_soon(proposal: Proposal, policy: Policy, history: History, now: datetime) -> DecisionReason | None:
+def _too_soon(
+    proposal: Proposal, policy: Policy, facts: FleetFacts, history: History, now: datetime
+) -> DecisionReason | None:
     if proposal.kind is ActionKind.SHIFT_TRAFFIC:
         return None  # diverting load protects users at once, also the second time
+    if _outgrown(proposal, facts):
+        return None  # a surge that outgrows the last scale-out does not wait
     last = history.last_performed(proposal.kind, proposal.target)
     pause = policy.scale_in_cooldown if proposal.scale_in else policy.cooldown
     return DecisionReason.COOLDOWN if last is not None and now - last < pause else None
+
+
+def _outgrown(proposal: Proposal, facts: FleetFacts) -> bool:
+    """True for a scale-out while the present load, by a trusted plan, needs more replicas than are ordered."""
+    if proposal.kind is not ActionKind.SCALE or proposal.scale_in or proposal.target in facts.untrusted:
+        return False
+    current, needed = proposal.params.get("current"), facts.needed_replicas.get(proposal.target)
+    if current is None or needed is None or needed <= int(current):
+        return False
+    return proposal.session == PLAN_SESSION or int(proposal.params["replicas"]) <= needed
 
 
 def _too_many(policy: Policy, budget: CapacityBudget) -> DecisionReason | None:

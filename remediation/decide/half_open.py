@@ -60,7 +60,11 @@ def set_share(
         because=because,
         kind=ActionKind.SHIFT_TRAFFIC,
         target=replica,
-        params={**sessions.ownership(session.id), "weight": share},
+        params={
+            **sessions.ownership(session.id),
+            **context.objects(ActionKind.SHIFT_TRAFFIC, replica),
+            "weight": share,
+        },
     )
     judgement = judge_undo(context.facts)
     return record(context, proposal, (Verdict.ALLOWED, reason) if judgement[0] is Verdict.ALLOWED else judgement)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
+from typing import Any, Protocol
 
 from outrider.model import Action, ActionKind, ActionStatus, DecisionReason, EntityRef
 from remediation.playbooks.model import UNDOES
@@ -18,7 +19,21 @@ UNDO = frozenset({*UNDOES.values(), ActionKind.RUN_DIAGNOSTIC}) - {ActionKind.WA
 CORDONING = frozenset({ActionKind.CORDON, ActionKind.DRAIN})  # an evicted node takes no new pods either
 
 _OVER = frozenset({DecisionReason.RECOVERED, DecisionReason.RECOVERED_BY_VALUES})
-_HELD = frozenset({DecisionReason.PAUSED, DecisionReason.MONITOR_BLIND, DecisionReason.RATE_LIMIT})
+NOT_PERFORMED = "not performed"  # detail of an action that a guard stopped at the last moment
+# These refusals end by themselves or by a person; later steps wait for it.
+_HELD = frozenset(
+    {
+        DecisionReason.PAUSED,
+        DecisionReason.KILL_SWITCH,
+        DecisionReason.BREAKER_OPEN,
+        DecisionReason.AUTONOMY_OBSERVE,
+        DecisionReason.MONITOR_BLIND,
+        DecisionReason.RATE_LIMIT,
+        DecisionReason.FREEZE,
+        DecisionReason.NOT_IN_MAINTENANCE_WINDOW,
+        DecisionReason.DISRUPTION_BUDGET,
+    }
+)
 
 Key = tuple[str, ActionKind, EntityRef]
 
@@ -140,12 +155,26 @@ def _is_partly_done(action: Action) -> bool:
     return action.kind is ActionKind.DRAIN and action.started_at is not None
 
 
-def is_half_open(action: Action) -> bool:
+class Kinded(Protocol):
+    """An action or a proposal."""
+
+    @property
+    def kind(self) -> ActionKind:
+        """Its kind."""
+        ...
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        """Its parameters."""
+        ...
+
+
+def is_half_open(action: Kinded) -> bool:
     """True for a step back into rotation: a shift to a part of the share."""
     return action.kind is ActionKind.SHIFT_TRAFFIC and float(action.params.get("weight", 0.0)) > 0.0
 
 
-def gives_back(action: Action) -> bool:
+def gives_back(action: Kinded) -> bool:
     """True for an action that takes no capacity: an undo, a diagnostic, or a step back into rotation."""
     return action.kind in UNDO or is_half_open(action)
 
@@ -158,6 +187,11 @@ def is_over(actions: Iterable[Action]) -> bool:
 def rejected(action: Action) -> bool:
     """True if an operator rejected it."""
     return action.reason is DecisionReason.REJECTED_BY_HAND
+
+
+def is_expired(action: Action, now: datetime, after: timedelta) -> bool:
+    """True for a request or recommendation that nobody answered in time."""
+    return action.status in WAITING and now - action.decided_at >= after
 
 
 def settled(action: Action | None, now: datetime, timeout: timedelta) -> bool:

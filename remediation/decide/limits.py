@@ -6,11 +6,50 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from math import floor
-from typing import Literal
+from typing import Final
 
-from outrider.model import Action, ActionKind, EntityRef, HoldReason, RemediationSession, StepStatus
+from outrider.model import (
+    Action,
+    ActionKind,
+    BreakerState,
+    EntityRef,
+    HoldReason,
+    Incident,
+    RemediationSession,
+    StepStatus,
+)
+from outrider.topology import Topology
+from remediation.decide.autonomy import AutonomyLevels, Environment
+from remediation.decide.time_windows import TimeWindow
 
-Autonomy = Literal["off", "suggest", "act"]
+DISRUPTIVE: Final = frozenset(
+    {
+        ActionKind.DRAIN,
+        ActionKind.RESTART_POD,
+        ActionKind.DELETE_STUCK_POD,
+        ActionKind.ROLLBACK,
+        ActionKind.SLEEP_ENGINE,
+        ActionKind.DRAIN_ENGINE,
+        ActionKind.RESET_GPU,
+        ActionKind.REBOOT_NODE,
+        ActionKind.SWITCH_CLUSTER,
+    }
+)
+"""Kinds that wait for a maintenance window unless the operator names others."""
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerLimits:
+    """The breaker opens if more than ``max_unsuccessful`` actions within ``window`` did not help.
+
+    They must also be more than ``max_unsuccessful_ratio`` of the performed ones. An action did not help if it failed,
+    or if its target still has an alert ``recovers_within`` after it ended.
+    """
+
+    window: timedelta = timedelta(hours=1)
+    max_unsuccessful: int = 3
+    max_unsuccessful_ratio: float = 0.5
+    recovers_within: timedelta = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +69,10 @@ class HalfOpen:
 class Policy:
     """Limits set by the operator.
 
-    ``off`` only undoes earlier actions, ``suggest`` requests approval for every step, ``act`` performs what the guards
-    allow. Circuit breakers count nodes in absolute numbers and as a ratio of the fleet. One scale-in removes at most
+    ``autonomy`` are the levels of the general case, of playbooks, services and environments. ``disruptive`` kinds wait
+    for a maintenance window of the service, if it has one. During a freeze nothing is done but undo. Kinds of
+    ``two_person`` need two approvals. A request for approval expires after ``approval_expires``.
+    Circuit breakers count nodes in absolute numbers and as a ratio of the fleet. One scale-in removes at most
     ``scale_in_step_ratio`` of the replicas (at least one), then waits for ``scale_in_cooldown``, so that a wrong plan
     is noticed early. ``service_minimum`` is the minimum number of serving replicas. ``plan_acts`` False is shadow
     mode: plans cause no actions. With ``diagnostic`` a node that was cordoned for a hardware fault returns only after a
@@ -39,7 +80,14 @@ class Policy:
     replicas of a service are out of rotation because of us.
     """
 
-    autonomy: Autonomy = "suggest"
+    autonomy: AutonomyLevels = field(default_factory=AutonomyLevels)
+    environments: Mapping[str, Environment] = field(default_factory=dict)
+    maintenance_windows: tuple[TimeWindow, ...] = ()
+    freezes: tuple[TimeWindow, ...] = ()
+    disruptive: frozenset[ActionKind] = DISRUPTIVE
+    two_person: frozenset[ActionKind] = frozenset()
+    approval_expires: timedelta = timedelta(minutes=30)
+    breaker: BreakerLimits = field(default_factory=BreakerLimits)
     dry_run: bool = True
     max_cordoned_nodes: int = 2
     max_cordoned_ratio: float = 0.2
@@ -81,7 +129,8 @@ class FleetFacts:
     ``untrusted`` are components with absent, stale, reset or partial values. ``ready_replicas`` and
     ``needed_replicas`` are by service; a missing service is unknown. ``healthy`` are components with fresh values and
     no contrary evidence. ``burning`` are services that spend their error budget. ``not_ready`` are nodes that the
-    control plane itself reports as unreachable.
+    control plane itself reports as unreachable. ``killed``: the kill-switch file is present. ``incidents`` are the open
+    ones by id.
 
     ``serving`` are the replicas that ``ready_replicas`` counts, None if only those in ``healthy`` are known.
     ``carrying_replicas`` carry the current load of a service without a buffer. ``unschedulable`` and ``schedulable``
@@ -91,6 +140,8 @@ class FleetFacts:
     """
 
     paused: bool = False
+    killed: bool = False
+    breaker: BreakerState = field(default_factory=BreakerState)
     blind: bool = False
     untrusted: frozenset[EntityRef] = frozenset()
     nodes_total: int = 0
@@ -111,6 +162,8 @@ class FleetFacts:
     changed_at: Mapping[EntityRef, datetime] = field(default_factory=dict)
     started_at: Mapping[EntityRef, datetime] = field(default_factory=dict)
     alerted: frozenset[tuple[EntityRef, str]] = frozenset()
+    incidents: Mapping[str, Incident] = field(default_factory=dict, compare=False, repr=False)
+    topology: Topology = field(default_factory=Topology, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +184,13 @@ class StepResults:
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """New and changed actions (rejected and cancelled ones too), changed sessions, holds, and states of steps."""
+    """New and changed actions (rejected and cancelled ones too), changed sessions, holds, and states of steps.
+
+    ``breaker`` is its state if it opened in this round.
+    """
 
     actions: tuple[Action, ...] = ()
     sessions: tuple[RemediationSession, ...] = ()
     holds: tuple[Hold, ...] = ()
     steps: tuple[StepStatus, ...] = ()
+    breaker: BreakerState | None = None

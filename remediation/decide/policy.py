@@ -12,17 +12,17 @@ from datetime import datetime
 
 from outrider.model import Action, Alert, EntityRef, Incident, Plan, RemediationSession, StepStatus
 from outrider.topology import Topology
-from remediation.decide import approval, recovery, scaling
+from remediation.decide import approval, breaker, recovery, scaling
 from remediation.decide.context import DecisionContext, cause_of, diverted_replicas, is_blind, suspects, unobserved
 from remediation.decide.guards import CapacityBudget, judgement_of
-from remediation.decide.history import History
+from remediation.decide.history import History, is_expired
 from remediation.decide.holds import holds
-from remediation.decide.limits import Autonomy, Decisions, FleetFacts, Policy, StepResults
+from remediation.decide.limits import Decisions, FleetFacts, Policy, StepResults
 from remediation.decide.sessions import acting, finished, open_session, refreshed
 from remediation.decide.steps import PlaybookRun, PreviewedStep
 from remediation.playbooks.model import Playbook
 
-__all__ = ["Autonomy", "Decisions", "FleetFacts", "Policy", "decide", "preview"]
+__all__ = ["Decisions", "FleetFacts", "Policy", "decide", "preview"]
 
 
 def decide(
@@ -41,9 +41,19 @@ def decide(
 
     ``incidents`` are the open ones and those that resolved in this cycle, ``alerts`` the active ones.
     ``actions_recent`` must hold every action of the last day and of every open session. ``playbooks`` are by fault id.
-    Recovery comes first, then incidents by priority and age, then the plan, so that freed capacity can be used.
+    Requests that nobody answered expire first. Then comes recovery, then incidents by priority and age, then the plan,
+    so that freed capacity can be used.
     """
-    history = History(actions_recent)
+    expired = {
+        action.id: approval.expired(action, now)
+        for action in actions_recent
+        if is_expired(action, now, policy.approval_expires)
+    }
+    history = History(expired.get(action.id, action) for action in actions_recent)
+    tripped = breaker.opened(
+        facts.breaker, policy.breaker, history, sessions, incidents, suspects(tuple(alerts)), topology, now
+    )
+    facts = replace(facts, breaker=tripped or facts.breaker, incidents={item.id: item for item in incidents})
     open_sessions = refreshed(sessions, history)
     by_id = {incident.id: incident for incident in incidents}
     context = _context(policy, alerts, plan, topology, facts, history, playbooks, now)
@@ -53,7 +63,7 @@ def decide(
         kept_cordoned=frozenset(node for session in active for node in session.cordoned),
         kept_diverted=_diverted_by(history, active),
     )
-    actions: list[Action] = []
+    actions: list[Action] = list(expired.values())
     steps: list[StepStatus] = []
     after: dict[str, RemediationSession] = {}
     for session in open_sessions:
@@ -72,7 +82,7 @@ def decide(
     known = {session.id: session for session in sessions}
     changed_sessions = tuple(session for session in after.values() if session != known.get(session.id))
     held = holds(context, incidents, actions, steps, troubled)
-    return Decisions(tuple(actions), changed_sessions, held, tuple(steps))
+    return Decisions(tuple(actions), changed_sessions, held, tuple(steps), tripped)
 
 
 def preview(
@@ -90,6 +100,7 @@ def preview(
 
     Empty if the playbook has no step for the cause. The incident has a cause, and its fault a playbook.
     """
+    facts = replace(facts, incidents={**facts.incidents, incident.id: incident})
     context = _context(policy, alerts, plan, topology, facts, History(actions_recent), playbooks, now)
     run = PlaybookRun(context, incident, incident.hypotheses[0], open_session(incident, now))
     return tuple(
@@ -110,7 +121,7 @@ def _context(
 ) -> DecisionContext:
     current = tuple(alerts)
     untrusted = facts.untrusted | unobserved(current)
-    facts = replace(facts, blind=facts.blind or is_blind(current), untrusted=untrusted)
+    facts = replace(facts, blind=facts.blind or is_blind(current), untrusted=untrusted, topology=topology)
     return DecisionContext(
         policy=policy,
         facts=facts,

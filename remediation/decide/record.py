@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from outrider.model import Action, ActionStatus, DecisionReason, Verdict
 from remediation.decide import approval
+from remediation.decide.autonomy import Autonomy
 from remediation.decide.context import DecisionContext
-from remediation.decide.guards import Judgement, Proposal
+from remediation.decide.guards import Judgement, Proposal, answers, level_of
 from remediation.decide.history import IN_FLIGHT, WAITING, gives_back
 
 # If these reasons for an approval request no longer apply, the request is withdrawn and the action performed.
-_DOUBTS = frozenset({DecisionReason.LOW_CONFIDENCE, DecisionReason.NO_HEADROOM})
+_DOUBTS = frozenset(
+    {
+        DecisionReason.LOW_CONFIDENCE,
+        DecisionReason.NO_HEADROOM,
+        DecisionReason.AUTONOMY_APPROVE,
+        DecisionReason.AUTONOMY_RECOMMEND,
+    }
+)
 
 
 def record(
@@ -24,19 +32,64 @@ def record(
     newest = history.newest(proposal.session, proposal.kind, proposal.target)
     if newest is not None and newest.status in IN_FLIGHT:
         return []
+    judgement = _within_autonomy(context, proposal, judgement)
     verdict, _ = judgement
     replaced: list[Action] = []
     if newest is not None and newest.status in WAITING:
-        same = dict(newest.params) == dict(proposal.params)
-        resolved = verdict is Verdict.ALLOWED and newest.reason in _DOUBTS
-        if same and not resolved and verdict is not Verdict.REFUSED:
+        if _stands(newest, proposal, judgement):
             return []
         replaced = [approval.cancelled(newest, context.now, newest.reason, "replaced by a newer decision")]
-    elif newest is not None and newest.status is ActionStatus.REFUSED and (newest.decision, newest.reason) == judgement:
+    elif newest is not None and _was_answered(newest, proposal, judgement):
         return []
     if ordinal is None:
         ordinal = len(history.of(proposal.session, proposal.kind, proposal.target))
-    action = approval.action(proposal, judgement, ordinal, dry_run=context.policy.dry_run, now=context.now)
-    if verdict is Verdict.ALLOWED and not gives_back(action):
+    action = _action(context, proposal, judgement, ordinal)
+    if verdict is Verdict.ALLOWED and not gives_back(proposal):
         context.budget.enter(proposal)
     return [*replaced, action]
+
+
+def _within_autonomy(context: DecisionContext, proposal: Proposal, judgement: Judgement) -> Judgement:
+    """The judgement, limited to a recommendation where the level of autonomy says so. Undo has no level."""
+    verdict, _ = judgement
+    if gives_back(proposal) or verdict is Verdict.REFUSED:
+        return judgement
+    if level_of(proposal, context.policy, context.facts) is not Autonomy.RECOMMEND:
+        return judgement
+    return Verdict.ASK, DecisionReason.AUTONOMY_RECOMMEND
+
+
+def _stands(newest: Action, proposal: Proposal, judgement: Judgement) -> bool:
+    """True if an open request or recommendation remains valid."""
+    verdict, reason = judgement
+    if verdict is Verdict.REFUSED or dict(newest.params) != dict(proposal.params):
+        return False
+    if newest.requested_by is not None and verdict is Verdict.ASK:
+        return True  # a person requested it, whatever the level
+    if (newest.reason is DecisionReason.AUTONOMY_RECOMMEND) != (reason is DecisionReason.AUTONOMY_RECOMMEND):
+        return False  # the level was changed
+    return verdict is Verdict.ASK or newest.reason not in _DOUBTS
+
+
+def _was_answered(newest: Action, proposal: Proposal, judgement: Judgement) -> bool:
+    """True if the same refusal is on record, or nobody answered the same request in time."""
+    if newest.status is not ActionStatus.REFUSED:
+        return False
+    if newest.reason is DecisionReason.EXPIRED:
+        return judgement[0] is Verdict.ASK and dict(newest.params) == dict(proposal.params)
+    return (newest.decision, newest.reason) == judgement
+
+
+def _action(context: DecisionContext, proposal: Proposal, judgement: Judgement, ordinal: int) -> Action:
+    policy, undo = context.policy, gives_back(proposal)
+    given = answers(proposal, policy, context.facts, context.history, context.budget, context.now)
+    objections = () if undo else tuple(answer for answer in given if answer.verdict is not Verdict.ALLOWED)
+    return approval.action(
+        proposal,
+        judgement,
+        ordinal,
+        dry_run=policy.dry_run,
+        now=context.now,
+        objections=objections,
+        approvals_needed=2 if proposal.kind in policy.two_person and not undo else 1,
+    )

@@ -35,8 +35,10 @@ def _service(context: DecisionContext, entry: Recommendation, troubled: bool) ->
         if newest is not None and newest.status in WAITING:
             return [approval.cancelled(newest, context.now, newest.reason, "the plan no longer requires it")]
         return []
-    current, target = entry.current_replicas, entry.target_replicas
-    replicas = target if grows else context.policy.scale_in_to(current, target)
+    current, target = max(entry.current_replicas, _ordered_since(context, entry)), entry.target_replicas
+    if grows and target <= current:
+        return []
+    replicas = target if grows else context.policy.scale_in_to(entry.current_replicas, target)
     if newest is not None and newest.params.get("replicas") == replicas and _stands(context, newest):
         return []
     proposal = Proposal(
@@ -48,7 +50,7 @@ def _service(context: DecisionContext, entry: Recommendation, troubled: bool) ->
             **sessions.ownership(sessions.PLAN_SESSION),
             **context.objects(ActionKind.SCALE, entry.service),
             "replicas": replicas,
-            "current": current,
+            "current": current if grows else entry.current_replicas,
         },
         scale_in=not grows,
         touches=() if grows else context.topology.below(entry.service, EntityKind.REPLICA),
@@ -56,6 +58,14 @@ def _service(context: DecisionContext, entry: Recommendation, troubled: bool) ->
     judgement = judge(proposal, context.policy, context.facts, context.history, context.budget, context.now)
     # numbered by time: the plan's session never ends, and its early actions are no longer loaded
     return record(context, proposal, judgement, ordinal=int(context.now.timestamp()))
+
+
+def _ordered_since(context: DecisionContext, entry: Recommendation) -> int:
+    """Replicas that a playbook or an earlier action ordered after the plan was made; 0 if none did."""
+    newest = context.history.last_scaled(entry.service)
+    if newest is None or (newest.ended_at or newest.decided_at) < entry.made_at:
+        return 0
+    return int(newest.params["replicas"])
 
 
 def _stands(context: DecisionContext, newest: Action) -> bool:

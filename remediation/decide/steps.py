@@ -15,6 +15,7 @@ from outrider.model import (
     EntityRef,
     Hypothesis,
     Incident,
+    PlanReason,
     RemediationSession,
     StepState,
     StepStatus,
@@ -38,6 +39,7 @@ _KEEP_CAPACITY = frozenset(
         *(ActionKind.WAKE_ENGINE, ActionKind.RESET_PREFIX_CACHE, ActionKind.RUN_DIAGNOSTIC),
     }
 )
+_LIMITED = frozenset({PlanReason.AT_CEILING, PlanReason.AT_QUOTA, PlanReason.STEP_LIMIT})
 _NOT_AN_ATTEMPT = WAITING | {ActionStatus.REFUSED, ActionStatus.CANCELLED}
 
 
@@ -227,10 +229,12 @@ class PlaybookRun:
         return {"fault": self._cause.fault, **({"host": nodes[0].name} if len(nodes) == 1 else {})}
 
     def _target_replicas(self, service: EntityRef) -> int:
-        """Replicas to order: the plan's number, else a quarter more, never above the ceiling."""
+        """Replicas to order: the plan's number, else a quarter more, never above the ceiling or the quota."""
         current, planned = self._context.current_replicas(service), self._context.recommendation(service)
         if planned is not None and planned.target_replicas > current:
             return planned.target_replicas
+        if planned is not None and planned.reason in _LIMITED:
+            return current
         target = current + max(1, ceil(current * _GROWTH_RATIO))
         return min(target, planned.ceiling) if planned else target
 

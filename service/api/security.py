@@ -21,6 +21,7 @@ from service.api.errors import DeniedError
 
 REFUSALS_PER_MINUTE = 60
 _NAME_LIMIT = 64
+ANONYMOUS = "admin"  # a writer who gives no name
 
 
 class Limiter:
@@ -59,7 +60,7 @@ def writer(
 ) -> str:
     """Name under which a write is recorded. Raises DeniedError, audited, without the admin token."""
     if _holds(authorization, ctx.settings.token):
-        return x_outrider_user.strip()[:_NAME_LIMIT] or "admin"
+        return _person(x_outrider_user)[:_NAME_LIMIT] or ANONYMOUS
     _audit_refusal(request, ctx, authorization)
     if not ctx.settings.token:
         raise DeniedError("This API has no admin token, so writes are disabled.", hint="set api.token_file")
@@ -67,6 +68,14 @@ def writer(
         "A change requires the admin token.",
         hint="send the header Authorization: Bearer <token>; the token file is next to the store",
     )
+
+
+def _person(header: str) -> str:
+    """A name from a header. Headers are read as Latin-1; names are sent as UTF-8."""
+    try:
+        return header.encode("latin-1").decode().strip()
+    except UnicodeError:
+        return header.strip()
 
 
 def sender(

@@ -76,7 +76,7 @@ COMMANDS = {
     ),
     "forecast": LazyCommand("service.cli.evaluation.forecast", "app", "Score forecasts."),
     "remediate": LazyCommand(
-        "service.cli.incidents.remediate", "app", "List, approve, reject and pause remediation actions."
+        "service.cli.incidents.remediate", "app", "List, approve and reject actions; pause remediation."
     ),
     "report": LazyCommand("service.cli.ops.reports", "report_app", "Write and send reports."),
     "notify": LazyCommand("service.cli.ops.reports", "notify_app", "Test notification channels."),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from ipaddress import ip_address
+from pathlib import Path
 
 from collectors.receive.kpi import KpiLimits
 from collectors.receive.routing import ReceiveRule
@@ -77,7 +78,8 @@ class ApiSettings:
     ``("*",)`` accepts every name. ``interval`` is the time between cycles. ``control_url`` is the control endpoint of
     the simulated fleet, None for a real one. ``ingest`` None disables ingestion. ``spool`` is the folder of buffered
     cycles. ``metrics`` None means that the values are in the store too. ``rules`` are the active rules: the values that
-    a judged alert evaluated are stored with the verdict.
+    a judged alert evaluated are stored with the verdict. ``autonomy``, ``dry_run`` and ``kill_switch_file``
+    are those of remediation, for display.
     """
 
     token: str = field(default="", repr=False)
@@ -98,6 +100,9 @@ class ApiSettings:
     slos: tuple[Slo, ...] = ()
     external_scaler_port: int | None = None
     rules: tuple[Rule, ...] = ()
+    autonomy: str = "approve"
+    dry_run: bool = True
+    kill_switch_file: Path | None = None
 
     @property
     def reads_need_token(self) -> bool:

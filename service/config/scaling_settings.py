@@ -94,6 +94,9 @@ class ScalingSettings(Section):
         description=("A single sample this many times above the previous maximum needs confirmation."),
     )
     cooling: Duration = Field(_LIMITS.cooling, description="Time after a scale-out without scale-in.")
+    drain: Annotated[Duration, Field(gt=timedelta(0))] = Field(
+        _LIMITS.drain, description="Time in which a scale-out serves the requests that wait, beside the arrivals."
+    )
     margin: Ratio = Field(MARGIN_RATIO, description="Margin on a measured lead time, as a ratio.")
     node_provision: Duration = Field(
         NODE_PROVISION_PRIOR, description="Time to provision a node if no GPU is free. Default: a prior until measured."
@@ -118,6 +121,7 @@ class ScalingSettings(Section):
             self.hour_replicas,
             self.spike_ratio,
             self.cooling,
+            self.drain,
         )
 
     @property

@@ -30,13 +30,15 @@ from service.config.gpu_settings import GpuOfferSettings, gpu_type_warnings
 from service.config.planner_settings import PlannerSettings
 from service.config.probe_settings import ProbeSettings, probe_problems
 from service.config.receive_settings import ReceiveSettings, receive_problems
+from service.config.remediation_settings import RemediationSettings, remediation_problems
 from service.config.retention_settings import RetentionSettings, retention_problems
-from service.config.scaling_settings import KubernetesApiSettings, emit_problems
+from service.config.scaling_settings import emit_problems
 from service.config.service_settings import ServiceSettings, service_problems
-from service.config.settings_base import Duration, Port, Ratio, Section, TimeZone
+from service.config.settings_base import Duration, Port, Section, TimeZone
 from service.config.settings_targets import adapter_problems, duplicate_targets, target_warnings
 from service.config.slo_settings import SloSettings, slo_problems
 from service.config.store_settings import RemoteMetricsSettings
+from service.config.traffic_settings import traffic_problems
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 DEFAULT_FILE = Path("outrider.yaml")
@@ -107,42 +109,6 @@ class KnowledgeSettings(Section):
     folder: Path | None = Field(
         None, description="Folder of *.yaml files that customize the fault catalog; read at start."
     )
-
-
-ActuatorName = Literal["dry_run", "simulated", "autoscalers", "kubernetes"]
-
-
-class RemediationSettings(Section):
-    """Remediation limits."""
-
-    autonomy: Literal["off", "suggest", "act"] = Field(
-        "suggest", description="act performs what the guard rails allow."
-    )
-    dry_run: bool = Field(True, description="Report actions without performing them.")
-    actuator: ActuatorName = Field("dry_run", description="Performer of actions, unless actuators names another one.")
-    actuators: dict[ActionKind, ActuatorName] = Field(
-        {},
-        description=(
-            "Map from an action kind to its performer; autoscalers: scales through planner.scaling.emit; "
-            "kubernetes: nodes, pods and workloads."
-        ),
-    )
-    kubernetes: KubernetesApiSettings = Field(
-        KubernetesApiSettings(), description="API server of the performer kubernetes."
-    )
-    control_url: str | None = Field(None, description="Control endpoint of the simulated fleet.")
-    max_cordoned_nodes: Annotated[int, Field(ge=0)] = Field(
-        2, description="Breaker: maximum nodes out of service at once; one is always allowed."
-    )
-    max_cordoned_ratio: Ratio = Field(0.2, description="Breaker: maximum share of nodes out of service at once.")
-    max_actions_per_hour: Annotated[int, Field(ge=0)] = Field(20, description="Breaker: maximum actions per hour.")
-    cooldown: Duration = Field(timedelta(minutes=10), description="Minimum time between two equal actions on a target.")
-    min_confidence: Ratio = Field(0.6, description="Minimum confidence of a cause; below it actions need approval.")
-    ask_for: list[ActionKind] = Field([], description="Action kinds that always need approval.")
-
-    def performer(self, kind: ActionKind) -> ActuatorName:
-        """Returns the performer of an action kind."""
-        return self.actuators.get(kind, self.actuator)
 
 
 class GameDaySettings(Section):
@@ -237,7 +203,7 @@ class Settings(Section):
     rules: RulesSettings = Field(RulesSettings(), description="Alert rules.")
     knowledge: KnowledgeSettings = Field(KnowledgeSettings(), description="Fault catalog.")
     notify: NotifySettings = Field(NotifySettings(), description="Notification channels and routes.")
-    remediation: RemediationSettings = Field(RemediationSettings(), description="Remediation limits.")
+    remediation: RemediationSettings = Field(RemediationSettings(), description="Remediation.")
     game_days: list[GameDaySettings] = Field([], description="Scheduled drills.")
     changes: ChangeSettings = Field(ChangeSettings(), description="Changes announced by pipelines.")
     explainer: ExplainerSettings = Field(ExplainerSettings(), description="Language model for narratives.")
@@ -339,11 +305,10 @@ def _consistency_problems(settings: Settings, document: yaml_file.Document) -> l
     named = [service.name for service in settings.services]
     scales = settings.remediation.performer(ActionKind.SCALE)
     problems += emit_problems(settings.planner.scaling, named, scales, document)
+    problems += traffic_problems(settings.remediation.traffic, named, document)
     if settings.explainer.url is not None and not settings.explainer.model:
         problems.append(document.problem(("explainer", "model"), "is required if url is set"))
-    performers = {settings.remediation.actuator, *settings.remediation.actuators.values()}
-    if "simulated" in performers and not settings.remediation.control_url:
-        problems.append(document.problem(("remediation", "control_url"), "is required by the simulated actuator"))
+    problems += remediation_problems(settings.remediation, document)
     return problems
 
 

@@ -120,11 +120,16 @@ notify:
   #  report: [mail]
 
 remediation:
-  autonomy: suggest             # off | suggest | act
+  autonomy: approve             # observe | recommend | approve | act
+  # autonomy_for: {playbooks: {engine-hung: act}, environments: {prod: approve}}
+  # environments: {prod: {namespaces: ["prod-*"]}}
   dry_run: true                 # reports planned actions, changes nothing
   # max_cordoned_nodes: 2
   # max_cordoned_ratio: 0.2
   # ask_for: [drain]            # kinds that always need manual approval
+  # two_person: [drain]         # kinds that two people must approve
+  # freezes: [{name: new-year, timezone: Europe/Berlin, start: "2026-12-31 12:00", end: "2027-01-02 06:00"}]
+  # kill_switch_file: /etc/outrider/stop   # while it exists, nothing is sent to a cluster
 
 # A model behind an OpenAI-compatible endpoint that summarizes incidents; nothing depends on it.
 # explainer: {url: "http://10.0.0.5:8000/v1", model: llama-8b, key_file: /run/secrets/explainer-key}

@@ -9,7 +9,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from outrider.audit import AuditEvent, AuditRecord
-from outrider.model import Action, Alert, CycleRecord, Incident, NoRecommendation, NotifyReason, Plan, StepStatus
+from outrider.model import (
+    Action,
+    Alert,
+    BreakerState,
+    CycleRecord,
+    Incident,
+    NoRecommendation,
+    NotifyReason,
+    Plan,
+    StepStatus,
+)
 from remediation.decide.limits import Decisions
 
 
@@ -56,6 +66,7 @@ def of_cycle(
         *_mutes(cycle, decided.alerts_before, decided.alerts),
         *_incidents(cycle, decided.incidents_before, decided.incidents),
         *(_action(cycle, action) for action in decided.decisions.actions),
+        *_breaker(cycle, decided.decisions.breaker),
         *(
             AuditRecord(cycle.at, AuditEvent.HELD, subject, reason, cycle.id)
             for subject, reason in holds.items()
@@ -90,7 +101,7 @@ def _messages(
 
 
 def _plan(cycle: CycleRecord, plan: Plan | None) -> Iterable[AuditRecord]:
-    for item in plan.recommendations if plan else ():
+    for item in plan.new_recommendations if plan else ():
         detail = {}
         if not isinstance(item, NoRecommendation):
             detail = {
@@ -98,6 +109,8 @@ def _plan(cycle: CycleRecord, plan: Plan | None) -> Iterable[AuditRecord]:
                 "target": str(item.target_replicas),
                 "binding": item.binding,
             }
+            if "replanned" in item.derivation:
+                detail["because"] = ",".join(item.derivation["replanned"])
         yield AuditRecord(cycle.at, AuditEvent.PLAN_MADE, str(item.service), item.reason, cycle.id, detail=detail)
 
 
@@ -146,6 +159,14 @@ def _incidents(cycle: CycleRecord, before: Sequence[Incident], after: Sequence[I
             yield AuditRecord(cycle.at, AuditEvent.INCIDENT_RESOLVED, incident.id, "resolved", cycle.id, detail=detail)
 
 
+def _breaker(cycle: CycleRecord, opened: BreakerState | None) -> Iterator[AuditRecord]:
+    if opened is not None:
+        detail = {"unsuccessful": str(opened.unsuccessful), "performed": str(opened.performed)}
+        yield AuditRecord(
+            cycle.at, AuditEvent.BREAKER_OPENED, "remediation", "remediation_does_not_help", cycle.id, detail=detail
+        )
+
+
 def _action(cycle: CycleRecord, action: Action) -> AuditRecord:
     detail = {
         "action": action.id,
@@ -153,6 +174,11 @@ def _action(cycle: CycleRecord, action: Action) -> AuditRecord:
         "because": action.because,
         "dry_run": str(action.dry_run),
     }
+    if action.objections:
+        detail["objections"] = "; ".join(
+            f"{answer.guard}: {answer.reason}" + (f" ({answer.detail})" if answer.detail else "")
+            for answer in action.objections
+        )
     return AuditRecord(
         cycle.at, AuditEvent.ACTION_DECIDED, f"{action.kind} {action.target}", action.reason, cycle.id, detail=detail
     )

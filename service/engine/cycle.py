@@ -33,9 +33,12 @@ from service.engine.decide import CycleOutcome, DecisionConfig, decide
 from service.engine.detect import DetectionInputs
 from service.engine.detector_memory import Detection
 from service.engine.forecast_context import ForecastContext
-from service.engine.inputs import CycleInputs
+from service.engine.inputs import CycleInputs, StoredState
 from service.engine.recent_topology import RecentTopology
+from service.engine.situation import situation
+from service.planning import role_pools
 from service.planning.planning import NoPlanning, Planning
+from service.planning.replan import Situation
 
 _log = log.get("cycle")
 FEEDBACK_EVERY = timedelta(minutes=5)
@@ -46,7 +49,10 @@ _STOPWATCH = SystemClock()  # the duration of a cycle is real time, whatever clo
 
 @dataclass(slots=True)
 class Parts:
-    """The dependencies of a cycle. ``feedback`` returns operators' feedback of the last month."""
+    """The dependencies of a cycle. ``feedback`` returns operators' feedback of the last month.
+
+    ``kill_switch`` returns True while nothing may be done.
+    """
 
     clock: Clock
     source: Source
@@ -60,6 +66,7 @@ class Parts:
     messaging: NotificationSettings
     playbooks: Mapping[str, Playbook]
     feedback: Callable[[datetime], Sequence[AlertFeedback]]
+    kill_switch: Callable[[], bool] = lambda: False
 
     @property
     def config(self) -> DecisionConfig:
@@ -134,14 +141,14 @@ class Cycle:
         feedback = self._load_feedback(now)
         parts.detection.observe(now, collected)
         detection = DetectionInputs(now, topology, parts.detection, memory.forecasts.view_at(now), feedback)
-        plan = parts.planning.plan_if_due(now, topology)
-        if plan is not None:
-            memory.forecasts.add(plan)
         try:
-            stored = cycle_inputs.read(parts.state, parts.metrics, now)
+            stored = cycle_inputs.read(parts.state, parts.metrics, now, killed=parts.kill_switch())
         except StoreUnavailableError:
             parts.detection.detect(detection)  # nothing can be decided, but the detectors learn from the values
             raise
+        plan = parts.planning.plan_if_due(now, topology, self._situation(now, topology, stored))
+        if plan is not None and plan.revised is None:
+            memory.forecasts.add(plan)
         return CycleInputs(
             cycle_id=cycle_id,
             now=now,
@@ -156,6 +163,12 @@ class Cycle:
             uncommitted_topology=self._uncommitted(topology),
             signals_written=written,
         )
+
+    def _situation(self, now: datetime, topology: Topology, stored: StoredState) -> Situation:
+        """Returns replicas, load, incidents and ended actions of this cycle, for the planner's triggers."""
+        values, with_pools = self.parts.detection, role_pools.with_pools(topology)
+        ready = fleet_state.ready_replicas(with_pools, values, stored.alerts)
+        return situation(with_pools, values, ready, stored.incidents, stored.actions, now)
 
     def _commit(self, outcome: CycleOutcome, seconds: float) -> CycleRecord:
         commit = outcome.commit

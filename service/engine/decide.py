@@ -56,7 +56,9 @@ def decide(inputs: CycleInputs, config: DecisionConfig) -> CycleOutcome:
     after = _correlate(inputs, config, detected, alerts)
     alerts = alert_state.mute(_with_incidents(alerts, after), after, inputs.stored.silences)
     facts, decisions = _actions(inputs, config, after, alerts, topology)
-    planned = pipeline.messages(before, after, alerts, decisions.actions, config.messaging, inputs.now)
+    planned = pipeline.messages(
+        before, after, alerts, decisions.actions, config.messaging, inputs.now, breaker=decisions.breaker
+    )
     failed = failed_steps.messages(
         inputs.standing.changed(decisions.steps), planned.reasons, config.messaging, inputs.now
     )
@@ -83,6 +85,7 @@ def decide(inputs: CycleInputs, config: DecisionConfig) -> CycleOutcome:
         audit=audit,
         topology=inputs.uncommitted_topology,
         detector_statuses=detected.detector_statuses,
+        breaker=decisions.breaker,
     )
     return CycleOutcome(commit, facts, standing, memory)
 
@@ -129,8 +132,10 @@ def _actions(
         sessions=stored.sessions,
         paused=stored.paused,
         events=stored.events,
+        killed=stored.killed,
+        breaker=stored.breaker,
     )
-    return facts, policy.decide(
+    decisions = policy.decide(
         config.policy,
         incidents,
         alerts,
@@ -142,6 +147,7 @@ def _actions(
         inputs.now,
         config.playbooks,
     )
+    return replace(facts, breaker=decisions.breaker or facts.breaker), decisions
 
 
 def _record(

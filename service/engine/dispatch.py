@@ -18,6 +18,8 @@ from outrider.clock import Clock
 from outrider.errors import ActuationError, DeliveryError
 from outrider.model import Action, DecisionReason, Message, Outcome, OutcomeStatus
 from outrider.ports import Actuator, Notifier, StateStore
+from remediation.decide.history import NOT_PERFORMED
+from service.engine.kill_switch import KillSwitch
 
 _log = log.get("dispatch")
 LEASE = timedelta(seconds=60)
@@ -44,10 +46,18 @@ class Dispatcher:
     """Works off the two queues of one store. Several may run; each row is claimed by one."""
 
     def __init__(
-        self, state: StateStore, notifiers: Mapping[str, Notifier], actuator: Actuator, clock: Clock, gate: Gate
+        self,
+        state: StateStore,
+        notifiers: Mapping[str, Notifier],
+        actuator: Actuator,
+        clock: Clock,
+        gate: Gate,
+        kill_switch: KillSwitch | None = None,
     ) -> None:
-        """``notifiers`` by channel name; ``gate`` is checked before every action."""
+        """``notifiers`` by channel name; ``gate`` and ``kill_switch`` are checked before every action."""
         self._gate = gate
+        self._kill_switch = kill_switch or KillSwitch(None)
+        self._killed = False
         self._state = state
         self._notifiers = notifiers
         self._actuator = actuator
@@ -57,22 +67,36 @@ class Dispatcher:
     def run_once(self) -> int:
         """Processes both queues once. Returns the number of rows processed."""
         now = self._clock.now()
-        # a pause also stops earlier decisions and approvals
-        held = self._state.paused() or not self._gate.may_act()
+        # a pause and the kill switch also stop earlier decisions and approvals
+        held = self._is_stopped(now) or not self._gate.may_act()
         actions = () if held else self._state.claim_actions(self._owner, now, LEASE)
         for action in actions:
-            self._perform(action)
+            if self._is_stopped(self._clock.now()):  # since the claim
+                self._state.defer_action(action.id, action.detail, self._clock.now() + ACTION_RETRY)
+            else:
+                self._perform(action)
         messages = self._state.claim_messages(self._owner, now, LEASE)
         for message in messages:
             self._deliver(message)
         return len(actions) + len(messages)
+
+    def _is_stopped(self, now: datetime) -> bool:
+        """True while the kill switch is on or remediation is paused. A change of the switch is audited."""
+        killed = self._kill_switch.is_on()
+        if killed is not self._killed:
+            event = AuditEvent.KILL_SWITCH_ON if killed else AuditEvent.KILL_SWITCH_OFF
+            detail = {"path": str(self._kill_switch.file)}
+            self._state.append_audit([AuditRecord(now, event, "remediation", event.value, detail=detail)])
+            _log.warning(event.value, path=str(self._kill_switch.file))
+            self._killed = killed
+        return killed or self._state.paused()
 
     def _perform(self, action: Action) -> None:
         started = self._clock.now()
         try:
             held = self._gate.recheck(action, started)
             if held is not None:
-                outcome = Outcome(action.id, OutcomeStatus.FAILED, f"not performed: {held}", started, started)
+                outcome = Outcome(action.id, OutcomeStatus.FAILED, f"{NOT_PERFORMED}: {held}", started, started)
             else:
                 outcome = self._actuator.perform(action)
         except ActuationError as error:

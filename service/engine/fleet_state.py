@@ -16,6 +16,7 @@ from outrider.model import (
     Alert,
     AlertReason,
     AlertState,
+    BreakerState,
     EntityKind,
     EntityRef,
     Event,
@@ -193,6 +194,8 @@ def fleet_facts(
     sessions: Sequence[RemediationSession],
     paused: bool,
     events: Sequence[Event] = (),
+    killed: bool = False,
+    breaker: BreakerState | None = None,
 ) -> FleetFacts:
     """Returns the facts that the guard rails check."""
     nodes = set(topology.of_kind(EntityKind.NODE))
@@ -203,6 +206,10 @@ def fleet_facts(
     well = healthy(alerts, topology, values, doubtful)
     return FleetFacts(
         paused=paused,
+        killed=killed,
+        breaker=breaker or BreakerState(),
+        incidents={incident.id: incident for incident in incidents},
+        topology=topology,
         blind=any(is_blind(incident) for incident in incidents),
         untrusted=doubtful,
         nodes_total=len(nodes),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from outrider.model import Action, Alert, Event, Incident, Plan, RemediationSession
+from outrider.model import Action, Alert, BreakerState, Event, Incident, Plan, RemediationSession
 from outrider.ports import Collected, MetricStore, Silence, StateStore
 from outrider.records.drill import DrillWindow
 from outrider.topology import Topology
@@ -21,7 +21,10 @@ DRILLS_WINDOW = timedelta(hours=24)  # an incident of a drill may take as long t
 
 @dataclass(frozen=True, slots=True)
 class StoredState:
-    """State of the store that decisions depend on. ``alerts`` and ``incidents`` are the active and the open ones."""
+    """State that decisions depend on. ``alerts`` and ``incidents`` are the active and the open ones.
+
+    ``killed`` is the kill switch, which is not in the store.
+    """
 
     alerts: tuple[Alert, ...] = ()
     incidents: tuple[Incident, ...] = ()
@@ -31,6 +34,8 @@ class StoredState:
     actions: tuple[Action, ...] = ()
     drills: Sequence[DrillWindow] = ()
     paused: bool = False
+    killed: bool = False
+    breaker: BreakerState = field(default_factory=BreakerState)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +60,8 @@ class CycleInputs:
     signals_written: int = 0
 
 
-def read(state: StateStore, metrics: MetricStore, now: datetime) -> StoredState:
-    """Reads the state that decisions depend on. Raises StoreError."""
+def read(state: StateStore, metrics: MetricStore, now: datetime, *, killed: bool = False) -> StoredState:
+    """Reads the state that decisions depend on. ``killed`` is the kill switch. Raises StoreError."""
     sessions = state.sessions()
     return StoredState(
         alerts=fleet_state.active_alerts(state),
@@ -67,4 +72,6 @@ def read(state: StateStore, metrics: MetricStore, now: datetime) -> StoredState:
         actions=fleet_state.weighed_actions(state, sessions, now - DECISIONS_WINDOW),
         drills=state.drill_windows(now - DRILLS_WINDOW),
         paused=state.paused(),
+        killed=killed,
+        breaker=state.breaker(),
     )

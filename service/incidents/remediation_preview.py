@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -27,8 +27,7 @@ from outrider.topology import Topology
 from outrider.vocabulary.faults import faults
 from remediation.decide.guards import GuardAnswer
 from remediation.decide.policy import Policy, preview
-from remediation.playbooks.files import packaged
-from remediation.playbooks.model import Step
+from remediation.playbooks.model import Playbook, Step
 from service.engine import fleet_state
 from service.engine.inputs import EVENTS_WINDOW
 
@@ -68,9 +67,18 @@ class RemediationPreview:
     """Previews on one stored state."""
 
     def __init__(
-        self, state: StateReader, metrics: MetricStore, actuator: Actuator, policy: Policy, interval: timedelta
+        self,
+        state: StateReader,
+        metrics: MetricStore,
+        actuator: Actuator,
+        policy: Policy,
+        playbooks: Mapping[str, Playbook],
+        interval: timedelta,
+        *,
+        killed: bool = False,
     ) -> None:
-        """``interval`` is that of the cycle; the newest cycle is the time of the preview."""
+        """``interval`` is that of the cycle; the newest cycle is the time of the preview. ``killed``: kill switch."""
+        self._playbooks = playbooks
         cycles = state.cycles(limit=1)
         if not cycles:
             raise UsageError("the store has no cycle yet", hint="start outrider serve, then try again")
@@ -89,6 +97,8 @@ class RemediationPreview:
             sessions=sessions,
             paused=state.paused(),
             events=tuple(metrics.events(self._now - EVENTS_WINDOW, self._now)),
+            killed=killed,
+            breaker=state.breaker(),
         )
 
     def of_fault(self, fault: str, entity: str) -> list[PlannedAction]:
@@ -96,9 +106,11 @@ class RemediationPreview:
         known = faults().get(fault)
         if known is None:
             raise UsageError(f"unknown fault {fault!r}{yaml_file.near(fault, faults())}", hint="outrider drill list")
-        if not packaged()[fault].steps:
-            reason = translate(packaged()[fault].none)
-            raise UsageError(f"{fault} has no automatic remedy", hint=reason)
+        playbook = self._playbooks.get(fault)
+        if playbook is None:
+            raise UsageError(f"{fault} has no playbook", hint=f"its remedy is manual: see docs/runbooks/{fault}.md")
+        if not playbook.steps:
+            raise UsageError(f"{fault} has no automatic remedy", hint=translate(playbook.none))
         target = entity_named(self._topology, entity, known.entity)
         cause = Hypothesis(target, fault, 1.0)
         return self._of(Incident("preview", known.layer, Priority.P1, self._now, (cause,), (), (), (), self._now))
@@ -108,7 +120,7 @@ class RemediationPreview:
         planned: list[PlannedAction] = []
         for incident in self._incidents:
             cause = incident.suspected_cause
-            if cause is not None and cause.fault in packaged():
+            if cause is not None and cause.fault in self._playbooks:
                 planned += self._of(incident)
         shown = {row.action.id for row in planned}
         return planned + [self._row(action, ()) for action in self._pending if action.id not in shown]
@@ -126,7 +138,7 @@ class RemediationPreview:
             self._topology,
             self._facts,
             self._now,
-            packaged(),
+            self._playbooks,
         )
         return [
             replace(

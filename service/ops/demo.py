@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,7 @@ class Demo:
     interval: timedelta
     leader: FileLeader
     game_days: GameDays
+    document: dict[str, Any] = field(default_factory=dict)
 
     async def step(self) -> None:
         """Advances fleet time by one interval, starts due game days, and runs the cycle and the dispatcher once."""
@@ -68,11 +69,18 @@ class Demo:
         await asyncio.to_thread(self.platform.dispatcher.run_once)
 
     def discover(self) -> None:
-        """Updates the targets to those that the fleet lists now: replicas are added and removed."""
-        listed = target.targets_of(self.settings.cluster, self.server.targets()["targets"])
+        """Updates the targets to those that the fleet lists now: replicas are added and removed.
+
+        The configuration file is updated too, so that commands such as doctor know the same targets.
+        """
+        targets = self.server.targets()["targets"]
+        listed = target.targets_of(self.settings.cluster, targets)
         collector = self.platform.collector.pages
         if isinstance(collector, ScrapeManager) and listed != collector.targets:
             collector.set_targets(listed)
+            if self.document:
+                self.document["collect"]["targets"] = targets
+                _write_document(self.document)
 
     async def close(self) -> None:
         """Stops the fleet and releases the store."""
@@ -138,7 +146,7 @@ async def monitor(
     clock = ManualClock(fleet.now)
     platform = wiring_platform.platform(settings, clock, lockstep=True)
     scheduled = GameDays(platform.state, server.base_url, days)
-    return Demo(fleet, server, clock, platform, settings, settings.collect.interval, leader, scheduled)
+    return Demo(fleet, server, clock, platform, settings, settings.collect.interval, leader, scheduled, document)
 
 
 def _write_settings(document: dict[str, Any]) -> Settings:
@@ -146,9 +154,15 @@ def _write_settings(document: dict[str, Any]) -> Settings:
     FOLDER.mkdir(exist_ok=True)
     for old in FOLDER.glob("demo*.db*"):
         old.unlink()
-    text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
-    (FOLDER / "demo.yaml").write_text(text, encoding="utf-8")
+    _write_document(document)
     return Settings.model_validate(document)
+
+
+def _write_document(document: dict[str, Any]) -> None:
+    text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+    part = FOLDER / "demo.yaml.part"  # a command may read the file at any time
+    part.write_text(text, encoding="utf-8")
+    part.replace(FOLDER / "demo.yaml")
 
 
 def _backfill(

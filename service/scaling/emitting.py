@@ -30,6 +30,7 @@ from remediation.decide.limits import Policy
 from service.config.scaling_settings import EmitSettings, ScalingSettings
 from service.config.settings import Settings, read_secret
 from service.scaling import manual_scale_guard
+from service.scaling.stops import check_not_stopped
 
 _LOCAL_HOSTS = frozenset({"127.0.0.1", "::1", "localhost", "0.0.0.0", "::"})  # noqa: S104 - compared, not bound
 _SENT = ("hpa", "scaled_object", "knative", "deployment", "webhook")
@@ -115,11 +116,10 @@ def send(
 ) -> tuple[Action, Outcome]:
     """Performs one recommendation on request, as the dispatcher would, and writes an audit record.
 
-    A pause or a guard rail of the live loop (cooldowns, rates, survivors) refuses it. The configured ``dry_run``
-    applies. Raises UsageError if it is refused, ActuationError.
+    A pause, the kill switch or a guard rail of the live loop (cooldowns, rates, survivors) refuses it. The configured
+    ``dry_run`` applies. Raises UsageError if it is refused, ActuationError.
     """
-    if state.paused():
-        raise UsageError("remediation is paused", hint="outrider remediate resume")
+    check_not_stopped(settings, state)
     reason = manual_scale_guard.refusal(policy, state, recommendation, now)
     if reason is not None:
         raise UsageError(

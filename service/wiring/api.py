@@ -31,6 +31,9 @@ def api_settings(settings: Settings) -> ApiSettings:
         slos=settings.resolved_slos,
         external_scaler_port=settings.planner.scaling.external_scaler_port,
         rules=rules(settings),
+        autonomy=settings.remediation.autonomy,
+        dry_run=settings.remediation.dry_run,
+        kill_switch_file=settings.remediation.kill_switch_file,
     )
 
 

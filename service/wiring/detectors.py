@@ -9,10 +9,13 @@ from alerts.rules import files as rule_files
 from alerts.rules import slo_rules
 from detectors import registry
 from detectors.rules import burn_rate, threshold
+from outrider.model import EntityKind
 from outrider.vocabulary.rules import Rule
 from service.config.settings import Settings
-from service.engine import fleet_state
+from service.engine import fleet_state, situation
 from service.engine.detector_memory import Detection
+
+NEEDS = {kind: (*fleet_state.NEEDS.get(kind, ()), *situation.NEEDS.get(kind, ())) for kind in EntityKind}
 
 
 def rules(settings: Settings) -> tuple[Rule, ...]:
@@ -27,4 +30,4 @@ def detection(settings: Settings, loaded: Sequence[Rule], interval: timedelta | 
         *threshold.compile_rules(loaded),
         *burn_rate.compile_slos(settings.resolved_slos),
     )
-    return Detection(detectors, interval or settings.collect.interval, fleet_state.NEEDS, settings.detect.trial)
+    return Detection(detectors, interval or settings.collect.interval, NEEDS, settings.detect.trial)

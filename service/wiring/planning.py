@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
-from outrider.model import CycleRecord, EntityKind, EntityRef, Plan
+from outrider.model import CycleRecord, EntityKind, EntityRef, Plan, SignalKey, Window
 from outrider.ports import MetricStore, StateStore
 from outrider.records.change_log import ChangeLog
 from outrider.topology import Topology
 from service.config.settings import Settings
 from service.engine import fleet_state
 from service.engine.detector_memory import Detection
+from service.engine.situation import STARTS_WITHIN, situation
+from service.planning import role_pools
 from service.planning.planning import Planning
 from service.planning.slo_inputs import PlanOverrides, SloInputs
 from service.wiring.stores import open_change_log, stores
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredValues:
+    """Recent values of the store up to an instant, as an engine has them in memory."""
+
+    metrics: MetricStore
+    at: datetime
+    interval: timedelta
+
+    def window(self, kind: EntityKind, keys: Sequence[SignalKey], span: timedelta) -> Window:
+        """Returns the values of ``span`` before the instant, oldest first."""
+        end = self.at + timedelta(seconds=1)
+        return self.metrics.read_windows(kind, keys, end - span, end, self.interval)
 
 
 def planning(
@@ -68,6 +86,14 @@ def plan_now(settings: Settings, at: datetime | None, overrides: PlanOverrides |
                 change_log=change_log, with_hindsight=False, tests=state.load_tests,
                 slo_inputs=SloInputs(settings.slos, settings.cluster, overrides or PlanOverrides()),
             )  # fmt: skip
-            return planner.plan_if_due(as_of, topology) or Plan()
+            known = role_pools.with_pools(topology)
+            values = _StoredValues(metrics, as_of, settings.collect.interval)
+            ready = {service: count(service, known)[1] for service in known.of_kind(EntityKind.SERVICE)}
+            if at is None:  # a replica that starts has no successful scrape yet
+                up = fleet_state.ready_replicas(known, values, active)
+                ready = {service: up[service] or replicas for service, replicas in ready.items()}
+            actions = fleet_state.actions_since(state, as_of - STARTS_WITHIN) if at is None else ()
+            present = situation(known, values, ready, (), actions, as_of)
+            return planner.plan_if_due(as_of, topology, present) or Plan()
         finally:
             change_log.close()

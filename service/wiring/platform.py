@@ -15,7 +15,6 @@ from outrider.clock import Clock
 from outrider.errors import StoreUnavailableError
 from outrider.ports import MetricStore, Source, StateStore
 from outrider.records.change_log import ChangeLog
-from remediation.playbooks import files as playbook_files
 from service.config import knowledge_overlay
 from service.config.settings import Settings
 from service.config.tokens import flights_of, spool_of
@@ -32,7 +31,7 @@ from service.wiring.alerting import GROUPS, messaging_of, notifiers
 from service.wiring.detectors import detection as detection_of
 from service.wiring.detectors import rules
 from service.wiring.planning import planning as planning_of
-from service.wiring.remediation import actuator, policy
+from service.wiring.remediation import actuator, kill_switch, playbooks, policy
 from service.wiring.stores import open_change_log, open_stores
 from store import factory, memory
 from store.write_buffer.buffered_store import BufferedMetricStore
@@ -98,7 +97,7 @@ def platform(
     detection = detection_of(settings, rules(settings))
     planning = planning_of(settings, detection, state, buffered, change_log=change_log, in_background=not lockstep)
     cycle = Cycle(_parts(settings, source, clock, state, buffered, detection, planning, messaging_of(settings)))
-    dispatcher = Dispatcher(state, notifiers(settings), actuator(settings), clock, cycle)
+    dispatcher = Dispatcher(state, notifiers(settings), actuator(settings), clock, cycle, kill_switch(settings))
     return Platform(cycle, dispatcher, metrics, state, source, change_log, settings, buffered, recorder)
 
 
@@ -142,6 +141,7 @@ def _parts(
         knowledge=knowledge_overlay.of(settings.knowledge.folder),
         policy=policy(settings),
         messaging=messaging,
-        playbooks=playbook_files.packaged(),
+        playbooks=playbooks(settings),
         feedback=partial(recent_feedback.of, state, loaded),
+        kill_switch=kill_switch(settings).is_on,
     )

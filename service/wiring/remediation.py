@@ -1,13 +1,21 @@
-"""Builds the guard rails and the actuators of a configuration."""
+"""Builds the guard rails, the playbooks, the kill switch and the actuators of a configuration."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from outrider.ports import Actuator
 from remediation.actuators.kubernetes.actuator import KubernetesActuator
 from remediation.actuators.registry import ACTUATORS
 from remediation.actuators.router import ActuatorRouter
+from remediation.actuators.traffic.actuator import traffic_actuator
+from remediation.decide.limits import BreakerLimits
 from remediation.decide.policy import Policy
-from service.config.settings import ActuatorName, Settings
+from remediation.playbooks import files as playbook_files
+from remediation.playbooks.model import Playbook
+from service.config.remediation_settings import ActuatorName
+from service.config.settings import Settings
+from service.engine.kill_switch import KillSwitch
 from service.scaling import emitting
 
 
@@ -15,7 +23,11 @@ def policy(settings: Settings) -> Policy:
     """Returns the configured guard rails."""
     remediation = settings.remediation
     return Policy(
-        autonomy=remediation.autonomy,
+        autonomy=remediation.levels(),
+        environments=remediation.named_environments(),
+        maintenance_windows=tuple(window.window() for window in remediation.maintenance_windows),
+        freezes=tuple(freeze.window() for freeze in remediation.freezes),
+        disruptive=frozenset(remediation.disruptive),
         dry_run=remediation.dry_run,
         max_cordoned_nodes=remediation.max_cordoned_nodes,
         max_cordoned_ratio=remediation.max_cordoned_ratio,
@@ -23,8 +35,26 @@ def policy(settings: Settings) -> Policy:
         cooldown=remediation.cooldown,
         min_confidence=remediation.min_confidence,
         ask_for=frozenset(remediation.ask_for),
+        two_person=frozenset(remediation.two_person),
+        approval_expires=remediation.approval_expires,
+        breaker=BreakerLimits(
+            window=remediation.breaker.window,
+            max_unsuccessful=remediation.breaker.max_unsuccessful,
+            max_unsuccessful_ratio=remediation.breaker.max_unsuccessful_ratio,
+            recovers_within=remediation.breaker.recovers_within,
+        ),
         plan_acts=not settings.planner.scaling.shadow,
     )
+
+
+def playbooks(settings: Settings) -> Mapping[str, Playbook]:
+    """Returns the packaged playbooks and those of the configuration. Raises ConfigError with every mistake."""
+    return playbook_files.load(settings.remediation.playbooks)
+
+
+def kill_switch(settings: Settings) -> KillSwitch:
+    """Returns the switch that stops every action."""
+    return KillSwitch(settings.remediation.kill_switch_file)
 
 
 def actuator(settings: Settings) -> Actuator:
@@ -40,4 +70,6 @@ def _named(name: ActuatorName, settings: Settings) -> Actuator:
         return emitting.actuator(settings.planner.scaling)
     if name == "kubernetes":
         return KubernetesActuator(*settings.remediation.kubernetes.server())
+    if name == "traffic":
+        return traffic_actuator(*settings.remediation.kubernetes.server(), settings.remediation.traffic.by_service())
     return ACTUATORS[name]({"control_url": settings.remediation.control_url})

@@ -11,6 +11,7 @@ from outrider.model import (
     Action,
     ActionStatus,
     AlertState,
+    BreakerState,
     Calibration,
     DetectorState,
     Message,
@@ -60,6 +61,8 @@ class MemoryStateStore(MemoryStateReader):
             if commit.topology is not None:
                 self._keep_topology(commit.topology, commit.cycle.at)
             self._statuses = state_rows.by_name(commit.detector_statuses) or self._statuses
+            if commit.breaker is not None and commit.breaker.reset_at == self._breaker.reset_at:
+                self._breaker = commit.breaker  # unless a person reset it meanwhile
             self._append(commit.audit)
             self._cycles[commit.cycle.id] = commit.cycle
             while len(self._cycles) > state_rows.KEPT_CYCLES:
@@ -159,9 +162,22 @@ class MemoryStateStore(MemoryStateReader):
             if action is None or action.status is not ActionStatus.WAITING_APPROVAL:
                 return False
             answer = state_rows.decided(action, by, now, approve=approve)
+            if answer == action:
+                return True  # the same person again
             self._actions[action_id] = answer
             event = AuditEvent.ACTION_APPROVED if approve else AuditEvent.ACTION_REJECTED
             self._append([state_rows.operator_audit(event, action_id, by, now, answer.reason.value)])
+            return True
+
+    def request_action(self, action_id: str, by: str, now: datetime) -> bool:
+        """Requests approval of a PROPOSED or expired action by hand, with audit; False if it is in another status."""
+        with self._lock:
+            action = self._actions.get(action_id)
+            waiting = None if action is None else state_rows.requested(action, by, now)
+            if waiting is None:
+                return False
+            self._actions[action_id] = waiting
+            self._append([state_rows.operator_audit(AuditEvent.ACTION_REQUESTED, action_id, by, now)])
             return True
 
     def set_paused(self, paused: bool, by: str, now: datetime) -> None:
@@ -171,6 +187,15 @@ class MemoryStateStore(MemoryStateReader):
                 self._paused = paused
                 event = AuditEvent.PAUSED if paused else AuditEvent.RESUMED
                 self._append([state_rows.operator_audit(event, "remediation", by, now)])
+
+    def reset_breaker(self, by: str, now: datetime) -> bool:
+        """Closes the breaker, with audit; earlier actions no longer count. False if it was closed."""
+        with self._lock:
+            if not self._breaker.is_open:
+                return False
+            self._breaker = BreakerState(reset_at=now, reset_by=by)
+            self._append([state_rows.operator_audit(AuditEvent.BREAKER_RESET, "remediation", by, now)])
+            return True
 
     def add_silence(self, silence: Silence) -> None:
         """Adds a silence. The caller audits it."""
@@ -228,6 +253,8 @@ class MemoryStateStore(MemoryStateReader):
         self._audit.extend(replace(record, id=number) for number, record in enumerate(records, first))
 
     def _keep_plan(self, plan: Plan) -> None:
+        if plan.revised is not None:
+            return  # its forecasts and calibrations are those of the scheduled plan
         self._points += [point for forecast in plan.forecasts for point in plan_rows.points_of(forecast)]
         for calibration in plan.calibrations:
             if plan_rows.is_baseline(calibration):

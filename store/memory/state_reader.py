@@ -13,6 +13,7 @@ from outrider.model import (
     ActionStatus,
     Alert,
     AlertState,
+    BreakerState,
     Calibration,
     CycleRecord,
     DetectorState,
@@ -69,6 +70,7 @@ class MemoryStateReader:
         self._feedback: dict[str, Feedback] = {}
         self._feedback_values: dict[str, Window] = {}
         self._paused = False
+        self._breaker = BreakerState()
         self._states: dict[str, DetectorState] = {}
         self._statuses: tuple[DetectorStatus, ...] = ()
 
@@ -253,6 +255,10 @@ class MemoryStateReader:
     def paused(self) -> bool:
         """True while remediation is paused."""
         return self._paused
+
+    def breaker(self) -> BreakerState:
+        """The breaker of remediation: open, or closed with its last reset."""
+        return self._breaker
 
 
 def _newest_first(calibrations: Iterable[Calibration]) -> tuple[Calibration, ...]:

@@ -64,6 +64,8 @@ action = sa.Table(
     sa.Column("reason", FreeText, nullable=False, server_default="", comment="reason of the verdict"),
     sa.Column("dry_run", sa.Boolean, nullable=False, server_default=sa.false(), comment="true: changes nothing"),
     instant_column("ended_at_us", "when it ended, was refused or cancelled"),
+    sa.Column("approvals", sa.Integer, nullable=False, server_default="0", comment="people who have approved it"),
+    sa.Column("approvals_needed", sa.Integer, nullable=False, server_default="1", comment="approvals it needs, 1 or 2"),
     sa.Index("action_by_status", "status", "decided_at_us"),
     sa.Index("action_by_decision", "decided_at_us"),
     sa.Index("action_by_cause", "because"),
@@ -167,7 +169,7 @@ feedback = sa.Table(
 flag = sa.Table(
     "flag",
     state_tables,
-    sa.Column("name", Key, primary_key=True, comment="paused, engine; pruning while retention deletes"),
+    sa.Column("name", Key, primary_key=True, comment="paused, breaker, engine; pruning while retention deletes"),
     sa.Column("value", FreeText, nullable=False, comment="its value"),
     comment="Flags.",
 )

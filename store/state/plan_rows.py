@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -30,20 +31,39 @@ from store.sql.backend import put
 HORIZONS: Final = tuple(timedelta(minutes=minutes) for minutes in (10, 30, 60, 120, 360, 720, 1440))
 """Stored steps of a forecast: a whole day in 10-min steps would be twenty times the rows."""
 
+_NO_FORECASTS: Final = '{"forecasts":[],'
+
 QUANTILES: Final = {0.05: "q05", 0.5: "q50", 0.8: "q80", 0.9: "q90", 0.95: "q95"}
 PEAKS: Final = {level: f"peak_{column}" for level, column in QUANTILES.items()}
+
+
+class PlanEncoder:
+    """Encodes plans as JSON. A revised plan has the forecasts of the scheduled one, which are encoded once."""
+
+    def __init__(self) -> None:
+        self._forecasts: tuple[Forecast, ...] | None = None
+        self._text = ""
+
+    def text(self, plan: Plan) -> str:
+        """Returns the text that ``json_codec.loads`` reads as a plan."""
+        if plan.forecasts is not self._forecasts:
+            self._forecasts, self._text = plan.forecasts, json_codec.dumps(plan.forecasts)
+        others = json_codec.dumps(replace(plan, forecasts=()))
+        return f'{{"forecasts":{self._text},{others.removeprefix(_NO_FORECASTS)}'
 
 
 def write(connection: sa.Connection, commit: CycleCommit) -> None:
     """Writes a plan into its query tables."""
     plan = commit.plan or Plan()
-    points = [of_point(point) for forecast in plan.forecasts for point in points_of(forecast)]
+    # a revised plan has the forecasts and calibrations of the scheduled one, which are stored
+    made = plan if plan.revised is None else Plan()
+    points = [of_point(point) for forecast in made.forecasts for point in points_of(forecast)]
     if points:
         connection.execute(sa.insert(metadata.forecast), points)
-    answers = [of_recommendation(item, commit.cycle.id) for item in plan.recommendations]
+    answers = [of_recommendation(item, commit.cycle.id) for item in plan.new_recommendations]
     if answers:
         connection.execute(sa.insert(metadata.recommendation), answers)
-    measured = [of_calibration(calibration) for calibration in plan.calibrations if is_baseline(calibration)]
+    measured = [of_calibration(calibration) for calibration in made.calibrations if is_baseline(calibration)]
     if measured:
         put(connection, metadata.baseline, *measured)
 

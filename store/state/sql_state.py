@@ -17,12 +17,12 @@ from outrider.model import (
     ActionStatus,
     Alert,
     AlertState,
+    BreakerState,
     Calibration,
     DetectorState,
     Incident,
     Message,
     Outcome,
-    Plan,
     Window,
 )
 from outrider.ports import DEFAULT_STATE_RETENTION, CycleCommit, Silence, StateRetention
@@ -34,7 +34,7 @@ from store.schema.metadata import micros
 from store.sql.backend import put
 from store.state import plan_rows, retention, state_rows
 from store.state.commit_rows import CommitRows
-from store.state.sql_state_reader import DETECTOR_STATUSES, SqlStateReader
+from store.state.sql_state_reader import BREAKER, DETECTOR_STATUSES, SqlStateReader, breaker_of
 from store.state.topology_history import TopologyHistory
 
 T = TypeVar("T")
@@ -50,6 +50,7 @@ class SqlStateStore(SqlStateReader):
         super().__init__(open_upgraded(url, "state"))
         self._owner: str | None = None
         self._topologies = TopologyHistory()
+        self._plans = plan_rows.PlanEncoder()
 
     def take_over(self, owner: str) -> None:
         """Makes this handle the only one that may commit cycles; late commits of others are rejected."""
@@ -79,7 +80,9 @@ class SqlStateStore(SqlStateReader):
                     hint="No action needed: this engine exits, and becomes a standby when restarted.",
                 )
             rows.write(connection)
-            _put_plan(connection, commit)
+            self._put_plan(connection, commit)
+            if commit.breaker is not None:
+                _open_breaker(connection, commit.breaker)
             if commit.topology is not None:
                 self._topologies.put(connection, commit.topology, commit.cycle.at)
             if commit.detector_statuses:
@@ -93,6 +96,14 @@ class SqlStateStore(SqlStateReader):
             cycle = {"id": commit.cycle.id, "at_us": micros(commit.cycle.at), "body": json_codec.dumps(commit.cycle)}
             put(connection, metadata.cycle, cycle)
             _trim(connection, metadata.cycle, state_rows.KEPT_CYCLES)
+
+    def _put_plan(self, connection: sa.Connection, commit: CycleCommit) -> None:
+        if commit.plan is None:
+            return
+        row = {"at_us": micros(commit.cycle.at), "cycle": commit.cycle.id, "body": self._plans.text(commit.plan)}
+        connection.execute(sa.insert(metadata.plan), row)
+        plan_rows.write(connection, commit)
+        _trim(connection, metadata.plan, state_rows.KEPT_PLANS)
 
     # --- work -------------------------------------------------------------------------------------
 
@@ -215,9 +226,23 @@ class SqlStateStore(SqlStateReader):
             if action is None or action.status is not ActionStatus.WAITING_APPROVAL:
                 return False
             answer = state_rows.decided(action, by, now, approve=approve)
+            if answer == action:
+                return True  # the same person again
             connection.execute(sa.update(table).where(table.c.id == action_id).values(state_rows.of_action(answer)))
             event = AuditEvent.ACTION_APPROVED if approve else AuditEvent.ACTION_REJECTED
             _append(connection, [state_rows.operator_audit(event, action_id, by, now, answer.reason.value)])
+        return True
+
+    def request_action(self, action_id: str, by: str, now: datetime) -> bool:
+        """Requests approval of a PROPOSED or expired action by hand, with audit; False if it is in another status."""
+        table = metadata.action
+        with self._database.writing() as connection:
+            action = _stored(connection, Action, table, action_id)
+            waiting = None if action is None else state_rows.requested(action, by, now)
+            if waiting is None:
+                return False
+            connection.execute(sa.update(table).where(table.c.id == action_id).values(state_rows.of_action(waiting)))
+            _append(connection, [state_rows.operator_audit(AuditEvent.ACTION_REQUESTED, action_id, by, now)])
         return True
 
     def set_paused(self, paused: bool, by: str, now: datetime) -> None:
@@ -230,6 +255,17 @@ class SqlStateStore(SqlStateReader):
             put(connection, table, {"name": "paused", "value": value})
             event = AuditEvent.PAUSED if paused else AuditEvent.RESUMED
             _append(connection, [state_rows.operator_audit(event, "remediation", by, now)])
+
+    def reset_breaker(self, by: str, now: datetime) -> bool:
+        """Closes the breaker, with audit; earlier actions no longer count. False if it was closed."""
+        with self._database.writing() as connection:
+            state = breaker_of(_flag(connection, BREAKER))
+            if not state.is_open:
+                return False
+            closed = json_codec.dumps(BreakerState(reset_at=now, reset_by=by))
+            put(connection, metadata.flag, {"name": BREAKER, "value": closed})
+            _append(connection, [state_rows.operator_audit(AuditEvent.BREAKER_RESET, "remediation", by, now)])
+        return True
 
     def add_silence(self, silence: Silence) -> None:
         """Adds a silence. The caller audits it."""
@@ -320,19 +356,15 @@ def _flag(connection: sa.Connection, name: str) -> str | None:
     return value
 
 
+def _open_breaker(connection: sa.Connection, opened: BreakerState) -> None:
+    """Opens the breaker, unless a person reset it after the cycle had read it."""
+    if breaker_of(_flag(connection, BREAKER)).reset_at == opened.reset_at:
+        put(connection, metadata.flag, {"name": BREAKER, "value": json_codec.dumps(opened)})
+
+
 def _stored(connection: sa.Connection, kind: type[T], table: sa.Table, key: str) -> T | None:
     body = connection.execute(sa.select(table.c.body).where(table.c.id == key)).scalar()
     return None if body is None else json_codec.loads(kind, body)
-
-
-def _put_plan(connection: sa.Connection, commit: CycleCommit) -> None:
-    plan: Plan | None = commit.plan
-    if plan is None:
-        return
-    row = {"at_us": micros(commit.cycle.at), "cycle": commit.cycle.id, "body": json_codec.dumps(plan)}
-    connection.execute(sa.insert(metadata.plan), row)
-    plan_rows.write(connection, commit)
-    _trim(connection, metadata.plan, state_rows.KEPT_PLANS)
 
 
 def _document(area: str, name: str, at: datetime, payload: bytes) -> dict[str, Any]:

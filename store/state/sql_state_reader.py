@@ -15,6 +15,7 @@ from outrider.model import (
     ActionStatus,
     Alert,
     AlertState,
+    BreakerState,
     Calibration,
     CycleRecord,
     DetectorStatus,
@@ -39,7 +40,13 @@ from store.state import keyset_pagination, plan_rows, state_rows, topology_histo
 
 T = TypeVar("T")
 DETECTOR_STATUSES = "standings"  # statuses of all detectors, one document; the stored name
+BREAKER = "breaker"
 _IDS_AT_ONCE = 500
+
+
+def breaker_of(value: str | None) -> BreakerState:
+    """The breaker from its flag; closed if there is none."""
+    return BreakerState() if value is None else json_codec.loads(BreakerState, value)
 
 
 class SqlStateReader:
@@ -280,6 +287,13 @@ class SqlStateReader:
         with self._database.reading() as connection:
             value = connection.execute(sa.select(table.c.value).where(table.c.name == "paused")).scalar()
         return value == "true"
+
+    def breaker(self) -> BreakerState:
+        """The breaker of remediation: open, or closed with its last reset."""
+        table = metadata.flag
+        with self._database.reading() as connection:
+            value = connection.execute(sa.select(table.c.value).where(table.c.name == BREAKER)).scalar()
+        return breaker_of(value)
 
     def detector_statuses(self) -> tuple[DetectorStatus, ...]:
         """Rollout stage of each detector, by name; empty before the first cycle."""

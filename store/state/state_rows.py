@@ -59,7 +59,8 @@ _DAMAGED = (
     ValueError, TypeError, KeyError, IndexError, AttributeError, OSError, EOFError, NotImplementedError,
     BadZipFile, zlib.error,
 )  # fmt: skip
-_UNCLAIMED = (ActionStatus.PROPOSED, ActionStatus.WAITING_APPROVAL, ActionStatus.INTENDED)
+_UNANSWERED = (ActionStatus.PROPOSED, ActionStatus.WAITING_APPROVAL)
+_UNCLAIMED = (*_UNANSWERED, ActionStatus.INTENDED)
 
 
 def maybe_micros(instant: datetime | None) -> int | None:
@@ -84,7 +85,13 @@ def keep_acknowledgement(stored: Incident | None, incoming: Incident) -> Inciden
 
 
 def cancels(stored: Action, incoming: Action) -> bool:
-    """True if a cycle cancels an unclaimed action; any other write leaves a known action unchanged."""
+    """True if a cycle cancels an unclaimed action or expires a request; other writes leave a known action unchanged.
+
+    A request that a person answered or repeated meanwhile does not expire.
+    """
+    if incoming.status is ActionStatus.REFUSED and incoming.reason is DecisionReason.EXPIRED:
+        same = (stored.decided_at, stored.approvals) == (incoming.decided_at, incoming.approvals)
+        return same and stored.status in _UNANSWERED
     return incoming.status is ActionStatus.CANCELLED and stored.status in _UNCLAIMED
 
 
@@ -94,21 +101,49 @@ def resolved_by_hand(alert: Alert, now: datetime) -> Alert:
 
 
 def decided(action: Action, by: str, now: datetime, *, approve: bool) -> Action:
-    """A waiting action after its approval or rejection."""
+    """A waiting action after a person's approval or rejection."""
     if approve:
-        return replace(
-            action,
-            status=ActionStatus.INTENDED,
-            decision=Verdict.ALLOWED,
-            reason=DecisionReason.APPROVED,
-            approved_by=by,
-        )
+        return _approved(action, by)
     return replace(
         action,
         status=ActionStatus.REFUSED,
         decision=Verdict.REFUSED,
         reason=DecisionReason.REJECTED_BY_HAND,
         ended_at=now,
+    )
+
+
+def _approved(action: Action, by: str) -> Action:
+    """The action with one more approval, intended once there are enough. An approval that does not count is ignored."""
+    if not action.counts_approval_of(by):
+        return action
+    approvals = (*action.approvals, by)
+    if len(approvals) < action.approvals_needed:
+        return replace(action, approvals=approvals, reason=DecisionReason.NEEDS_SECOND_APPROVAL)
+    return replace(
+        action,
+        status=ActionStatus.INTENDED,
+        decision=Verdict.ALLOWED,
+        reason=DecisionReason.APPROVED,
+        approvals=approvals,
+        approved_by=", ".join(approvals),
+    )
+
+
+def requested(action: Action, by: str, now: datetime) -> Action | None:
+    """A recommended or expired action that a person requests: it waits for approval. None in another status."""
+    is_expired = action.status is ActionStatus.REFUSED and action.reason is DecisionReason.EXPIRED
+    if action.status is not ActionStatus.PROPOSED and not is_expired:
+        return None
+    return replace(
+        action,
+        status=ActionStatus.WAITING_APPROVAL,
+        decision=Verdict.ASK,
+        reason=DecisionReason.NEEDS_APPROVAL,
+        requested_by=by,
+        approvals=(),
+        decided_at=now,
+        ended_at=None,
     )
 
 
@@ -208,6 +243,8 @@ def of_action(action: Action) -> dict[str, Any]:
         "decision": action.decision.value,
         "reason": action.reason.value,
         "dry_run": action.dry_run,
+        "approvals": len(action.approvals),
+        "approvals_needed": action.approvals_needed,
         "ended_at_us": maybe_micros(action.ended_at),
         "body": json_codec.dumps(action),
     }

@@ -31,6 +31,8 @@ from outrider.model import (
     Interval,
     Layer,
     Message,
+    NoPlanReason,
+    NoRecommendation,
     NotifyReason,
     Plan,
     Priority,
@@ -265,6 +267,25 @@ def test_forecasts_are_stored_for_comparison_with_observed_values(state: StateSt
     assert len(everything) == 14
     assert [point.at for point in everything] == sorted(point.at for point in everything)
     assert state.forecasts(entity=NODES[0]) == ()
+
+
+def test_a_revised_plan_is_the_newest_and_stores_its_forecasts_once(state: StateStore) -> None:
+    held = NoRecommendation(SERVICE, NoPlanReason.NO_HISTORY, T0)
+    made = Plan((forecast(T0),), (held, replace(held, service=NODES[0])), (calibration(),))
+    state.commit(CycleCommit(cycle(0), plan=made))
+    later = replace(held, reason=NoPlanReason.NO_VALUES, made_at=T0 + MINUTE)
+    revised = replace(made, recommendations=(later, made.recommendations[1]), revised=(SERVICE,))
+    state.commit(CycleCommit(cycle(1), plan=revised))
+    newest = state.plan()
+    assert (newest.recommendations, newest.calibrations, newest.revised) == (
+        revised.recommendations,
+        made.calibrations,
+        (SERVICE,),
+    )
+    assert newest.new_recommendations == (later,)
+    assert newest.forecasts[0].quantiles[0.5].tolist() == made.forecasts[0].quantiles[0.5].tolist()
+    assert len(state.forecasts()) == 7
+    assert state.baselines() == made.calibrations
 
 
 def test_a_short_forecast_has_fewer_horizons(state: StateStore) -> None:

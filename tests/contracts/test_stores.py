@@ -21,6 +21,7 @@ from outrider.model import (
     AlertReason,
     AlertState,
     BacktestScore,
+    BreakerState,
     CellStatus,
     CycleRecord,
     DecisionReason,
@@ -633,6 +634,70 @@ def test_approval_creates_an_intent_and_rejection_ends_it(state: StateStore) -> 
     )
     assert [found.id for found in state.claim_actions("one", T0, MINUTE)] == ["a1"]
     assert [record.event for record in state.audit()] == [AuditEvent.ACTION_REJECTED, AuditEvent.ACTION_APPROVED]
+
+
+def test_two_people_approve_and_the_same_person_counts_once(state: StateStore) -> None:
+    state.commit(commit(actions=(replace(action("a1", ActionStatus.WAITING_APPROVAL), approvals_needed=2),)))
+    assert state.decide_action("a1", True, "ann", T0)
+    assert state.decide_action("a1", True, "Ann", T0)
+    (first,) = state.actions()
+    assert (first.status, first.approvals) == (ActionStatus.WAITING_APPROVAL, ("ann",))
+    assert first.reason is DecisionReason.NEEDS_SECOND_APPROVAL
+    assert state.claim_actions("one", T0, MINUTE) == ()
+    assert state.decide_action("a1", True, "bob", T0)
+    (second,) = state.actions()
+    assert (second.status, second.approvals, second.approved_by) == (ActionStatus.INTENDED, ("ann", "bob"), "ann, bob")
+    assert [(record.event, record.by, record.reason) for record in state.audit()] == [
+        (AuditEvent.ACTION_APPROVED, "bob", "approved"),
+        (AuditEvent.ACTION_APPROVED, "ann", "needs_second_approval"),
+    ]
+
+
+def test_a_recommendation_waits_for_approval_once_it_is_requested(state: StateStore) -> None:
+    proposed = replace(action("a1", ActionStatus.PROPOSED), approvals_needed=2)
+    state.commit(commit(actions=(proposed,)))
+    assert not state.decide_action("a1", True, "ann", T0)
+    assert state.request_action("a1", "ann", T0 + STEP)
+    assert not state.request_action("a1", "bob", T0 + STEP)
+    assert not state.request_action("ghost", "ann", T0)
+    (waiting,) = state.actions(statuses=[ActionStatus.WAITING_APPROVAL], since=T0 + STEP)
+    assert (waiting.requested_by, waiting.decision, waiting.decided_at) == ("ann", Verdict.ASK, T0 + STEP)
+    for person in ("ann", "bob", "cy"):
+        assert state.decide_action("a1", True, person, T0 + STEP)
+    (approved,) = state.actions()
+    assert (approved.status, approved.approvals) == (ActionStatus.INTENDED, ("bob", "cy"))
+    assert state.audit()[-1].event is AuditEvent.ACTION_REQUESTED
+
+
+def test_a_cycle_expires_a_request_unless_a_person_was_faster(state: StateStore) -> None:
+    waiting = tuple(action(name, ActionStatus.WAITING_APPROVAL) for name in ("a1", "a2", "a3"))
+    state.commit(commit(actions=waiting))
+    state.decide_action("a2", True, "ann", T0)
+    state.decide_action("a3", False, "ann", T0)
+    late = {"status": ActionStatus.REFUSED, "decision": Verdict.REFUSED, "reason": DecisionReason.EXPIRED}
+    state.commit(commit(actions=tuple(replace(item, **late, ended_at=T0 + MINUTE) for item in waiting)))
+    found = {item.id: (item.status, item.reason) for item in state.actions()}
+    assert found["a1"] == (ActionStatus.REFUSED, DecisionReason.EXPIRED)
+    assert found["a2"] == (ActionStatus.INTENDED, DecisionReason.APPROVED)
+    assert found["a3"] == (ActionStatus.REFUSED, DecisionReason.REJECTED_BY_HAND)
+    assert state.request_action("a1", "ann", T0 + MINUTE)
+    assert not state.request_action("a3", "ann", T0 + MINUTE)
+
+
+def test_the_breaker_stays_open_until_a_person_resets_it(state: StateStore) -> None:
+    assert state.breaker() == BreakerState()
+    assert not state.reset_breaker("ann", T0)
+    opened = BreakerState(opened_at=T0, unsuccessful=4, performed=6)
+    state.commit(commit(breaker=opened))
+    state.commit(commit())
+    assert state.breaker() == opened
+    assert state.reset_breaker("ann", T0 + MINUTE)
+    assert state.breaker() == BreakerState(reset_at=T0 + MINUTE, reset_by="ann")
+    state.commit(commit(breaker=opened))
+    assert not state.breaker().is_open, "a cycle that had not seen the reset does not open it again"
+    state.commit(commit(breaker=replace(opened, reset_at=T0 + MINUTE, reset_by="ann")))
+    assert state.breaker().is_open
+    assert [(record.event, record.by) for record in state.audit()] == [(AuditEvent.BREAKER_RESET, "ann")]
 
 
 def test_an_acknowledgement_survives_a_concurrent_cycle(state: StateStore) -> None:

@@ -18,14 +18,19 @@ import dashboards
 from dashboards import client, session
 from outrider.clock import ManualClock
 from outrider.model import (
+    ActionStatus,
     AlarmRate,
+    BreakerState,
+    DecisionReason,
     DetectorStatus,
     EntityKind,
     EntityRef,
+    GuardAnswer,
     NoVerdictReason,
     ShadowFinding,
     Stage,
     StageReason,
+    Verdict,
 )
 from outrider.ports import CycleCommit
 from outrider.records.drill import Drill
@@ -197,6 +202,63 @@ def test_incident_page_shows_cause_evidence_and_alternatives_ruled_out(incident,
     assert charts(app) == 8
     assert "Grouped alerts: 3" in page
     assert all(result.disabled for result in app.button if result.label in ("Acknowledge", "Approve", "Reject"))
+
+
+@pytest.mark.slow
+def test_an_action_for_two_people_shows_who_approved_and_takes_the_viewers_name(fresh, opened):
+    (drain,) = [action for action in fresh.state.actions() if action.status is ActionStatus.WAITING_APPROVAL]
+    two = replace(drain, id="two", approvals_needed=2, approvals=("ann",))
+    fresh.state.commit(CycleCommit(fresh.state.cycles(limit=1)[0], actions=(two,)))
+    app = opened(fresh.url, token=TOKEN)
+    assert "1 of 2 approvals (ann)" in text(app)
+    app.button("yes-two").click()
+    checked(app.run())
+    assert "an approval needs a name" in text(app)
+    next(field for field in app.text_input if field.label == "Your name").set_value("张伟")
+    checked(app.run())
+    app.button("yes-two").click()
+    checked(app.run())
+    approved = fresh.state.action("two")
+    assert (approved.status, approved.approvals) == (ActionStatus.INTENDED, ("ann", "张伟"))
+
+
+@pytest.mark.slow
+def test_a_recommendation_has_no_approval_button(fresh, opened):
+    (drain,) = [action for action in fresh.state.actions() if action.status is ActionStatus.WAITING_APPROVAL]
+    objection = GuardAnswer("freeze", Verdict.REFUSED, DecisionReason.FREEZE, "holidays")
+    idea = replace(drain, id="idea", status=ActionStatus.PROPOSED, objections=(objection,))
+    fresh.state.commit(CycleCommit(fresh.state.cycles(limit=1)[0], actions=(idea,)))
+    app = opened(fresh.url, "incident", token=TOKEN, incident=INCIDENT)
+    assert "frozen (holidays)" in text(app)
+    assert not [found for found in app.button if found.key == "yes-idea"]
+    app.button("ask-idea").click()
+    checked(app.run())
+    assert fresh.state.action("idea").status is ActionStatus.WAITING_APPROVAL
+
+
+@pytest.mark.slow
+def test_a_person_pauses_resumes_and_resets_the_breaker(fresh, opened):
+    breaker = BreakerState(opened_at=NOW, unsuccessful=4, performed=6)
+    fresh.state.commit(CycleCommit(fresh.state.cycles(limit=1)[0], breaker=breaker))
+    app = opened(fresh.url, token=TOKEN)
+    assert "4 of 6 actions failed or did not help" in text(app)
+    assert "Autonomy: approve · dry run" in text(app)
+    app.button("remediation-reset").click()
+    checked(app.run())
+    assert not fresh.state.breaker().is_open
+    app.button("remediation-pause").click()
+    checked(app.run())
+    assert fresh.state.paused()
+    assert "Remediation is paused" in text(app)
+    app.button("remediation-resume").click()
+    checked(app.run())
+    assert not fresh.state.paused()
+
+
+@pytest.mark.slow
+def test_without_the_token_nobody_pauses(fresh, opened):
+    app = opened(fresh.url)
+    assert app.button("remediation-pause").disabled
 
 
 @pytest.mark.slow

@@ -8,10 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dashboards
+from dashboards import session
 from dashboards.components import format as fmt
 from dashboards.components import html as components_html
 from dashboards.components.palette import palette, theme
 from dashboards.run import command
+from dashboards.views import capacity
+from dashboards.views import overview as overview_view
 from outrider.text.i18n import texts
 
 STAGES = {"collectors", "store", "detectors", "planner", "remediation", "alerts", "reports", "simulator"}
@@ -158,3 +161,25 @@ def test_every_flag_is_known_to_streamlit():
 def test_no_file_shadows_a_stage_package():
     folder = Path(dashboards.__file__).parent
     assert not {path.stem for path in folder.iterdir()} & STAGES
+
+
+def plan_of(**derivation):
+    return {"service": "chat", "current_replicas": 13, "target_replicas": 13, "gpus": 52, "derivation": derivation}
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_service_that_is_short_is_not_reported_as_sized_as_needed(language):
+    viewer = session.Viewer(None, language, palette("light"))
+    short = capacity.headline(viewer, plan_of(need_now=24, ready_replicas=11))
+    assert [number for number in ("11", "24", "13", "52") if number not in short] == []
+    assert short != capacity.headline(viewer, plan_of(need_now=11, ready_replicas=11))
+    assert "24" not in capacity.headline(viewer, plan_of(need_now=None, ready_replicas=11))
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize(("monitoring", "known"), [("ok", True), ("at_risk", True), ("broken", False)])
+def test_a_monitor_without_current_data_does_not_report_services_as_ok(language, monitoring, known):
+    viewer = session.Viewer(None, language, palette("light"))
+    overview = {"services": [{"status": "ok"}], "monitoring": {"cycle": {}, "status": monitoring}}
+    all_ok = viewer.localize("overview.all_ok", total=1)
+    assert (overview_view.headline(viewer, overview) == all_ok) is known

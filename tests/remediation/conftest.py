@@ -24,6 +24,7 @@ from outrider.model import (
     Recommendation,
 )
 from outrider.topology import Topology
+from remediation.decide.autonomy import Autonomy, AutonomyLevels
 from remediation.decide.limits import FleetFacts, HalfOpen, Policy
 from remediation.decide.policy import decide
 from remediation.playbooks.files import packaged
@@ -38,7 +39,7 @@ class Fleet:
 
     def __init__(self, nodes: int = 8, *, autonomy: str = "act", dry_run: bool = False, **limits: object) -> None:
         limits.setdefault("half_open", HalfOpen(weights=()))  # its own tests set weights
-        self.policy = Policy(autonomy=autonomy, dry_run=dry_run, **limits)  # type: ignore[arg-type]
+        self.policy = Policy(autonomy=AutonomyLevels(Autonomy(autonomy)), dry_run=dry_run, **limits)  # type: ignore[arg-type]
         self.nodes = [EntityRef("c1", EntityKind.NODE, None, f"node-{n}") for n in range(nodes)]
         self.gpus = [EntityRef("c1", EntityKind.GPU, None, f"GPU-{n}") for n in range(nodes)]
         self.pods = [EntityRef("c1", EntityKind.POD, "llm", f"chat-{n}") for n in range(nodes)]
@@ -82,12 +83,17 @@ class Fleet:
         if resolve is not None:
             self.incidents[resolve] = replace(self.incidents[resolve], resolved_at=self.now)
 
-    def recommend(self, current, target, *, needed_by=None, ceiling=20):
+    def recommend(
+        self, current, target, *, needed_by=None, ceiling=20, need_now=None,
+        reason=PlanReason.FORECAST_PEAK, made_at=None,
+    ):  # fmt: skip
+        if need_now is not None:
+            self.facts = replace(self.facts, needed_replicas={**self.facts.needed_replicas, SERVICE: need_now})
         self.plan = Plan(
             recommendations=(
                 Recommendation(
                     SERVICE, "H100", current, target, target * 4, 1, ceiling, "peak", None, needed_by,
-                    timedelta(minutes=5), None, "USD", {}, PlanReason.FORECAST_PEAK, self.now,
+                    timedelta(minutes=5), None, "USD", {}, reason, made_at or self.now,
                 ),
             )
         )  # fmt: skip

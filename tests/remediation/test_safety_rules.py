@@ -7,6 +7,7 @@ import pytest
 
 from outrider.model import ActionKind, ActionStatus, DecisionReason, EntityRef, Verdict
 from remediation.decide import approval
+from remediation.decide.autonomy import Autonomy, AutonomyLevels
 from remediation.playbooks.model import RESTARTING
 
 TAKING = (ActionKind.CORDON, ActionKind.DRAIN)
@@ -232,11 +233,11 @@ def test_rule_6_a_second_fault_on_the_node_keeps_it_cordoned(fleet):
     assert not [a for a in fleet.run(3) if a.kind is ActionKind.UNCORDON]
 
 
-@pytest.mark.parametrize("autonomy", ["off", "suggest", "act"])
+@pytest.mark.parametrize("autonomy", ["observe", "recommend", "approve", "act"])
 def test_rule_6_undoing_does_not_depend_on_autonomy(fleet, words, autonomy):
     incident = fleet.break_("pcie-degraded", fleet.gpus[0])
     fleet.run(2)
-    fleet.policy = replace(fleet.policy, autonomy=autonomy)
+    fleet.policy = replace(fleet.policy, autonomy=AutonomyLevels(Autonomy(autonomy)))
     fleet.mend(fleet.gpus[0], resolve=incident)
     assert words(fleet.cycle()) == [("uncordon", "node-0", "allowed", "recovered_by_values")]
 

@@ -1,4 +1,4 @@
-"""The real definitions of KEDA, Knative, Gateway API and Istio, from the Go modules that publish them.
+"""The real definitions of KEDA, Knative, Gateway API with its inference extension and Istio, from their Go modules.
 
 Downloaded once by ``go mod download`` into the cache (40 MB). Each module is checked against its go.sum hash. They are
 not in go.mod, because they would change the Kubernetes versions there.
@@ -30,6 +30,10 @@ MODULES = {
         "h1:NPxFutNkKNa8UfLd2CMlEuhIPMQgDQ6DXNKG9sHbJU8=",
         ("config/crd/standard/gateway.networking.k8s.io_httproutes.yaml",),
     ),
+    "sigs.k8s.io/gateway-api-inference-extension@v1.1.0": (
+        "h1:MqRYk+3LNUWB0MbTgTZVhmJGNDTvm8l3ze4MOlzR7MU=",
+        ("config/crd/bases/inference.networking.k8s.io_inferencepools.yaml",),
+    ),
     "istio.io/api@v1.28.1": (
         "h1:A1DzBrL6PUmDDT8uvs43wxmlg6FvdKNiZvZC1PdA50M=",
         ("kubernetes/customresourcedefinitions.gen.yaml",),
@@ -37,7 +41,10 @@ MODULES = {
 }
 CHANGED_BY_PLANS = ("github.com/kedacore/keda/v2@v2.21.0", "knative.dev/serving@v0.51.0")
 ROUTES = ("sigs.k8s.io/gateway-api@v1.4.1", "istio.io/api@v1.28.1")
-_KINDS = frozenset({"ScaledObject", "Service", "Revision", "HTTPRoute", "VirtualService", "DestinationRule"})
+POOLS = ("sigs.k8s.io/gateway-api-inference-extension@v1.1.0",)
+_KINDS = frozenset(
+    {"ScaledObject", "Service", "Revision", "HTTPRoute", "VirtualService", "DestinationRule", "InferencePool"}
+)
 _FETCH_SECONDS = 600
 
 

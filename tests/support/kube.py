@@ -27,6 +27,7 @@ from tests.support.waiting import until
 SOURCE = Path(__file__).parent / "control_plane"
 ADMIN, READER, STRANGER = "token-of-the-admin", "token-of-the-reader", "token-of-a-stranger"
 ACTOR, ACTOR_USER = "token-of-the-actor", "system:serviceaccount:outrider:outrider-act"
+APPLIER, APPLIER_USER = "token-of-the-applier", "system:serviceaccount:outrider:outrider-apply"
 READER_USER = "system:serviceaccount:outrider:outrider"
 BUILD_SECONDS = 1_800
 _GO = ("go", "/usr/local/go/bin/go")
@@ -113,7 +114,13 @@ class Cluster:
             verify=False,
             timeout=30,
         )
-        for name, token in (("admin", ADMIN), ("reader", READER), ("actor", ACTOR), ("stranger", STRANGER)):
+        for name, token in (
+            ("admin", ADMIN),
+            ("reader", READER),
+            ("actor", ACTOR),
+            ("applier", APPLIER),
+            ("stranger", STRANGER),
+        ):
             (folder / f"{name}.token").write_text(token)
 
     @property
@@ -131,7 +138,7 @@ class Cluster:
         public = ["openssl", "rsa", "-in", str(self.folder / "sa.key"), "-pubout", "-out", str(self.folder / "sa.pub")]
         subprocess.run(public, check=True, capture_output=True)
         (self.folder / "tokens.csv").write_text(
-            f'{ADMIN},admin,admin,"system:masters"\n{READER},{READER_USER},reader\n{ACTOR},{ACTOR_USER},actor\n{STRANGER},stranger,stranger\n'
+            f'{ADMIN},admin,admin,"system:masters"\n{READER},{READER_USER},reader\n{ACTOR},{ACTOR_USER},actor\n{APPLIER},{APPLIER_USER},applier\n{STRANGER},stranger,stranger\n'
         )
         config = {
             "apiVersion": "v1",

@@ -33,9 +33,21 @@ class KubernetesActuator:
     A dry run sends the same requests as server-side dry runs, so that admission, quotas and permissions are checked.
     """
 
-    def __init__(self, url: str | None, access: Access, *, clock: Clock | None = None) -> None:
-        """``url`` is the API server's, None without one; ``access`` holds its credentials."""
+    def __init__(
+        self,
+        url: str | None,
+        access: Access,
+        *,
+        changes: Mapping[ActionKind, ChangeReader] = CHANGES,
+        name: str = "kubernetes",
+        clock: Clock | None = None,
+    ) -> None:
+        """``url`` is the API server's, None without one; ``access`` holds its credentials.
+
+        ``changes`` are the action kinds that it performs, ``name`` is that of the performer.
+        """
         self._url, self._access = (url or "").rstrip("/"), access
+        self._changes, self._name = changes, name
         self._clock = clock or SystemClock()
 
     def perform(self, action: Action) -> Outcome:
@@ -66,9 +78,9 @@ class KubernetesActuator:
         return change, self._sent(server, change, action)
 
     def _change(self, server: ApiServer, action: Action) -> Change:
-        reader = CHANGES.get(action.kind)
+        reader = self._changes.get(action.kind)
         if reader is None:
-            sentence = f"the actuator kubernetes does not support {action.kind.value}"
+            sentence = f"the actuator {self._name} does not support {action.kind.value}"
             hint = f"name another actuator in remediation.actuators.{action.kind.value}"
             raise ActuationError(sentence, retryable=False, hint=hint)
         return reader(Attempt(server, action, self._clock.now()))

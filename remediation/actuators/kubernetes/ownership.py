@@ -16,7 +16,14 @@ _OWNER_NAME = "outrider"
 _LABEL_LENGTH = 63  # Kubernetes, "Labels and Selectors": syntax of a label value
 _NOT_IN_LABELS = re.compile(r"[^A-Za-z0-9_.-]+")
 # Field managers that reconcile continuously: a change of theirs would be reverted.
-_RECONCILERS = ("argocd", "kustomize-controller", "helm-controller", "fleetagent", "rollouts-controller")
+_RECONCILERS = ("argocd", "kustomize-controller", "helm-controller", "fleetagent", "rollouts-controller", "flagger")
+# Labels and annotations by which Argo CD and Flux track what they reconcile.
+_TRACKING = {
+    "argocd.argoproj.io/tracking-id": "Argo CD",
+    "argocd.argoproj.io/instance": "Argo CD",
+    "kustomize.toolkit.fluxcd.io/name": "Flux",
+    "helm.toolkit.fluxcd.io/name": "Flux",
+}
 Json = Mapping[str, Any]
 
 
@@ -82,4 +89,5 @@ def reconciler_of(document: Json) -> str:
         manager = str(entry.get("manager", ""))
         if manager.startswith(_RECONCILERS):
             return manager
-    return ""
+    tracked = (*labels_of(document), *(metadata(document).get("annotations") or {}))
+    return next((_TRACKING[key] for key in tracked if key in _TRACKING), "")

@@ -159,6 +159,8 @@ def health(
         return HealthStatus.UNKNOWN, HealthReason.NO_VALUES
     if now.ready is not None and now.ready < 1:
         return HealthStatus.BROKEN, HealthReason.NO_READY_REPLICA
+    if now.success is None and now.requests_per_second is None and now.ttft_p99 is None:
+        return HealthStatus.UNKNOWN, HealthReason.NO_VALUES  # ready replicas say nothing about the requests
     if now.success is not None and now.success < slo_defaults.violated_below_ratio:
         return HealthStatus.BROKEN, HealthReason.CALLS_FAIL
     if now.ttft_p99 is not None and not now.ttft_p99_below and now.ttft_p99 > slo_defaults.ttft_p99_seconds:

@@ -8,12 +8,17 @@ from fastapi import APIRouter, Query
 from pydantic import AwareDatetime
 
 from outrider.documents import serialization
+from outrider.model import Action, ActionStatus
 from service.api import paging
 from service.api.context import Context, Ctx
 from service.api.errors import ConflictError, NotFoundError
-from service.api.security import Writer
+from service.api.security import ANONYMOUS, Writer
+from service.engine.kill_switch import KillSwitch
 
 router = APIRouter(tags=["actions"])
+_PENDING = (ActionStatus.PROPOSED, ActionStatus.WAITING_APPROVAL)
+_MOST_PENDING = 50
+_STATUS_HINT = "GET /api/v1/actions shows its status"
 
 
 @router.get("/actions")
@@ -40,6 +45,15 @@ def approve(action_id: str, ctx: Ctx, by: Writer) -> dict[str, Any]:
     return _decide(ctx, action_id, True, by)
 
 
+@router.post("/actions/{action_id:path}/request")
+def request(action_id: str, ctx: Ctx, by: Writer) -> dict[str, Any]:
+    """Request approval of a recommended or expired action. Of two approvals, none may be by the person who requests."""
+    if not ctx.state.request_action(action_id, by, ctx.as_of()):
+        _known(ctx, action_id)
+        raise ConflictError("The action is not a recommendation, and has not expired.", hint=_STATUS_HINT)
+    return serialization.action(_known(ctx, action_id))
+
+
 @router.post("/actions/{action_id:path}/reject")
 def reject(action_id: str, ctx: Ctx, by: Writer) -> dict[str, Any]:
     """Reject a waiting action."""
@@ -54,9 +68,12 @@ def session(by: Writer) -> dict[str, str]:
 
 @router.get("/remediation")
 def remediation(ctx: Ctx) -> dict[str, Any]:
-    """Pause state of remediation, and its open sessions."""
+    """Pause, kill switch and breaker of remediation, pending approvals, and open sessions."""
     return {
-        "paused": ctx.state.paused(),
+        **remediation_state(ctx),
+        "pending": [
+            serialization.action(action) for action in ctx.state.actions(statuses=_PENDING, limit=_MOST_PENDING)
+        ],
         "sessions": [
             {
                 "id": open_session.id,
@@ -82,6 +99,14 @@ def resume(ctx: Ctx, by: Writer) -> dict[str, Any]:
     return _set_paused(ctx, False, by)
 
 
+@router.post("/remediation/breaker/reset")
+def reset_breaker(ctx: Ctx, by: Writer) -> dict[str, Any]:
+    """Close the breaker: actions are performed again, and earlier ones no longer count."""
+    if not ctx.state.reset_breaker(by, ctx.as_of()):
+        raise ConflictError("The breaker is not open.", hint="GET /api/v1/remediation shows it")
+    return serialization.breaker(ctx.state.breaker())
+
+
 @router.get("/audit")
 def audit(ctx: Ctx, limit: paging.Limit = 100, cursor: paging.Cursor = "") -> dict[str, Any]:
     """Audit records, newest first."""
@@ -89,13 +114,43 @@ def audit(ctx: Ctx, limit: paging.Limit = 100, cursor: paging.Cursor = "") -> di
     return {"audit": [serialization.audit(record) for record in records], "next_cursor": following}
 
 
+def remediation_state(ctx: Context) -> dict[str, Any]:
+    """Pause, kill switch and breaker of remediation, and its general level of autonomy."""
+    file = ctx.settings.kill_switch_file
+    return {
+        "paused": ctx.state.paused(),
+        "kill_switch": {"file": str(file) if file else None, "on": KillSwitch(file).is_on()},
+        "breaker": serialization.breaker(ctx.state.breaker()),
+        "autonomy": ctx.settings.autonomy,
+        "dry_run": ctx.settings.dry_run,
+    }
+
+
 def _decide(ctx: Context, action_id: str, approved: bool, by: str) -> dict[str, Any]:
+    before = _known(ctx, action_id)
+    if approved and before.status is ActionStatus.WAITING_APPROVAL:
+        _check_voter(before, by)
     if not ctx.state.decide_action(action_id, approved, by, ctx.as_of()):
-        if ctx.state.action(action_id) is None:
-            raise NotFoundError(f"no action has the id {action_id!r}", hint="GET /api/v1/actions lists them")
-        raise ConflictError("The action does not wait for approval.", hint="GET /api/v1/actions shows its status")
+        raise ConflictError("The action does not wait for approval.", hint=_STATUS_HINT)
+    return serialization.action(_known(ctx, action_id))
+
+
+def _check_voter(action: Action, by: str) -> None:
+    """Raises ConflictError if the approval of this person does not count."""
+    if action.approvals_needed > 1 and by == ANONYMOUS:
+        hint = "send your name in the header X-Outrider-User, enter it on the dashboard, or use --as NAME"
+        raise ConflictError("Two people must approve this action, so an approval needs a name.", hint=hint)
+    if not action.counts_approval_of(by):
+        reason = "requested" if by not in action.approvals else "approved"
+        raise ConflictError(f"{by} has {reason} this action already.", hint="another person must approve it")
+
+
+def _known(ctx: Context, action_id: str) -> Action:
+    """The action. Raises NotFoundError."""
     action = ctx.state.action(action_id)
-    return serialization.action(action) if action else {"id": action_id}
+    if action is None:
+        raise NotFoundError(f"no action has the id {action_id!r}", hint="GET /api/v1/actions lists them")
+    return action
 
 
 def _set_paused(ctx: Context, paused: bool, by: str) -> dict[str, Any]:

@@ -9,16 +9,18 @@ from typing import Any
 from fastapi import APIRouter
 
 from outrider.documents import serialization
-from outrider.model import AlertState, CycleRecord, EntityKind, EntityRef, Incident
+from outrider.model import ActionStatus, AlertState, CycleRecord, EntityKind, EntityRef, Incident
 from outrider.topology import Topology
 from service.api.context import Context, Ctx, Lang
 from service.api.errors import NotFoundError
 from service.api.queries import entity_location, slo_status
 from service.api.routers import slos
+from service.api.routers.actions import remediation_state
 from service.engine import fleet_state
 
 router = APIRouter(tags=["overview"])
 _INCIDENTS, _ACTIONS, _ALERTS = 20, 10, 1000
+_PENDING = (ActionStatus.PROPOSED, ActionStatus.WAITING_APPROVAL)
 
 
 @router.get("/overview")
@@ -45,6 +47,7 @@ def overview(ctx: Ctx, lang: Lang) -> dict[str, Any]:
         "actions": [
             serialization.action(item) for item in ctx.state.actions(since=now - slo_status.DAY, limit=_ACTIONS)
         ],
+        "pending": [serialization.action(item) for item in ctx.state.actions(statuses=_PENDING, limit=_ACTIONS)],
         "fleet": _fleet(graph),
     }
 
@@ -111,6 +114,7 @@ def monitoring(ctx: Context, newest: CycleRecord | None) -> dict[str, Any]:
         "cycle": serialization.cycle(newest) if newest else None,
         "interval_seconds": ctx.settings.interval.total_seconds(),
         "remediation_paused": ctx.state.paused(),
+        "remediation": remediation_state(ctx),
     }
 
 

@@ -54,6 +54,8 @@ class StateCollector(Collector):
         )
         yield from self._detectors()
         yield from self._plan(newest[0].at if (newest := self._state.cycles(limit=1)) else None)
+        is_open = float(self._state.breaker().is_open)
+        yield _gauge("remediation_breaker_open", "1 while the breaker of remediation is open.", is_open)
         yield _gauge("remediation_paused", "1 while remediation is paused.", float(self._state.paused()))
 
     def _cycle(self) -> Iterable[Metric]:

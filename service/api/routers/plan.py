@@ -17,6 +17,8 @@ from outrider.vocabulary import catalog
 from planner.capacity import derivation
 from service.api.context import Context, Ctx, Lang
 from service.api.errors import NotFoundError
+from service.api.queries import entity_location, slo_status
+from service.engine import fleet_state
 from service.planning import forecast_accuracy, hindsight
 
 router = APIRouter(tags=["plan"])
@@ -26,7 +28,9 @@ PLAN_LATE = timedelta(minutes=45)  # several plans were missed
 
 @router.get("/plan")
 def plan(ctx: Ctx, lang: Lang) -> dict[str, Any]:
-    """The newest recommendation per service, with its derivation, or the reason why there is none."""
+    """The newest recommendation per service, with its derivation and open incidents, or the reason for none."""
+    incidents = fleet_state.open_incidents(ctx.state)
+    graph, drills = ctx.topology(), ctx.drills_around(incidents)
     return {
         "as_of": serialization.instant(ctx.as_of()),
         "recommendations": [
@@ -34,6 +38,11 @@ def plan(ctx: Ctx, lang: Lang) -> dict[str, Any]:
                 **serialization.recommendation(item, lang),
                 "derivation_lines": _lines(item, lang),
                 "carries": _carries(item),
+                "incidents": [
+                    entity_location.incident_json(incident, graph, lang, drills)
+                    for incident in incidents
+                    if slo_status.concerns(incident, item.service)
+                ],
             }
             for item in ctx.state.plan().recommendations
         ],

@@ -18,6 +18,7 @@ from planner.capacity import derivation
 from planner.capacity import formula as capacity_formula
 from planner.performance import slo_capacity
 from service.cli.capacity import (
+    applying,
     as_of,
     buffers,
     buy,
@@ -166,9 +167,14 @@ def emit(
     for_real: Annotated[
         bool, typer.Option("--for-real", help="Execute --send; without this option it is a dry run.")
     ] = False,
+    apply: applying.Apply = False,
+    yes: applying.Confirmed = False,
 ) -> None:
-    """Render the newest plan as HPA, KEDA, Knative or kustomize documents, or send it."""
-    plan_documents.emit(context, service, formats, out, diff=diff, send=send, for_real=for_real)
+    """Render the newest plan as HPA, KEDA, Knative or kustomize documents, send it, or apply its cron scalers."""
+    applying.checked(apply=apply, yes=yes)
+    plan_documents.emit(
+        context, service, formats, out, diff=diff, send=send, for_real=for_real, apply=apply, confirmed=yes
+    )
 
 
 calibrate.add(app)

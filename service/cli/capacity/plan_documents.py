@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,6 +12,7 @@ from outrider.model import Recommendation
 from outrider.text.i18n import translate
 from planner.manifests import scaling_manifests as rendering
 from planner.manifests.scaling_manifests import Document
+from service.cli.capacity import applying
 from service.cli.core.common import Context
 from service.scaling import emitting
 from service.wiring import remediation as wiring_remediation
@@ -29,8 +30,10 @@ def emit(
     diff: bool,
     send: bool,
     for_real: bool,
+    apply: bool,
+    confirmed: bool,
 ) -> None:
-    """Renders, then writes, compares or sends. Raises UsageError and UnavailableError."""
+    """Renders, then writes, compares, sends or applies. Raises UsageError and UnavailableError."""
     if for_real and not send:
         raise UsageError("--for-real requires --send", hint="add --send, or omit --for-real")
     settings = context.settings()
@@ -49,6 +52,7 @@ def emit(
                     "no receiver is configured for the plan", hint="configure a receiver under planner.scaling.emit"
                 )
             sent = [_sent(settings, state, item, for_real=for_real) for item in by_service.values()]
+    applied = applying.apply(context, _whole(rendered, formats), yes=confirmed) if apply else []
     patches = [rendering.git_patch(document, _before(out, document)) for _, document in rendered] if diff else []
     paths = _written(out, (document for _, document in rendered)) if out is not None and not diff else []
     result = {
@@ -65,8 +69,23 @@ def emit(
         "paths": [str(path) for path in paths],
         "patch": "".join(patches) if diff else None,
         "sent": sent,
+        "applied": applied,
     }
     context.show(result, lambda shown: _shown(shown, context, send=send))
+
+
+def _whole(rendered: Iterable[tuple[Recommendation, Document]], formats: str | None) -> list[Mapping[str, Any]]:
+    """The documents that are whole objects. Raises UsageError for requested patches, and without a whole object."""
+    listed = [document for _, document in rendered]
+    patch = next((document.kind for document in listed if document.kind != "cron"), None)
+    if formats is not None and patch is not None:
+        raise UsageError(f"{patch} changes another object and is not applied", hint="use --send, or --format cron")
+    whole = [document.body for document in listed if document.kind == "cron"]
+    if not whole:
+        raise UsageError(
+            "no document of the plan is a whole object", hint="use --format cron, or --send for the others"
+        )
+    return whole
 
 
 def _kinds(formats: str | None) -> list[str] | None:
@@ -126,6 +145,8 @@ def _written(out: Path, documents: Iterable[Document]) -> list[Path]:
 def _shown(shown: dict[str, Any], context: Context, *, send: bool) -> str:
     if shown["patch"] is not None:
         return str(shown["patch"]).rstrip("\n")
+    if shown["applied"]:
+        return "\n".join(applying.lines(context, shown["applied"]))
     if send:
         return "\n".join(f"{row['service']}: {row['status']}: {row['detail']}" for row in shown["sent"])
     if shown["paths"]:

@@ -67,6 +67,15 @@ def steer(
         str | None, typer.Option("--pod-label", help="Pod label that identifies each pod, for a new route.")
     ] = None,
     out: Annotated[Path | None, typer.Option("--documents", help="File to write the Kubernetes documents to.")] = None,
+    apply: Annotated[
+        bool,
+        typer.Option(
+            "--apply", help="Set the weights through the performer of balance_traffic; a dry run without --yes."
+        ),
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Execute --apply, unless remediation.dry_run is set. Default: a dry run.")
+    ] = False,
 ) -> int | None:
     """Propose replica weights for a gateway or a service mesh.
 
@@ -77,6 +86,8 @@ def steer(
     from service.capacity import steering  # noqa: PLC0415
     from service.config import input_files  # noqa: PLC0415
 
+    if yes and not apply:
+        raise UsageError("--yes requires --apply", hint="add --apply, or omit --yes")
     if form not in (None, "gateway", "istio"):
         raise UsageError(f"--format {form!r} is not known", hint="give gateway or istio")
     route = None if current is None else steering.route_of(current)
@@ -115,9 +126,24 @@ def steer(
         "actions": steering.actions(proposal, SystemClock().now()),
         "documents": documents,
         "written": str(out) if out is not None and documents else None,
+        "applied": _applied(context, proposal, fleet, by_backend=route is not None, yes=yes) if apply else None,
     }
     context.show(shown, lambda answer: _lines(context, answer))
     return None if proposal.steering.proposed else NO
+
+
+def _applied(context: Context, proposal: Any, fleet: Any, *, by_backend: bool, yes: bool) -> dict[str, Any] | None:
+    """Performs a proposal; None without one."""
+    from service.capacity import balancing  # noqa: PLC0415 - slow to import, not needed by --help
+    from service.wiring import stores as wiring_stores  # noqa: PLC0415
+
+    if not proposal.steering.proposed:
+        return None
+    settings, now = context.settings(), SystemClock().now()
+    dry_run = not yes or settings.remediation.dry_run
+    action = balancing.action(proposal, fleet, now, by_backend=by_backend, dry_run=dry_run)
+    with wiring_stores.stores(settings) as (state, _):
+        return balancing.perform(settings, state, action, now)
 
 
 def _fleet(context: Context, service: str | None, file: Path | None, arriving: float | None) -> Any:
@@ -160,6 +186,8 @@ def _lines(context: Context, shown: dict[str, Any]) -> str:
         lines.append(line(key, even=even, before=before, after=after, stands=f"{shown['stands_seconds']:g}"))
     if shown["unrouted"]:
         lines.append(line("unrouted", replicas=", ".join(shown["unrouted"])))
+    if shown["applied"]:
+        lines.append(f"{shown['applied']['status']}: {shown['applied']['detail']}")
     if shown["documents"]:
         names = ", ".join(f"{document['kind']} {document['metadata']['name']}" for document in shown["documents"])
         lines.append(line("documents", names=names, where=shown["written"] or "-o json, --documents"))

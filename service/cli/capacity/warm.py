@@ -16,6 +16,7 @@ from outrider.text.i18n import translate
 from planner.manifests import kube_gpus, prepull
 from planner.manifests.startup_advice import WarmSettings, phases_of, warm
 from service.capacity import gpu_nodes
+from service.cli.capacity import applying
 from service.cli.core import tables
 from service.cli.core.common import Context, leaf
 from service.config import input_files
@@ -70,8 +71,11 @@ def warming(
         int, typer.Option("--spare", help="Replicas kept ready by placeholder pods or a warm pool.", min=1)
     ] = 1,
     out: Annotated[Path | None, typer.Option("--documents", help="File to write the Kubernetes documents to.")] = None,
+    apply: applying.Apply = False,
+    yes: applying.Confirmed = False,
 ) -> None:
     """Recommend the start-up phase to shorten first, with savings and cost of each remedy."""
+    applying.checked(apply=apply, yes=yes)
     if not service.strip():
         raise UsageError("--service is empty", hint="give the name of a service")
     settings = context.settings()
@@ -108,6 +112,7 @@ def warming(
         else _pre_pull_json(context, pre_pull_settings, str(image), () if selector else kube_gpus.labels_of(resource)),
         "currency": known.currency,
         "written": None if out is None else str(out),
+        "applied": applying.apply(context, planned.documents, yes=yes) if apply else [],
     }
     context.show(shown, lambda answer: _warm_table(answer, context))
 
@@ -184,6 +189,7 @@ def _phases(options: list[str]) -> dict[str, float]:
 
 def _warm_table(shown: dict[str, Any], context: Context) -> str:
     notes = [text for text in ((shown["pre_pull"] or {}).get("why"), shown["written"]) if text]
+    notes += applying.lines(context, shown["applied"])
     if not shown["phases"]:
         return "\n".join([translate("cli.warm_unknown", context.language, service=shown["service"]), *notes])
     phases = ", ".join(f"{name} {seconds:g} s" for name, seconds in shown["phases"].items())

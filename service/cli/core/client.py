@@ -19,8 +19,11 @@ _COMMANDS = {
 _API_PATH = re.compile(r"GET /api/v1/(\w+) (?:lists|shows)")
 
 
-def write(context: Context, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-    """Calls the API with the admin token. Raises UnavailableError if no API responds, UsageError if it refuses."""
+def write(context: Context, method: str, path: str, body: dict[str, Any] | None = None, *, user: str = "") -> Any:
+    """Calls the API with the admin token, as ``user`` if given.
+
+    Raises UnavailableError if no API responds, UsageError if it refuses.
+    """
     import httpx  # noqa: PLC0415 - most commands only read the store
 
     settings = context.settings()
@@ -41,7 +44,8 @@ def write(context: Context, method: str, path: str, body: dict[str, Any] | None 
             base + path,
             json=body,
             params={"lang": context.language},
-            headers={"Authorization": f"Bearer {token}"},
+            headers={b"Authorization": f"Bearer {token}".encode()}
+            | ({b"X-Outrider-User": user.encode()} if user else {}),
             timeout=10,
         )
     except httpx.HTTPError as error:
@@ -60,3 +64,9 @@ def _as_command(match: re.Match[str]) -> str:
     """API path in a hint, translated to the equivalent command if there is one."""
     command = _COMMANDS.get(match[1])
     return f"outrider {command} shows" if command else match[0]
+
+
+def _headers(token: str, user: str) -> dict[bytes, bytes]:
+    """Token and name; a name need not be ASCII."""
+    headers = {"Authorization": f"Bearer {token}".encode()}
+    return headers | {"X-Outrider-User": user.encode()} if user else headers

@@ -139,6 +139,15 @@ def incidents(items: list[dict[str, Any]], language: Language = "en") -> str:
     return table(headings, rows, empty=translate("cli.no_incidents", language))
 
 
+def _action_status(action: dict[str, Any], language: Language) -> str:
+    """Status, with the approvals so far of an action that needs two, and a mark of a dry run."""
+    notes = [translate("cli.dry_run", language)] if action["dry_run"] else []
+    if action["status"] == "waiting_approval" and action["approvals_needed"] > 1:
+        counts = {"n": len(action["approvals"]), "needed": action["approvals_needed"]}
+        notes.append(translate("cli.approvals", language, **counts))
+    return str(action["status"]) + (f" ({', '.join(notes)})" if notes else "")
+
+
 def actions(items: list[dict[str, Any]], language: Language = "en") -> str:
     """Actions, one per line."""
     rows = [
@@ -147,7 +156,7 @@ def actions(items: list[dict[str, Any]], language: Language = "en") -> str:
             entity(a["target"]),
             a["decision"],
             a["reason"],
-            a["status"] + (f" ({translate('cli.dry_run', language)})" if a["dry_run"] else ""),
+            _action_status(a, language),
             a["id"],
         ]
         for a in items

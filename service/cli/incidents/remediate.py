@@ -1,7 +1,8 @@
-"""``outrider remediate``: list, plan, approve, reject, pause, audit."""
+"""``outrider remediate``: list, plan, request, approve, reject, pause, resume, reset, audit."""
 
 from __future__ import annotations
 
+import getpass
 import json
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -19,13 +20,17 @@ from service.incidents.remediation_preview import RemediationPreview, step_docum
 from service.wiring import remediation as wiring_remediation
 from service.wiring import stores as wiring_stores
 
-app = typer.Typer(help="List, approve, reject and pause remediation actions.", no_args_is_help=ON_A_TERMINAL)
+app = typer.Typer(help="List, approve and reject actions; pause remediation.", no_args_is_help=ON_A_TERMINAL)
 
 Fault = Annotated[str | None, typer.Option("--fault", help="Fault id of the vocabulary, for example gpu-lost.")]
 Entity = Annotated[
     str | None, typer.Option("--entity", help="Faulty entity: its name, kind/name or cluster/kind/namespace/name.")
 ]
 ActionId = Annotated[str, typer.Argument(help="Action id.")]
+Person = Annotated[
+    str,
+    typer.Option("--as", help="Name to record, for example ann. Default: the name of the system user.", metavar="NAME"),
+]
 Limit = Annotated[int, typer.Option("--limit", min=1, help="Maximum number of results.")]
 
 
@@ -51,7 +56,9 @@ def plan(context: Context, fault: Fault = None, entity: Entity = None) -> None:
             metrics,
             wiring_remediation.actuator(settings),
             wiring_remediation.policy(settings),
+            wiring_remediation.playbooks(settings),
             settings.collect.interval,
+            killed=wiring_remediation.kill_switch(settings).is_on(),
         )
         planned = preview.of_fault(fault, entity) if fault and entity else preview.of_open_incidents()
     context.show(
@@ -73,6 +80,7 @@ def _steps(shown: list[dict[str, Any]], language: Language) -> str:
         lines = [tables.actions([row], language)]
         lines += [
             f"  {answer['name']}: {word('decision_reason', answer['reason'], language)}"
+            + (f" ({answer['detail']})" if answer["detail"] else "")
             for answer in row["guards"]
             if answer["verdict"] != "allowed"
         ]
@@ -107,27 +115,69 @@ def _name(check: str, language: Language) -> str:
 
 
 @leaf(app, "approve", example="outrider remediate approve a-3f2a91c0")
-def approve(context: Context, action: ActionId) -> None:
-    """Approve a waiting action."""
-    context.show(client.write(context, "POST", f"/actions/{quote(action, safe='')}/approve"))
+def approve(context: Context, action: ActionId, person: Person = "") -> None:
+    """Approve a waiting action. Kinds of ``remediation.two_person`` need two people."""
+    context.show(_write(context, f"/actions/{quote(action, safe='')}/approve", person))
 
 
 @leaf(app, "reject", example="outrider remediate reject a-3f2a91c0")
-def reject(context: Context, action: ActionId) -> None:
+def reject(context: Context, action: ActionId, person: Person = "") -> None:
     """Reject a waiting action."""
-    context.show(client.write(context, "POST", f"/actions/{quote(action, safe='')}/reject"))
+    context.show(_write(context, f"/actions/{quote(action, safe='')}/reject", person))
+
+
+@leaf(app, "request", example="outrider remediate request a-3f2a91c0")
+def request(context: Context, action: ActionId, person: Person = "") -> None:
+    """Request approval of a recommended action, or of one whose request expired."""
+    context.show(_write(context, f"/actions/{quote(action, safe='')}/request", person))
 
 
 @leaf(app, "pause", example="outrider remediate pause")
-def pause(context: Context) -> None:
-    """Pause all actions until ``resume``; detection and notifications continue."""
-    context.show(client.write(context, "POST", "/remediation/pause"))
+def pause(context: Context, person: Person = "") -> None:
+    """Pause all actions until ``resume``, undo included; detection and notifications continue."""
+    context.show(_write(context, "/remediation/pause", person))
 
 
 @leaf(app, "resume", example="outrider remediate resume")
-def resume(context: Context) -> None:
-    """Resume actions after ``pause``."""
-    context.show(client.write(context, "POST", "/remediation/resume"))
+def resume(context: Context, person: Person = "") -> None:
+    """Resume actions after ``pause``. The kill-switch file and an open breaker still hold them."""
+    context.show(_write(context, "/remediation/resume", person))
+
+
+@leaf(app, "reset", example="outrider remediate reset --as ann")
+def reset(context: Context, person: Person = "") -> None:
+    """Close the breaker, which opens when remediation does not help."""
+    context.show(_write(context, "/remediation/breaker/reset", person))
+
+
+@leaf(app, "status", example="outrider remediate status -o json")
+def status(context: Context) -> None:
+    """Show whether a pause, the kill switch or the breaker holds remediation."""
+    settings = context.settings()
+    switch = wiring_remediation.kill_switch(settings)
+    with wiring_stores.state_reader(settings) as store:
+        shown = {
+            "paused": store.paused(),
+            "kill_switch": {"file": str(switch.file) if switch.file else None, "on": switch.is_on()},
+            "breaker": serialization.breaker(store.breaker()),
+            "autonomy": settings.remediation.autonomy,
+            "dry_run": settings.remediation.dry_run,
+        }
+    context.show(shown, lambda found: _status(found, context.language))
+
+
+def _status(shown: dict[str, Any], language: Language) -> str:
+    lines = [
+        translate("cli.remediation_level", language, level=shown["autonomy"]),
+        translate("cli.remediation_dry_run", language) if shown["dry_run"] else "",
+        translate("cli.remediation_paused", language) if shown["paused"] else "",
+    ]
+    if shown["kill_switch"]["on"]:
+        lines.append(translate("cli.remediation_killed", language, file=shown["kill_switch"]["file"]))
+    if shown["breaker"]["open"]:
+        counts = {name: shown["breaker"][name] for name in ("opened_at", "unsuccessful", "performed")}
+        lines.append(translate("cli.remediation_breaker", language, **counts))
+    return "\n".join(filter(None, lines))
 
 
 @leaf(app, "audit", example="outrider remediate audit --limit 50 -o json")
@@ -138,3 +188,14 @@ def audit(context: Context, limit: Limit = 200) -> None:
     context.show(
         [serialization.audit(record) for record in records], lambda shown: tables.audit(shown, context.language)
     )
+
+
+def _write(context: Context, path: str, person: str) -> Any:
+    return client.write(context, "POST", path, user=person.strip() or _system_user())
+
+
+def _system_user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container without an entry for its user
+        return ""

@@ -12,7 +12,9 @@ from outrider.model import (
     ActionKind,
     ActionStatus,
     AlertState,
+    BreakerState,
     DecisionReason,
+    GuardAnswer,
     MuteReason,
     NotifyReason,
     Priority,
@@ -202,6 +204,61 @@ def test_approval_for_the_plan_goes_without_an_incident(world):
     result = messages([], [], [], [asks], MESSAGING, world.t0)
     assert [(m.channel, m.incident) for m in result.messages] == [("ding", None), ("slack", None), ("mail", None)]
     assert messages([], [], [], [asks], MESSAGING, world.at(15)).messages == ()
+
+
+def test_the_expiry_of_a_request_is_reported_once(world):
+    alert = world.alert()
+    opened = say(world, world.incident(alert), [alert])
+    expired = action(world, status=ActionStatus.REFUSED, decision=Verdict.REFUSED, reason=DecisionReason.EXPIRED)
+    result = say(world, opened.incidents[0], [alert], actions=[expired], now=world.at(15))
+    assert {m.reason for m in result.messages} == {NotifyReason.APPROVAL_EXPIRED}
+    english = next(m for m in result.messages if m.channel == "slack")
+    assert english.title.startswith("[P1, approval expired]")
+    assert "outrider remediate request act-1" in english.body
+    assert "已过期" in next(m for m in result.messages if m.channel == "ding").title
+    assert say(world, result.incidents[0], [alert], actions=[], now=world.at(30)).messages == ()
+
+
+def test_the_expiry_of_a_recommendation_is_not_reported(world):
+    alert = world.alert()
+    opened = say(world, world.incident(alert), [alert])
+    objection = GuardAnswer("autonomy", Verdict.ASK, DecisionReason.AUTONOMY_RECOMMEND)
+    idea = action(world, status=ActionStatus.REFUSED, reason=DecisionReason.EXPIRED, objections=(objection,))
+    assert say(world, opened.incidents[0], [alert], actions=[idea], now=world.at(15)).messages == ()
+
+
+def test_the_expiry_of_a_request_of_the_plan_goes_without_an_incident(world):
+    expired = action(
+        world,
+        because="plan",
+        kind=ActionKind.SCALE,
+        target=world.service,
+        status=ActionStatus.REFUSED,
+        reason=DecisionReason.EXPIRED,
+        ended_at=world.at(1800),
+    )
+    result = messages([], [], [], [expired], MESSAGING, world.at(1800))
+    assert {(m.reason, m.incident) for m in result.messages} == {(NotifyReason.APPROVAL_EXPIRED, None)}
+
+
+def test_an_action_for_two_people_says_so(world):
+    alert = world.alert()
+    opened = say(world, world.incident(alert), [alert])
+    asks = action(world, status=ActionStatus.WAITING_APPROVAL, decision=Verdict.ASK, approvals_needed=2)
+    requested = say(world, opened.incidents[0], [alert], actions=[asks], now=world.at(15))
+    assert "Two people must approve" in next(m for m in requested.messages if m.channel == "slack").body
+
+
+def test_the_breaker_sends_one_message_with_its_numbers(world):
+    opened = BreakerState(opened_at=world.t0, unsuccessful=4, performed=6)
+    result = messages([], [], [], [], MESSAGING, world.t0, breaker=opened)
+    assert {(m.reason, m.priority, m.incident) for m in result.messages} == {
+        (NotifyReason.BREAKER_OPENED, Priority.P1, None)
+    }
+    english = next(m for m in result.messages if m.channel == "slack")
+    assert "4 of 6" in english.body
+    assert "outrider remediate reset" in english.body
+    assert "熔断器" in next(m for m in result.messages if m.channel == "ding").title
 
 
 def test_the_body_has_cause_impact_evidence_and_actions(world):

@@ -15,9 +15,10 @@ from collectors.kubernetes.api import ListWatch, ResourceExpiredError
 from collectors.kubernetes.audit import audit
 from collectors.kubernetes.event_source import KubernetesEventSource
 from collectors.logs.matcher import LogMatcher, Origin
-from outrider.model import EntityKind, EntityRef, EventKind, SampleBatch, SignalKey
+from outrider.model import ActionKind, EntityKind, EntityRef, EventKind, SampleBatch, SignalKey
 from outrider.records.change_log import ActorKind, ChangeEnd, ChangeStatus, StartPhase, Startup, change_of
-from outrider.topology import Topology
+from outrider.topology import EVICTION_BLOCKED_BY, Topology
+from remediation.decide.disruption import blocking_budgets
 from tests.support.kube import Cluster
 from tests.support.kube_scene import H100, deployment, event, news, now, run, run_all, source, template
 from tests.support.waiting import until, until_async
@@ -560,6 +561,43 @@ def test_the_audit_agrees_with_the_cluster_on_disruption_budgets(cluster: Cluste
 
         await read_until(reader, blocked, "the budget allows nothing")
         assert "no-disruption-budget" not in {one.rule for one in audit(reader.objects, reader.replicas, "c")}
+
+    play(cluster, scene, space)
+
+
+def test_marked_pods_are_those_whose_eviction_the_api_server_refuses(cluster: Cluster, space: str) -> None:
+    deployment(cluster, space)
+    run_all(cluster, space, 2)
+    budgets = f"/apis/policy/v1/namespaces/{space}/poddisruptionbudgets"
+    spec = {"selector": {"matchLabels": {"app": "chat"}}, "minAvailable": 2}
+    cluster.create(budgets, {"metadata": {"name": "chat"}, "spec": spec})
+    until(lambda: cluster.get(f"{budgets}/chat")["status"].get("currentHealthy") == 2, "the budget counts its pods")
+
+    def evictable() -> set[bool]:
+        """Whether the API server would evict the pods, by server-side dry run."""
+        answers = set()
+        for pod in cluster.pods(space):
+            path, name = f"/api/v1/namespaces/{space}/pods/{pod['metadata']['name']}/eviction", pod["metadata"]["name"]
+            body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": space}}
+            answers.add(cluster.http.post(path, json=body, params={"dryRun": "All"}).status_code < 300)
+        return answers
+
+    async def scene(reader: KubernetesEventSource) -> None:
+        def marked() -> set[str]:
+            labels = reader.graph.labels
+            pods = [entity for entity in labels if entity.kind is EntityKind.POD and entity.namespace == space]
+            return {labels[pod].get(EVICTION_BLOCKED_BY, "") for pod in pods}
+
+        await news(reader)
+        await read_until(reader, lambda: marked() == {f"{space}/chat"}, "both pods name the budget")
+        assert evictable() == {False}
+        topology = Topology.build(reader.graph.edges, reader.graph.labels, reader.graph.labels)
+        pods = [entity for entity in topology.of_kind(EntityKind.POD) if entity.namespace == space]
+        for node in {node for pod in pods for node in topology.below(pod, EntityKind.NODE)}:
+            assert blocking_budgets(ActionKind.DRAIN, node, topology) == (f"{space}/chat",)
+        cluster.patch(f"{budgets}/chat", {"spec": {"minAvailable": 1}})
+        await read_until(reader, lambda: marked() == {""}, "the budget allows a disruption again")
+        assert evictable() == {True}
 
     play(cluster, scene, space)
 

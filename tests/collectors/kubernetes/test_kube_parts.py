@@ -14,6 +14,7 @@ from collectors.kubernetes.actors import actor_of, kind_of, managers
 from collectors.kubernetes.api import ApiChange
 from collectors.kubernetes.objects import (
     CONFIG_MAPS,
+    DISRUPTION_BUDGETS,
     INFERENCE_SERVICES,
     LEADER_WORKER_SETS,
     NODES,
@@ -36,7 +37,7 @@ from collectors.kubernetes.workload_diff import scale_change, shape_of, template
 from outrider.clock import rfc3339
 from outrider.model import EntityKind, EntityRef
 from outrider.records.change_log import ActorKind, ChangeStatus, StartPhase
-from outrider.topology import Topology, merge_graphs, unlisted_by_pages
+from outrider.topology import EVICTION_BLOCKED_BY, NOT_READY, Topology, merge_graphs, unlisted_by_pages
 from tests.support.kube_replicas import replicas_of
 
 Json = dict[str, Any]
@@ -475,3 +476,67 @@ def test_pods_without_accelerators_are_not_replicas() -> None:
     plain = {**pod(), "spec": {"containers": [{"name": "a"}]}}
     starts.pod(pod_facts(plain), plain, AT)
     assert starts.drain(AT) == ()
+
+
+# --- disruption budgets ---------------------------------------------------------------------------
+
+CHAT = {"app": "chat"}
+
+
+def budget(allowed: int, *, healthy: int = 2, desired: int = 2, selector: Json | None = None, **spec: str) -> Json:
+    selected: Json = {"matchLabels": CHAT} if selector is None else selector
+    return {
+        "metadata": {"name": "chat", "namespace": "s", "uid": "budget"},
+        "spec": {"selector": selected, **spec},
+        "status": {"disruptionsAllowed": allowed, "currentHealthy": healthy, "desiredHealthy": desired},
+    }
+
+
+def member(
+    *, ready: bool = True, phase: str = "Running", owner: tuple[str, str] | None = ("StatefulSet", "chat")
+) -> Json:
+    condition = {"type": "Ready", "status": str(ready)}
+    return {**pod(owner=owner, **CHAT), "status": {"phase": phase, "conditions": [condition]}}
+
+
+def blocked(budget_: Json, pod_: Json) -> dict[str, str]:
+    """Labels of the pod about evictions."""
+    objects = Objects.of([(PODS, pod_), (DISRUPTION_BUDGETS, budget_)])
+    labels = graph(objects, replicas_of(objects), "c").labels[EntityRef("c", EntityKind.POD, "s", "chat-0")]
+    return {name: labels[name] for name in (EVICTION_BLOCKED_BY, NOT_READY) if name in labels}
+
+
+def test_a_pod_names_the_budget_that_refuses_its_eviction() -> None:
+    assert blocked(budget(0), member()) == {EVICTION_BLOCKED_BY: "s/chat"}
+    assert blocked(budget(1), member()) == {}
+    assert blocked(budget(0, selector={"matchLabels": {"app": "other"}}), member()) == {}
+    assert blocked(budget(0, selector={}), member()) == {EVICTION_BLOCKED_BY: "s/chat"}, "{} selects every pod"
+    elsewhere = budget(0)
+    elsewhere["metadata"]["namespace"] = "t"
+    assert blocked(elsewhere, member()) == {}
+
+
+def test_a_pod_that_is_not_ready_follows_the_policy_of_its_budget() -> None:
+    healthy, lacking = budget(0), budget(0, healthy=1)
+    assert blocked(healthy, member(ready=False)) == {}
+    assert blocked(lacking, member(ready=False)) == {EVICTION_BLOCKED_BY: "s/chat", NOT_READY: "true"}
+    assert blocked(lacking, member()) == {EVICTION_BLOCKED_BY: "s/chat"}
+    always = budget(0, healthy=1, unhealthyPodEvictionPolicy="AlwaysAllow")
+    assert blocked(always, member(ready=False)) == {}
+    assert blocked(budget(0, healthy=0, desired=0), member(ready=False))[NOT_READY] == "true"
+
+
+@pytest.mark.parametrize(
+    "spared", [member(phase="Pending"), member(phase="Succeeded"), member(owner=None), member(owner=("DaemonSet", "x"))]
+)
+def test_pods_that_a_drain_leaves_or_always_evicts_are_not_marked(spared: Json) -> None:
+    assert blocked(budget(0), spared) == {}
+
+
+def test_several_budgets_are_all_named() -> None:
+    other = budget(0)
+    other["metadata"] |= {"name": "all", "uid": "other"}
+    objects = Objects.of([(PODS, member()), (DISRUPTION_BUDGETS, budget(0)), (DISRUPTION_BUDGETS, other)])
+    labels = graph(objects, replicas_of(objects), "c").labels
+    names = labels[EntityRef("c", EntityKind.POD, "s", "chat-0")][EVICTION_BLOCKED_BY].split(",")
+    assert sorted(names) == ["s/all", "s/chat"]

@@ -39,3 +39,12 @@ def test_the_scaling_of_a_plan_names_the_workload(fleet):
 def test_unknown_objects_are_not_named(fleet):
     fleet.break_("bad-rollout", fleet.service)
     assert "workloads" not in of_kind(fleet.run(2), ActionKind.ROLLBACK).params
+
+
+def test_a_shift_and_its_undo_name_the_service_and_the_pods(fleet):
+    incident = fleet.break_("gpu-slow-peer", fleet.gpus[0])
+    shift = of_kind(fleet.run(10), ActionKind.SHIFT_TRAFFIC)
+    assert (shift.target, shift.params["service"], shift.params["pods"]) == (fleet.replicas[0], "chat", ["chat-0"])
+    fleet.mend(fleet.gpus[0], resolve=incident)
+    restore = of_kind(fleet.run(3), ActionKind.RESTORE_TRAFFIC)
+    assert (restore.params["service"], restore.params["pods"]) == ("chat", ["chat-0"])

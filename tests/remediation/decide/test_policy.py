@@ -5,7 +5,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from outrider.model import ActionKind, ActionStatus, DecisionReason, EntityKind, EntityRef, HoldReason, Verdict
+from outrider.model import (
+    ActionKind,
+    ActionStatus,
+    DecisionReason,
+    EntityKind,
+    EntityRef,
+    HoldReason,
+    PlanReason,
+    Verdict,
+)
 from outrider.text import yaml_file
 from outrider.topology import Topology
 from outrider.vocabulary.faults import faults
@@ -150,41 +159,48 @@ def test_an_unknown_target_is_refused(fleet, words):
 # --- autonomy, pause, dry run ---------------------------------------------------------------------
 
 
-def test_suggest_requests_approval_for_every_step(make_fleet, words):
-    fleet = make_fleet(autonomy="suggest")
+def test_approve_requests_approval_for_every_step(make_fleet, words):
+    fleet = make_fleet(autonomy="approve")
     fleet.break_("gpu-thermal-throttle", fleet.gpus[0])
     made = fleet.cycle()
-    assert {(a.decision, a.reason) for a in made} == {(Verdict.ASK, DecisionReason.AUTONOMY_SUGGEST)}
+    assert {(a.decision, a.reason) for a in made} == {(Verdict.ASK, DecisionReason.AUTONOMY_APPROVE)}
     assert {a.status for a in made} == {ActionStatus.WAITING_APPROVAL}
     assert fleet.run(5) == []
 
 
 def test_an_approved_action_is_followed_by_the_next_step(make_fleet, words):
-    fleet = make_fleet(autonomy="suggest")
+    fleet = make_fleet(autonomy="approve")
     fleet.break_("engine-hung", fleet.replicas[0])
     (request,) = fleet.cycle()
     fleet.actions[request.id] = approval.approved(request, "li", fleet.now)
     fleet.perform()
-    assert words(fleet.cycle()) == [("restart_pod", "chat-0", "ask", "autonomy_suggest")]
+    assert words(fleet.cycle()) == [("restart_pod", "chat-0", "ask", "autonomy_approve")]
 
 
 def test_a_rejected_action_is_not_proposed_again(make_fleet, words):
-    fleet = make_fleet(autonomy="suggest")
+    fleet = make_fleet(autonomy="approve")
     fleet.break_("pcie-degraded", fleet.gpus[0])
     (request,) = fleet.cycle()
     fleet.actions[request.id] = approval.rejected(request, "li", fleet.now)
     assert fleet.run(10) == []
 
 
-@pytest.mark.parametrize("how", ["off", "paused"])
-def test_off_and_paused_do_nothing_and_give_the_reason(make_fleet, how):
-    fleet = make_fleet(autonomy="off" if how == "off" else "act")
-    fleet.facts = replace(fleet.facts, paused=how == "paused")
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("observe", DecisionReason.AUTONOMY_OBSERVE),
+        ("paused", DecisionReason.PAUSED),
+        ("killed", DecisionReason.KILL_SWITCH),
+    ],
+)
+def test_observe_a_pause_and_the_kill_switch_do_nothing_and_give_the_reason(make_fleet, how, reason):
+    fleet = make_fleet(autonomy="observe" if how == "observe" else "act")
+    fleet.facts = replace(fleet.facts, paused=how == "paused", killed=how == "killed")
     fleet.break_("engine-hung", fleet.replicas[0])
     (made,) = fleet.run(10)
     assert (made.decision, made.reason, made.status) == (
         Verdict.REFUSED,
-        DecisionReason.PAUSED,
+        reason,
         ActionStatus.REFUSED,
     )
 
@@ -258,7 +274,7 @@ def test_in_shadow_mode_no_action_follows_from_a_plan(make_fleet):
 
 
 def test_a_changed_plan_replaces_the_approval_request(make_fleet):
-    fleet = make_fleet(autonomy="suggest")
+    fleet = make_fleet(autonomy="approve")
     fleet.recommend(8, 10)
     fleet.cycle()
     fleet.recommend(8, 12)
@@ -376,6 +392,8 @@ def test_every_playbook_of_a_fault_can_find_its_targets(fleet):
         one.break_(fault, entity)
         if any(Check(Condition.DEVICE_THROTTLED) in step.require for step in playbook.steps):
             one.facts = replace(one.facts, alerted=frozenset({(one.gpus[0], "gpu-thermal-throttle")}))
+        if entity.kind is EntityKind.POD:
+            one.sick.add(one.replicas[0])
         made = one.run(8)
         assert bool(made) == bool(playbook.steps), fault
         assert DecisionReason.UNKNOWN_TARGET not in {a.reason for a in made}, fault
@@ -487,3 +505,35 @@ def test_a_bad_rollout_is_paused_before_it_is_rolled_back(fleet, words):
         ("shift_traffic", "chat-0", "allowed", "within_limits"),
     ]
     assert words(fleet.cycle()) == [("rollback", "chat", "allowed", "within_limits")]
+
+
+def test_a_surge_that_outgrows_a_scale_out_does_not_wait_for_the_cooldown(fleet, words):
+    fleet.recommend(4, 6, need_now=6)
+    assert words(fleet.cycle()) == [("scale", "chat", "allowed", "within_limits")]
+    fleet.recommend(6, 9, need_now=9)
+    assert words(fleet.cycle()) == [("scale", "chat", "allowed", "within_limits")]
+    assert [a.params["replicas"] for a in fleet.actions.values()] == [6, 9]
+
+
+def test_a_forecast_that_needs_more_waits_for_the_cooldown(fleet, words):
+    fleet.recommend(4, 6, need_now=4)
+    fleet.cycle()
+    fleet.recommend(6, 9, need_now=5)
+    assert words(fleet.cycle()) == [("scale", "chat", "refused", "cooldown")]
+
+
+def test_a_plan_from_before_a_larger_scale_out_does_not_shrink_it(fleet):
+    fleet.break_("traffic-surge", fleet.service)
+    fleet.recommend(8, 12, need_now=12)
+    fleet.cycle()
+    fleet.mend(fleet.service)
+    fleet.recommend(8, 10, need_now=10, made_at=fleet.now - timedelta(minutes=9))
+    fleet.run(3)
+    assert [a.params["replicas"] for a in fleet.actions.values() if a.kind is ActionKind.SCALE] == [12]
+
+
+@pytest.mark.parametrize("reason", [PlanReason.AT_CEILING, PlanReason.AT_QUOTA])
+def test_a_playbook_does_not_exceed_the_limit_that_the_plan_names(fleet, reason):
+    fleet.recommend(4, 4, need_now=9, reason=reason)
+    fleet.break_("traffic-surge", fleet.service)
+    assert [a for a in fleet.run(3) if a.kind is ActionKind.SCALE] == []

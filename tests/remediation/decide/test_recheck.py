@@ -1,18 +1,29 @@
 """Guards that are checked again before an intent is performed, minutes or an approval after its decision."""
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 
 import pytest
 
-from outrider.model import Action, ActionKind, ActionStatus, DecisionReason, EntityKind, EntityRef, Verdict
+from outrider.model import (
+    Action,
+    ActionKind,
+    ActionStatus,
+    BreakerState,
+    DecisionReason,
+    EntityKind,
+    EntityRef,
+    Verdict,
+)
+from remediation.decide.autonomy import Autonomy, AutonomyLevels
 from remediation.decide.guards import INTENT_EXPIRES, recheck
 from remediation.decide.limits import FleetFacts, Policy
+from remediation.decide.time_windows import TimeWindow, WeeklySpan
 
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 NODES = [EntityRef("c", EntityKind.NODE, None, f"node-{n}") for n in range(10)]
 SERVICE = EntityRef("c", EntityKind.SERVICE, None, "chat")
-POLICY = Policy(autonomy="act", dry_run=False)
+POLICY = Policy(autonomy=AutonomyLevels(Autonomy.ACT), dry_run=False)
 WELL = FleetFacts(nodes_total=10, ready_replicas={SERVICE: 6}, needed_replicas={SERVICE: 4})
 
 
@@ -64,3 +75,38 @@ def test_an_action_without_approval_expires():
     assert recheck(CORDON, POLICY, WELL, late) is DecisionReason.EXPIRED
     assert recheck(replace(CORDON, approved_by="ann"), POLICY, WELL, late) is None
     assert recheck(UNCORDON, POLICY, WELL, late) is None
+
+
+OPEN = BreakerState(opened_at=NOW, unsuccessful=4, performed=5)
+ALWAYS = TimeWindow("inventory", UTC, WeeklySpan(time(0), time(0)))
+NEVER = TimeWindow("nightly", UTC, WeeklySpan(time(0), time(0), frozenset()))
+RESTART = intent(ActionKind.RESTART_POD, NODES[0])
+
+
+@pytest.mark.parametrize(
+    ("policy", "facts", "reason"),
+    [
+        (POLICY, replace(WELL, killed=True), DecisionReason.KILL_SWITCH),
+        (POLICY, replace(WELL, breaker=OPEN), DecisionReason.BREAKER_OPEN),
+        (replace(POLICY, freezes=(ALWAYS,)), WELL, DecisionReason.FREEZE),
+        (replace(POLICY, maintenance_windows=(NEVER,)), WELL, DecisionReason.NOT_IN_MAINTENANCE_WINDOW),
+        (replace(POLICY, autonomy=AutonomyLevels(Autonomy.OBSERVE)), WELL, DecisionReason.AUTONOMY_OBSERVE),
+    ],
+)
+def test_limits_that_came_after_the_decision_or_the_approval_hold_it(policy, facts, reason):
+    assert recheck(RESTART, policy, facts, NOW) is reason
+    assert recheck(replace(RESTART, approved_by="ann"), policy, facts, NOW) is reason
+
+
+@pytest.mark.parametrize("level", [Autonomy.RECOMMEND, Autonomy.APPROVE])
+def test_a_lowered_level_holds_what_nobody_approved(level):
+    policy = replace(POLICY, autonomy=AutonomyLevels(level))
+    assert recheck(RESTART, policy, WELL, NOW) is DecisionReason.AUTONOMY_APPROVE
+    assert recheck(replace(RESTART, approved_by="ann"), policy, WELL, NOW) is None
+
+
+def test_a_drain_that_began_in_its_window_may_end_after_it_but_not_in_a_freeze():
+    drain = replace(intent(ActionKind.DRAIN, NODES[0]), detail="2 pods left")
+    closed = replace(POLICY, maintenance_windows=(NEVER,))
+    assert recheck(drain, closed, WELL, NOW) is None
+    assert recheck(drain, replace(closed, freezes=(ALWAYS,)), WELL, NOW) is DecisionReason.FREEZE

@@ -59,6 +59,8 @@ WRITES = (
     ("POST", f"/incidents/{INCIDENT}/ack"),
     ("POST", f"/actions/{DRAIN}/approve"),
     ("POST", f"/actions/{DRAIN}/reject"),
+    ("POST", f"/actions/{DRAIN}/request"),
+    ("POST", "/remediation/breaker/reset"),
     ("POST", "/remediation/pause"),
     ("POST", "/remediation/resume"),
 )

@@ -116,6 +116,7 @@ def recent(**changes) -> slo_status.Recent:
         (None, "unknown", "no_values"),
         (recent(success=None, ready=None), "unknown", "no_values"),
         (recent(success=None), "ok", "within_limits"),
+        (recent(success=None, requests_per_second=None, ttft_p99=None), "unknown", "no_values"),
         (recent(ready=0.0), "broken", "no_ready_replica"),
         (recent(success=0.98), "broken", "calls_fail"),
         (recent(success=0.995), "at_risk", "calls_below_target"),

@@ -21,7 +21,10 @@ from outrider.model import (
     EntityRef,
     Event,
     EventKind,
+    NotifyReason,
     NoVerdictReason,
+    Outcome,
+    OutcomeStatus,
     Stage,
     StageReason,
     Verdict,
@@ -335,3 +338,69 @@ def test_an_empty_store_is_useful_within_ten_minutes():
     assert statuses["seasonal-replica"].reason is StageReason.TOO_LITTLE_PAST
     silent = statuses["seasonal-replica"].silent
     assert silent == {NoVerdictReason.WARMING_UP: 2, NoVerdictReason.NO_VALUES: 1}
+
+
+def remediation(**section):
+    return Settings.model_validate({"remediation": {"dry_run": False, **section}})
+
+
+def finish_as(state, clock, status):
+    """Ends everything that is intended, as a dispatcher would."""
+    now = clock.now()
+    for action in state.claim_actions("test", now, timedelta(seconds=60)):
+        state.finish_action(Outcome(action.id, status, "the API server refused it", now, now))
+
+
+def test_a_request_that_nobody_answers_expires_with_one_message_and_an_audit_record():
+    world = World(remediation(approval_expires="1m"))
+    world.step(10)
+    world.dead.add("a-1")
+    world.step(3)
+    (request,) = world.state.actions(statuses=[ActionStatus.WAITING_APPROVAL])
+    world.step(10)
+    expired = world.state.action(request.id)
+    assert (expired.status, expired.reason) == (ActionStatus.REFUSED, DecisionReason.EXPIRED)
+    assert expired.ended_at - expired.decided_at == timedelta(minutes=1)
+    sent = [message for message in world.state.messages() if message.reason is NotifyReason.APPROVAL_EXPIRED]
+    assert [message.channel for message in sent if message.id.endswith(request.id)] == ["replay"]
+    assert any(record.reason == "expired" for record in world.state.audit())
+    assert world.state.request_action(request.id, "ann", world.clock.now())
+    world.step(1)
+    assert world.state.action(request.id).status is ActionStatus.WAITING_APPROVAL
+
+
+@pytest.mark.slow
+def test_the_breaker_opens_in_the_store_and_holds_actions_until_its_reset():
+    limits = {"max_unsuccessful": 0, "max_unsuccessful_ratio": 0.0}
+    world = World(remediation(autonomy="act", breaker=limits, cooldown="1s"))
+    world.step(10)
+    world.dead.add("a-1")
+    world.step(3)
+    finish_as(world.state, world.clock, OutcomeStatus.FAILED)
+    world.step(1)
+    opened = world.state.breaker()
+    assert opened.is_open
+    assert "breaker_opened" in {record.event for record in world.state.audit()}
+    assert NotifyReason.BREAKER_OPENED in {message.reason for message in world.state.messages()}
+    world.step(5)
+    assert world.state.breaker() == opened, "it opens once"
+    assert not world.state.claim_actions("test", world.clock.now(), timedelta(seconds=60))
+    failed = world.state.actions(statuses=[ActionStatus.FAILED])[0]
+    assert world.cycle.recheck(failed, world.clock.now()) is DecisionReason.BREAKER_OPEN
+    assert world.state.reset_breaker("ann", world.clock.now())
+    world.step(1)
+    assert not world.state.breaker().is_open
+    assert world.cycle.recheck(failed, failed.decided_at) is not DecisionReason.BREAKER_OPEN
+
+
+def test_the_kill_switch_file_refuses_every_step(tmp_path):
+    file = tmp_path / "stop"
+    file.touch()
+    world = World(remediation(autonomy="act", kill_switch_file=str(file)))
+    world.step(10)
+    world.dead.add("a-1")
+    world.step(3)
+    assert {action.reason for action in world.state.actions()} == {DecisionReason.KILL_SWITCH}
+    file.unlink()
+    world.step(1)
+    assert [action.status for action in world.state.actions(statuses=[ActionStatus.INTENDED])]

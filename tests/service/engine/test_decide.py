@@ -33,6 +33,7 @@ from outrider.model import (
 )
 from outrider.ports import Collected
 from outrider.topology import Topology
+from remediation.decide.autonomy import Autonomy, AutonomyLevels
 from remediation.decide.policy import Policy
 from remediation.playbooks.files import packaged
 from service.engine import decide as decide_module
@@ -90,7 +91,7 @@ def setup(*names: str) -> tuple[Detection, DecisionConfig]:
         detectors=detection.detector_set,
         rules=load_rules(None),
         knowledge=load_knowledge(),
-        policy=Policy(autonomy="act", dry_run=False),
+        policy=Policy(autonomy=AutonomyLevels(Autonomy.ACT), dry_run=False),
         messaging=NotificationSettings(routes=dict.fromkeys(("phone", "sms", "im", "mail", "report"), ("chat-room",))),
         playbooks=packaged(),
     )

@@ -26,6 +26,7 @@ from service.config.settings import Settings
 from service.engine.detector_memory import Detection
 from service.engine.forecast_context import ForecastContext
 from service.planning.planning import NoPlanning
+from service.wiring import detectors
 from service.wiring.platform import cycle_in_memory
 
 NOW = datetime(2026, 11, 22, 9, 0, 20, tzinfo=UTC)
@@ -145,8 +146,8 @@ class Planned(NoPlanning):
         self.latest = context
         self._due = context
 
-    def plan_if_due(self, now, topology):
-        del now, topology
+    def plan_if_due(self, now, topology, situation=None):
+        del now, topology, situation
         due, self._due = self._due, None
         return due
 
@@ -172,7 +173,7 @@ def test_service_detectors_receive_a_plan_from_the_next_cycle_on():
     clock = ManualClock(NOW)
     cycle = cycle_in_memory(Settings(), ScrapeManager([]), clock, interval=timedelta(seconds=15))
     service, gpu = Listener(EntityKind.SERVICE), Listener(EntityKind.GPU)
-    cycle.parts.detection = Detection((service, gpu), timedelta(seconds=15))
+    cycle.parts.detection = Detection((service, gpu), timedelta(seconds=15), detectors.NEEDS)
     cycle.parts.planning = Planned(plan(NOW, 100.0))
     for _ in range(2):
         cycle.run_stages(clock.now(), Collected())

@@ -39,3 +39,15 @@ def test_an_unreachable_server_is_reported(tmp_path):
     checked = permissions(configured(tmp_path, "{actuator: kubernetes, kubernetes: {url: 'https://127.0.0.1:9'}}"))
     assert "cannot be reached" in checked["permissions"]["error"]
     assert checked["permissions"]["missing"] == []
+
+
+@pytest.mark.control_plane
+def test_actions_of_the_performer_traffic_are_listed_by_their_technique(tmp_path, control_plane: Cluster):
+    routes = "traffic: {routes: {chat: {kind: destination_rule}}}"
+    checked = permissions(
+        configured(tmp_path, by_reader(control_plane, f"actuators: {{shift_traffic: traffic}}, {routes}"))
+    )
+    (row,) = checked["permissions"]["missing"]
+    assert row["action"] == "shift_traffic"
+    groups = {each["group"] for each in row["permissions"]}
+    assert groups == {"", "apps", "networking.istio.io"}, "the configured technique, and the default of other services"

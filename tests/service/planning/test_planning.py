@@ -22,11 +22,14 @@ from outrider.model import (
 from outrider.records.change_log import PhaseTime, StartPhase, Startup
 from outrider.topology import Topology
 from planner.capacity import derivation
+from planner.capacity.present import PresentLoad
 from service.config.service_settings import ServiceSettings
 from service.config.settings import PlannerSettings
 from service.planning import hindsight, planning
 from service.planning.planning import Planning
+from service.planning.replan import ServiceNow, Situation
 from store import factory, memory, migrate
+from tests.support import waiting
 
 NOW = datetime(2026, 11, 18, 17, tzinfo=UTC)
 GOOD, BAD, BARE = (EntityRef("c", EntityKind.SERVICE, "prod", name) for name in ("good", "bad", "bare"))
@@ -52,11 +55,11 @@ SETTINGS = [
 def metrics():
     """Three days of a daily wave; the bad service's newest value is negative."""
     store = memory.MemoryMetricStore()
-    count = 3 * 144
-    for slot in range(count):
-        at = NOW - timedelta(minutes=10) * (count - slot)
+    slots = 3 * 144
+    for slot in range(slots):
+        at = NOW - timedelta(minutes=10) * (slots - slot)
         wave = 20.0 * (1.0 + 0.8 * np.sin((at.hour + at.minute / 60 - 8) / 24 * 2 * np.pi))
-        values = np.array([[wave], [wave if slot < count - 1 else -5.0], [wave]])
+        values = np.array([[wave], [wave if slot < slots - 1 else -5.0], [wave]])
         status = np.full(values.shape, CellStatus.PRESENT, dtype=np.uint8)
         store.write(at, [SampleBatch("t", at, EntityKind.SERVICE, (LOAD,), (GOOD, BAD, BARE), values, status, 15.0)])
     return store
@@ -197,3 +200,94 @@ def test_tp_and_pp_of_engines_apply_unless_configured(metrics):
     assert results["bare"].gpus == 4 * results["bare"].target_replicas
     assert results["bare"].derivation["nodes"]["gpus_per_node"] == 4
     assert results["bare"].derivation["nodes"]["source"] == "topology"
+
+
+def present(rate, *, current=6, ready=6, at=NOW, **more):
+    """The situation of the good service; it serves 5.3 requests/s with two of its replicas."""
+    load = PresentLoad(rate=rate, arrivals=rate, calm=rate, running=rate * 12.0, waiting=0.0, spread=0.0)
+    return Situation(at, {GOOD: ServiceNow(current, ready, replace(load, **more))})
+
+
+def good(plan):
+    return next(item for item in plan.recommendations if item.service == GOOD)
+
+
+def test_a_surge_is_planned_at_once_with_the_forecasts_of_the_last_plan(metrics, monkeypatch):
+    making = _planning(metrics, with_hindsight=False)
+    first = making.plan_if_due(NOW, TOPOLOGY, present(35.0, current=20, ready=20))
+    monkeypatch.setattr(planning, "make_plan", None)  # no forecast, no calibration, no history
+    later = NOW + timedelta(minutes=2)
+    assert making.plan_if_due(later, TOPOLOGY, present(35.0, current=20, ready=20, at=later)) is None
+    later += timedelta(seconds=15)
+    surge = present(80.0, current=20, ready=20, at=later, waiting=400.0, spread=1.0)
+    revised = making.plan_if_due(later, TOPOLOGY, surge)
+    assert good(revised).target_replicas > good(first).target_replicas
+    assert good(revised).derivation["replanned"] == ["load_above_plan", "queue"]
+    assert revised.forecasts == first.forecasts
+    assert revised.revised == (GOOD,)
+    assert revised.new_recommendations == (good(revised),)
+    again = replace(surge, at=later + timedelta(seconds=15))
+    assert making.plan_if_due(again.at, TOPOLOGY, again) is None, "nothing has changed since"
+
+
+def test_ordered_replicas_that_start_raise_no_further_target(metrics):
+    making = _planning(metrics, with_hindsight=False)
+    making.plan_if_due(NOW, TOPOLOGY, present(35.0))
+    at = NOW + timedelta(seconds=15)
+    surge = {"waiting": 400.0, "spread": 1.0}
+    ordered = good(making.plan_if_due(at, TOPOLOGY, present(40.0, at=at, **surge))).target_replicas
+    assert ordered > 6
+    at += timedelta(seconds=15)
+    starting = present(40.0, current=ordered, ready=6, at=at, **surge)
+    revised = making.plan_if_due(at, TOPOLOGY, replace(starting, ended={"scale": frozenset({GOOD})}))
+    assert good(revised).target_replicas == ordered
+    assert good(revised).current_replicas == ordered
+
+
+def test_a_plan_made_in_the_background_is_revised_if_the_surge_began_meanwhile(metrics):
+    making = _planning(metrics, with_hindsight=False, in_background=True)
+    try:
+        calm = present(35.0)
+        making.plan_if_due(NOW, TOPOLOGY, calm)
+        assert waiting.until(lambda: making.plan_if_due(NOW, TOPOLOGY, calm), "the first plan")
+        at = NOW + timedelta(minutes=10)
+        assert making.plan_if_due(at, TOPOLOGY, replace(calm, at=at)) is None, "it is being made"
+        surges = (
+            present(80.0, at=at + timedelta(seconds=15 * turn), waiting=400.0, spread=1.0) for turn in range(1, 5000)
+        )
+        plans = waiting.until(lambda: _scheduled_at(making, next(surges), at), "the second plan")
+        assert good(plans).derivation["replanned"]
+        assert good(plans).made_at > at
+    finally:
+        making.close()
+
+
+def _scheduled_at(making, situation, at):
+    """The plan once its forecasts are those of ``at``."""
+    made = making.plan_if_due(situation.at, TOPOLOGY, situation)
+    return made if made is not None and made.forecasts[0].made_at == at else None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_constant_noisy_load_never_flaps(seed):
+    """Two hours at 15 s: the fleet follows every target at once, and never scales in both directions."""
+    store, random, level = memory.MemoryMetricStore(), np.random.default_rng(seed), 20.0
+    for slot in range(3 * 144):
+        at = NOW - timedelta(minutes=10) * (3 * 144 - slot)
+        values = np.full((1, 1), random.poisson(level * 600.0) / 600.0)
+        status = np.full(values.shape, CellStatus.PRESENT, dtype=np.uint8)
+        store.write(at, [SampleBatch("t", at, EntityKind.SERVICE, (LOAD,), (GOOD,), values, status, 15.0)])
+    making, current, counts = _planning(store, with_hindsight=False), 12, []
+    for cycle in range(480):
+        at, rate = NOW + timedelta(seconds=15 * cycle), random.poisson(level * 30.0) / 30.0
+        if cycle % 40 == 0:
+            values = np.full((1, 1), random.poisson(level * 600.0) / 600.0)
+            status = np.full(values.shape, CellStatus.PRESENT, dtype=np.uint8)
+            store.write(at, [SampleBatch("t", at, EntityKind.SERVICE, (LOAD,), (GOOD,), values, status, 15.0)])
+        made = making.plan_if_due(at, TOPOLOGY, present(rate, current=current, ready=current, at=at, calm=level))
+        current = current if made is None else good(made).target_replicas
+        counts.append(current)
+    steps = np.sign(np.diff([12, *counts]))
+    assert not ((steps > 0).any() and (steps < 0).any()), counts
+    assert len(set(counts)) <= 3, counts

@@ -83,6 +83,8 @@ def _create_decisions() -> None:
         sa.Column("reason", sa.Text(), nullable=False, server_default=""),
         sa.Column("dry_run", sa.Boolean(), nullable=False, server_default=sa.false()),
         sa.Column("ended_at_us", sa.BigInteger()),
+        sa.Column("approvals", sa.Integer(), nullable=False, server_default="0"),
+        sa.Column("approvals_needed", sa.Integer(), nullable=False, server_default="1"),
     )
     op.create_index("action_by_cause", "action", ["because"])
     op.create_index("action_by_decision", "action", ["decided_at_us"])

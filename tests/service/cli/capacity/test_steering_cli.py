@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -22,6 +23,8 @@ from simulator.servers.control import Control
 from simulator.spec.fleets import default_spec
 from tests.service.cli.capacity.test_sizing_cli import KEYS, NOW, filled, fleet, replica
 from tests.service.cli.test_cli import answer, run
+from tests.support import traffic_scene
+from tests.support.kube import Cluster
 
 REPLICAS = [
     {"name": "chat-70b-0", "queued_tokens": 90000, "tokens_per_second": 1000},
@@ -171,3 +174,61 @@ def test_impossible_steering_names_the_reason(folder: Path, arguments: tuple[str
     found = answer(*STEER, *arguments, cwd=folder, code=2)
     assert expected in found["error"]["message"]
     assert found["error"]["hint"]
+
+
+@pytest.fixture
+def cluster(control_plane: Cluster) -> Iterator[Cluster]:
+    """A control plane with a route to three replicas, named as those of the file."""
+    traffic_scene.prepare(control_plane)
+    yield control_plane
+    traffic_scene.clean(control_plane)
+
+
+def configured(folder: Path, cluster: Cluster, *, dry_run: bool) -> None:
+    api = {"url": cluster.url, "bearer_token_file": str(cluster.token_file("admin")), "insecure_skip_verify": True}
+    remediation = {
+        "dry_run": dry_run,
+        "actuators": {"balance_traffic": "traffic"},
+        "kubernetes": api,
+        "traffic": {"routes": {"chat-70b": {"kind": "http_route", "name": "chat"}}},
+    }
+    document = {
+        "store": {"url": f"sqlite:///{folder}/s.db"},
+        "services": [{"name": "chat-70b", "namespace": traffic_scene.SPACE}],
+        "remediation": remediation,
+    }
+    (folder / "outrider.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+
+
+@pytest.mark.control_plane
+def test_proposed_weights_are_set_on_the_live_route(cluster: Cluster, folder: Path) -> None:
+    names = [one["name"] for one in REPLICAS]
+    for name in names:
+        traffic_scene.pod(cluster, str(name))
+        traffic_scene.service(cluster, str(name), replica=str(name))
+    path = traffic_scene.http_route(cluster, dict.fromkeys(map(str, names), 1))
+
+    def weights() -> dict[str, int]:
+        (rule,) = cluster.get(path)["spec"]["rules"]
+        return {reference["name"]: reference["weight"] for reference in rule["backendRefs"]}
+
+    configured(folder, cluster, dry_run=False)
+    previewed = answer(*STEER, "--apply", cwd=folder)
+    assert (previewed["applied"]["status"], previewed["applied"]["dry_run"]) == ("dry_run", True)
+    assert previewed["applied"]["requests"][0]["url"] == path
+    assert set(weights().values()) == {1}
+    found = answer(*STEER, "--apply", "--yes", cwd=folder)
+    assert found["applied"]["status"] == "done"
+    assert weights() == found["weights"]
+    assert "already: HTTPRoute chat" in run(*STEER, "--apply", "--yes", "-o", "table", cwd=folder).stdout
+    configured(folder, cluster, dry_run=True)
+    assert answer(*STEER, "--arriving", "1500", "--apply", "--yes", cwd=folder)["applied"]["dry_run"] is True
+    with wiring_stores.stores(Settings(store=StoreSettings(url=f"sqlite:///{folder}/s.db"))) as (state, _):
+        reasons = [record.reason for record in reversed(state.audit())]
+    assert reasons == ["dry_run", "done", "already", "dry_run"]
+
+
+def test_weights_without_a_performer_are_a_dry_run(folder: Path) -> None:
+    found = answer(*STEER, "--apply", "--yes", cwd=folder)
+    assert (found["applied"]["status"], found["applied"]["requests"]) == ("dry_run", [])
+    assert run(*STEER, "--yes", cwd=folder).returncode == 2

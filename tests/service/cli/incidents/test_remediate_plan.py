@@ -52,7 +52,7 @@ def test_the_steps_of_a_named_fault_have_guards_and_exact_requests(folder):
     assert {row["status"] for row in rows} <= {"proposed", "refused", "waiting_approval"}
     for row in rows:
         assert {"hold", "cooldown", "node_breaker", "service_minimum", "headroom", "autonomy"} <= set(verdicts(row))
-        assert all(set(guard) == {"name", "verdict", "reason"} for guard in row["guards"])
+        assert all(set(guard) == {"name", "verdict", "reason", "detail"} for guard in row["guards"])
         (request,) = row["requests"]
         assert (request["method"], request["url"]) == ("POST", "http://127.0.0.1:9/control/actions")
         assert request["body"]["kind"] == row["kind"]

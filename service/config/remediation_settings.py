@@ -1,0 +1,236 @@
+"""Remediation: autonomy, limits, maintenance windows, approvals, performers of actions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import date, datetime, time, timedelta
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from outrider.errors import ConfigError, ConfigProblem
+from outrider.model import ActionKind
+from outrider.text import yaml_file
+from outrider.vocabulary.faults import faults
+from remediation.decide.autonomy import PLAN, Autonomy, AutonomyLevels, Environment
+from remediation.decide.limits import DISRUPTIVE, BreakerLimits
+from remediation.decide.time_windows import EVERY_DAY, DateSpan, TimeWindow, WeeklySpan
+from remediation.playbooks import files as playbook_files
+from service.config.scaling_settings import KubernetesApiSettings
+from service.config.settings_base import Duration, Ratio, Section, TimeZone
+from service.config.traffic_settings import TrafficSettings
+
+ActuatorName = Literal["dry_run", "simulated", "autoscalers", "kubernetes", "traffic"]
+Level = Literal["observe", "recommend", "approve", "act"]
+Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
+_DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_DAY_MINUTES = 24 * 60
+_LIMITS = BreakerLimits()
+_EXPECTED = "expected a time of day such as 22:00, or a date and time such as 2026-12-24 18:00"
+
+
+def _wall_time(value: Any) -> time | datetime:
+    """Reads a wall-clock time. YAML reads 22:00 as the number 1320, and some dates as dates."""
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _DAY_MINUTES:
+        return time(value % _DAY_MINUTES // 60, value % 60)
+    if isinstance(value, str):
+        value = _parsed(value.strip())
+    if isinstance(value, date) and not isinstance(value, datetime):
+        value = datetime.combine(value, time())
+    if not isinstance(value, time | datetime):
+        raise ValueError(_EXPECTED)  # noqa: TRY004 - pydantic reads ValueError
+    if value.tzinfo is not None:
+        raise ValueError("expected a time without an offset; timezone names the zone")
+    return value
+
+
+def _parsed(text: str) -> time | datetime:
+    try:
+        if text == "24:00":
+            return time()
+        return time.fromisoformat(text) if "-" not in text else datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ValueError(f"{_EXPECTED}, not {text!r}") from error
+
+
+WallTime = Annotated[time | datetime, BeforeValidator(_wall_time)]
+
+
+class TimeWindowSettings(Section):
+    """A span of time, every week or once. Start and end are both times of day, or both dates with times."""
+
+    name: str = Field(description="Name in reasons and on the dashboard.", min_length=1)
+    timezone: TimeZone = Field("UTC", description="Time zone of start and end, for example Europe/Berlin.")
+    start: WallTime = Field(description='Start, for example "22:00" or "2026-12-24 18:00".')
+    end: WallTime = Field(description="End, not included. A time of day that is not after start is on the next day.")
+    days: list[Day] = Field([], description="Days of the week on which a weekly span starts. Default: every day.")
+    services: list[str] = Field([], description="Services, as name or namespace/name. Default: all.")
+    environments: list[str] = Field([], description="Environments. Default: all.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> TimeWindowSettings:
+        if isinstance(self.start, datetime) != isinstance(self.end, datetime):
+            raise ValueError("start and end must both be times of day, or both dates with times")
+        if isinstance(self.start, datetime) and isinstance(self.end, datetime):
+            if self.end <= self.start:
+                raise ValueError("end must be after start")
+            if self.days:
+                raise ValueError("days belongs to times of day, not to dates")
+        return self
+
+    def window(self) -> TimeWindow:
+        """Returns the span with its time zone."""
+        span: WeeklySpan | DateSpan
+        if isinstance(self.start, datetime) and isinstance(self.end, datetime):
+            span = DateSpan(self.start, self.end)
+        else:
+            assert isinstance(self.start, time)
+            assert isinstance(self.end, time)
+            days = frozenset(_DAYS.index(day) for day in self.days) or EVERY_DAY
+            span = WeeklySpan(self.start, self.end, days)
+        return TimeWindow(
+            self.name, ZoneInfo(self.timezone), span, frozenset(self.services), frozenset(self.environments)
+        )
+
+
+class EnvironmentSettings(Section):
+    """An environment: an entity belongs to it by its cluster or by its namespace."""
+
+    clusters: list[str] = Field([], description="Clusters; * matches any characters.")
+    namespaces: list[str] = Field([], description="Namespaces; * matches any characters.")
+
+
+class AutonomySettings(Section):
+    """Levels of autonomy of single playbooks, services and environments. The strictest level that names one applies."""
+
+    playbooks: dict[str, Level] = Field(
+        {}, description="Map from the fault of a playbook to its level; plan: scaling by the capacity plan."
+    )
+    services: dict[str, Level] = Field({}, description="Map from a service, as name or namespace/name, to its level.")
+    environments: dict[str, Level] = Field({}, description="Map from an environment to its level.")
+
+
+class BreakerSettings(Section):
+    """Breaker: stops remediation that does not help, until a person resets it. Undo always passes."""
+
+    window: Duration = Field(_LIMITS.window, description="Time in which actions are counted.")
+    max_unsuccessful: Annotated[int, Field(ge=0)] = Field(
+        _LIMITS.max_unsuccessful, description="Maximum number of actions that failed, or whose target did not recover."
+    )
+    max_unsuccessful_ratio: Ratio = Field(
+        _LIMITS.max_unsuccessful_ratio,
+        description="Maximum share of such actions; the breaker opens if both are exceeded.",
+    )
+    recovers_within: Duration = Field(
+        _LIMITS.recovers_within, description="Time that a target has to recover after an action."
+    )
+
+
+class RemediationSettings(Section):
+    """Remediation: autonomy, limits and performers of actions."""
+
+    autonomy: Level = Field(
+        "approve",
+        description=(
+            "Level unless autonomy_for names another one. observe: only undoes earlier actions; recommend: records "
+            "proposals; approve: waits for approval; act: performs what the guard rails allow."
+        ),
+    )
+    autonomy_for: AutonomySettings = Field(
+        AutonomySettings(), description="Levels of playbooks, services and environments."
+    )
+    environments: dict[str, EnvironmentSettings] = Field(
+        {}, description="Map from the name of an environment to its clusters and namespaces."
+    )
+    maintenance_windows: list[TimeWindowSettings] = Field(
+        [], description="A service with a window here is disrupted only within one of them."
+    )
+    freezes: list[TimeWindowSettings] = Field([], description="Times in which Outrider only undoes earlier actions.")
+    disruptive: list[ActionKind] = Field(
+        sorted(DISRUPTIVE), description="Action kinds that wait for a maintenance window."
+    )
+    dry_run: bool = Field(True, description="Report actions without performing them.")
+    kill_switch_file: Path | None = Field(
+        None, description="While this file exists or cannot be checked, nothing is sent to a cluster, not even undo."
+    )
+    playbooks: list[Path] = Field([], description="Playbook files that override the packaged ones by fault.")
+    actuator: ActuatorName = Field("dry_run", description="Performer of actions, unless actuators names another one.")
+    actuators: dict[ActionKind, ActuatorName] = Field(
+        {},
+        description=(
+            "Map from an action kind to its performer; autoscalers: scales through planner.scaling.emit; "
+            "kubernetes: nodes, pods and workloads; traffic: routes and selectors, by remediation.traffic."
+        ),
+    )
+    kubernetes: KubernetesApiSettings = Field(
+        KubernetesApiSettings(), description="API server of the performers kubernetes and traffic."
+    )
+    traffic: TrafficSettings = Field(TrafficSettings(), description="Routing techniques of the performer traffic.")
+    control_url: str | None = Field(None, description="Control endpoint of the simulated fleet.")
+    max_cordoned_nodes: Annotated[int, Field(ge=0)] = Field(
+        2, description="Maximum nodes out of service at once; one is always allowed."
+    )
+    max_cordoned_ratio: Ratio = Field(0.2, description="Maximum share of nodes out of service at once.")
+    max_actions_per_hour: Annotated[int, Field(ge=0)] = Field(20, description="Maximum actions per hour.")
+    cooldown: Duration = Field(timedelta(minutes=10), description="Minimum time between two equal actions on a target.")
+    min_confidence: Ratio = Field(0.6, description="Minimum confidence of a cause; below it actions need approval.")
+    ask_for: list[ActionKind] = Field([], description="Action kinds that always need approval.")
+    two_person: list[ActionKind] = Field([], description="Action kinds that need the approval of two people.")
+    approval_expires: Duration = Field(
+        timedelta(minutes=30), description="Time after which a request for approval expires."
+    )
+    breaker: BreakerSettings = Field(BreakerSettings(), description="Breaker for remediation that does not help.")
+
+    def performer(self, kind: ActionKind) -> ActuatorName:
+        """Returns the performer of an action kind."""
+        return self.actuators.get(kind, self.actuator)
+
+    def levels(self) -> AutonomyLevels:
+        """Returns the levels of autonomy."""
+        named = self.autonomy_for
+        return AutonomyLevels(
+            Autonomy(self.autonomy), _levels(named.playbooks), _levels(named.services), _levels(named.environments)
+        )
+
+    def named_environments(self) -> dict[str, Environment]:
+        """Returns the environments by name."""
+        return {
+            name: Environment(tuple(environment.clusters), tuple(environment.namespaces))
+            for name, environment in self.environments.items()
+        }
+
+
+def remediation_problems(settings: RemediationSettings, document: yaml_file.Document) -> list[ConfigProblem]:
+    """Checks names across the section, and the playbook files."""
+    problems = list(_unknown_names(settings, document))
+    if "simulated" in {settings.actuator, *settings.actuators.values()} and not settings.control_url:
+        problems.append(document.problem(("remediation", "control_url"), "is required by the simulated actuator"))
+    try:
+        playbook_files.load(settings.playbooks)
+    except ConfigError as error:
+        problems += error.problems or (document.problem(("remediation", "playbooks"), error.message),)
+    return problems
+
+
+def _unknown_names(settings: RemediationSettings, document: yaml_file.Document) -> Iterator[ConfigProblem]:
+    known = (*faults(), PLAN)
+    for fault in settings.autonomy_for.playbooks:
+        if fault not in known:
+            where = ("remediation", "autonomy_for", "playbooks", fault)
+            yield document.problem(where, f"unknown fault{yaml_file.near(fault, known)}")
+    named: list[tuple[yaml_file.Path_, Iterable[str]]] = [
+        (("autonomy_for", "environments"), settings.autonomy_for.environments)
+    ]
+    for key, windows in (("maintenance_windows", settings.maintenance_windows), ("freezes", settings.freezes)):
+        named += [((key, index, "environments"), window.environments) for index, window in enumerate(windows)]
+    for path, names in named:
+        for name in names:
+            if name not in settings.environments:
+                hint = yaml_file.near(name, settings.environments) or "; name it under remediation.environments"
+                yield document.problem(("remediation", *path, name), f"no environment is named {name!r}{hint}")
+
+
+def _levels(named: dict[str, Level]) -> dict[str, Autonomy]:
+    return {name: Autonomy(level) for name, level in named.items()}

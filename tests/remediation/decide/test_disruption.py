@@ -1,0 +1,53 @@
+"""PodDisruptionBudgets in the decision: evictions that the API server would refuse are not attempted."""
+
+from dataclasses import replace
+
+import pytest
+
+from outrider.model import ActionKind, DecisionReason
+from outrider.topology import EVICTION_BLOCKED_BY, NOT_READY, Topology
+from remediation.decide.disruption import blocking_budgets
+
+
+def label(fleet, pod, **labels):
+    """Sets labels of a pod, as the Kubernetes source does."""
+    known = {**fleet.topology.labels, pod: labels}
+    fleet.topology = Topology.build(fleet.topology.edges, labels=known)
+
+
+@pytest.mark.parametrize("kind", [ActionKind.DRAIN, ActionKind.RESTART_POD])
+def test_the_budgets_of_evicted_pods_are_named(fleet, kind):
+    label(fleet, fleet.pods[0], **{EVICTION_BLOCKED_BY: "llm/chat,llm/all"})
+    target = fleet.nodes[0] if kind is ActionKind.DRAIN else fleet.pods[0]
+    assert blocking_budgets(kind, target, fleet.topology) == ("llm/all", "llm/chat")
+    assert blocking_budgets(kind, fleet.nodes[1], fleet.topology) == ()
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in ActionKind if kind not in (ActionKind.DRAIN, ActionKind.RESTART_POD)]
+)
+def test_other_kinds_evict_nothing(fleet, kind):
+    label(fleet, fleet.pods[0], **{EVICTION_BLOCKED_BY: "llm/chat"})
+    for target in (fleet.nodes[0], fleet.pods[0], fleet.replicas[0], fleet.service):
+        assert blocking_budgets(kind, target, fleet.topology) == ()
+
+
+def test_a_pod_that_is_not_ready_can_be_restarted_but_not_drained(fleet):
+    label(fleet, fleet.pods[0], **{EVICTION_BLOCKED_BY: "llm/chat", NOT_READY: "true"})
+    assert blocking_budgets(ActionKind.RESTART_POD, fleet.replicas[0], fleet.topology) == ()
+    assert blocking_budgets(ActionKind.DRAIN, fleet.nodes[0], fleet.topology) == ("llm/chat",)
+
+
+def test_a_blocked_drain_is_refused_with_the_name_and_done_once_the_budget_allows_it(make_fleet, words):
+    fleet = make_fleet()
+    fleet.facts = replace(fleet.facts, needed_replicas={fleet.service: 2})
+    label(fleet, fleet.pods[0], **{EVICTION_BLOCKED_BY: "llm/chat"})
+    fleet.break_("gpu-lost", fleet.gpus[0])
+    made = fleet.run(4)
+    blocked = [action for action in made if action.reason is DecisionReason.DISRUPTION_BUDGET]
+    assert {action.detail for action in blocked} == {"llm/chat"}
+    assert ActionKind.DRAIN not in {action.kind for action in made if action not in blocked}
+    label(fleet, fleet.pods[0])
+    later = fleet.run(6)
+    assert not [action for action in later if action.reason is DecisionReason.DISRUPTION_BUDGET]
+    assert later

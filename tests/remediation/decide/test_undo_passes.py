@@ -1,0 +1,65 @@
+"""Undo passes every limit: only a pause, the kill switch and lost monitoring hold it (safety rules 6 and 7)."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, time, timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outrider.model import ActionKind, ActionStatus, BreakerState, DecisionReason, EntityKind, EntityRef, Verdict
+from remediation.decide.autonomy import Autonomy, AutonomyLevels
+from remediation.decide.guards import recheck
+from remediation.decide.history import UNDO
+from remediation.decide.limits import BreakerLimits, FleetFacts, Policy
+from remediation.decide.time_windows import TimeWindow, WeeklySpan
+from tests.remediation.conftest import Fleet
+from tests.remediation.decide.test_recheck import intent
+
+ALWAYS = TimeWindow("always", UTC, WeeklySpan(time(0), time(0)))
+NEVER = TimeWindow("never", UTC, WeeklySpan(time(0), time(0), frozenset()))
+KINDS = st.frozensets(st.sampled_from(list(ActionKind)))
+NODE = EntityRef("c", EntityKind.NODE, None, "node-0")
+NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
+
+POLICIES = st.builds(
+    Policy,
+    autonomy=st.builds(AutonomyLevels, st.sampled_from(list(Autonomy))),
+    dry_run=st.just(False),
+    maintenance_windows=st.sampled_from([(), (NEVER,)]),
+    freezes=st.sampled_from([(), (ALWAYS,)]),
+    disruptive=KINDS,
+    ask_for=KINDS,
+    two_person=KINDS,
+    approval_expires=st.sampled_from([timedelta(seconds=1), timedelta(hours=1)]),
+    breaker=st.sampled_from([BreakerLimits(), BreakerLimits(max_unsuccessful=0, max_unsuccessful_ratio=0.0)]),
+    max_actions_per_hour=st.sampled_from([0, 20]),
+    max_cordoned_nodes=st.sampled_from([0, 2]),
+    min_confidence=st.sampled_from([0.0, 1.0]),
+)
+BREAKERS = st.sampled_from([BreakerState(), BreakerState(opened_at=NOW, unsuccessful=9, performed=9)])
+
+
+@given(policy=POLICIES, breaker=BREAKERS)
+def test_a_recovered_node_is_uncordoned_under_every_policy(policy, breaker):
+    fleet = Fleet()
+    incident = fleet.break_("pcie-degraded", fleet.gpus[0])
+    fleet.run(2)
+    assert fleet.sessions, "the node is cordoned"
+    fleet.policy, fleet.facts = policy, replace(fleet.facts, breaker=breaker)
+    fleet.mend(fleet.gpus[0], resolve=incident)
+    (undo,) = fleet.cycle(perform=False)
+    assert (undo.kind, undo.status, undo.decision) == (ActionKind.UNCORDON, ActionStatus.INTENDED, Verdict.ALLOWED)
+    assert recheck(undo, policy, fleet.facts_now(), fleet.now) is None
+
+
+@given(policy=POLICIES, breaker=BREAKERS, kind=st.sampled_from(sorted(UNDO)), age=st.integers(0, 10_000))
+def test_an_undo_is_performed_under_every_policy(policy, breaker, kind, age):
+    facts = FleetFacts(breaker=breaker)
+    later = intent(kind, NODE).decided_at + timedelta(minutes=age)
+    assert recheck(intent(kind, NODE), policy, facts, later) is None
+    for held, reason in (
+        (replace(facts, paused=True), DecisionReason.PAUSED),
+        (replace(facts, killed=True), DecisionReason.KILL_SWITCH),
+        (replace(facts, blind=True), DecisionReason.MONITOR_BLIND),
+    ):
+        assert recheck(intent(kind, NODE), policy, held, later) is reason

@@ -1,0 +1,105 @@
+"""Pause, kill switch, breaker, two approvals and requests by hand over the API."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from outrider.audit import AuditEvent
+from outrider.model import ActionStatus, BreakerState, DecisionReason, GuardAnswer, Verdict
+from outrider.ports import CycleCommit
+from outrider.testing.names import NOW
+from outrider.testing.story import Story
+from tests.service.api.test_api import DRAIN, TOKEN, World
+
+OPENED = BreakerState(opened_at=NOW, unsuccessful=4, performed=6)
+
+
+@pytest.fixture
+def world():
+    return World(Story(history=timedelta(minutes=2)))
+
+
+def post(world, path, person="ada"):
+    header = {"Authorization": f"Bearer {TOKEN}".encode()}
+    if person:
+        header["X-Outrider-User"] = person.encode()
+    return world.http.post(f"/api/v1{path}", headers=header)
+
+
+def commit(world, *actions, breaker=None):
+    world.state.commit(CycleCommit(world.state.cycles(limit=1)[0], actions=actions, breaker=breaker))
+
+
+def add(world, id_, status, **more):
+    """A copy of the waiting drain."""
+    (drain,) = [action for action in world.state.actions() if action.id == DRAIN]
+    action = replace(drain, id=id_, status=status, **more)
+    commit(world, action)
+    return action
+
+
+def test_two_people_approve(world):
+    add(world, "two", ActionStatus.WAITING_APPROVAL, approvals_needed=2)
+    first = post(world, "/actions/two/approve", "ann").json()
+    assert (first["status"], first["approvals"], first["approvals_needed"]) == ("waiting_approval", ["ann"], 2)
+    assert first["reason"] == "needs_second_approval"
+    again = post(world, "/actions/two/approve", "ann")
+    assert (again.status_code, again.json()["error"]["message"]) == (409, "ann has approved this action already.")
+    second = post(world, "/actions/two/approve", "张伟").json()
+    assert (second["status"], second["approved_by"]) == ("intended", "ann, 张伟")
+
+
+def test_two_approvals_need_names(world):
+    add(world, "two", ActionStatus.WAITING_APPROVAL, approvals_needed=2)
+    refused = post(world, "/actions/two/approve", "")
+    assert refused.status_code == 409
+    assert "X-Outrider-User" in refused.json()["error"]["hint"]
+    assert post(world, f"/actions/{DRAIN}/approve", "").status_code == 200, "one approval may be anonymous"
+
+
+def test_a_recommendation_cannot_be_approved_with_one_step(world):
+    objection = GuardAnswer("autonomy", Verdict.ASK, DecisionReason.AUTONOMY_RECOMMEND)
+    add(world, "idea", ActionStatus.PROPOSED, objections=(objection,), approvals_needed=2)
+    assert post(world, "/actions/idea/approve").status_code == 409
+    requested = post(world, "/actions/idea/request", "ann").json()
+    assert (requested["status"], requested["requested_by"]) == ("waiting_approval", "ann")
+    assert requested["objections"] == [
+        {"name": "autonomy", "verdict": "ask", "reason": "autonomy_recommend", "detail": ""}
+    ]
+    own = post(world, "/actions/idea/approve", "ann")
+    assert (own.status_code, own.json()["error"]["message"]) == (409, "ann has requested this action already.")
+    assert post(world, "/actions/idea/approve", "bo").json()["status"] == "waiting_approval"
+    assert post(world, "/actions/idea/approve", "cy").json()["status"] == "intended"
+
+
+def test_an_expired_request_is_repeated_by_hand(world):
+    add(world, "late", ActionStatus.REFUSED, reason=DecisionReason.EXPIRED)
+    assert post(world, "/actions/late/approve").status_code == 409
+    assert post(world, "/actions/late/request").json()["status"] == "waiting_approval"
+    assert post(world, "/actions/late/request").status_code == 409
+    assert post(world, "/actions/ghost/request").status_code == 404
+
+
+def test_the_breaker_is_shown_and_reset_once(world):
+    commit(world, breaker=OPENED)
+    shown = world.get("/remediation")["breaker"]
+    assert (shown["open"], shown["unsuccessful"], shown["performed"]) == (True, 4, 6)
+    assert "outrider_remediation_breaker_open 1.0" in world.http.get("/metrics").text
+    closed = post(world, "/remediation/breaker/reset", "ann").json()
+    assert (closed["open"], closed["reset_by"]) == (False, "ann")
+    assert post(world, "/remediation/breaker/reset").status_code == 409
+    assert AuditEvent.BREAKER_RESET in {record.event for record in world.state.audit() if record.by == "ann"}
+
+
+def test_the_kill_switch_and_pending_actions_are_shown(tmp_path):
+    file = tmp_path / "stop"
+    world = World(Story(history=timedelta(minutes=2)), kill_switch_file=file, autonomy="act", dry_run=False)
+    shown = world.get("/remediation")
+    assert shown["kill_switch"] == {"file": str(file), "on": False}
+    assert (shown["autonomy"], shown["dry_run"]) == ("act", False)
+    assert [action["id"] for action in shown["pending"]] == [DRAIN]
+    file.touch()
+    overview = world.get("/overview")
+    assert overview["monitoring"]["remediation"]["kill_switch"]["on"] is True
+    assert [action["id"] for action in overview["pending"]] == [DRAIN]

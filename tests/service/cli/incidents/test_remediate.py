@@ -1,0 +1,139 @@
+"""``outrider remediate``: commands of a person against a running API."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+import uvicorn
+
+from outrider.model import ActionStatus, BreakerState
+from outrider.ports import CycleCommit
+from outrider.testing.names import NOW
+from outrider.testing.story import Story
+from service.api.app import create_app
+from service.config import settings as settings_file
+from service.wiring.api import api_settings
+from store import factory
+from tests.service.cli.test_cli import answer, run
+
+
+class Platform:
+    """A filled store, and the API on it."""
+
+    def __init__(self, folder) -> None:
+        self.folder, self.switch = folder, folder / "stop"
+        server = socket.create_server(("127.0.0.1", 0))
+        url = f"sqlite:///{folder}/o.db"
+        config = folder / "outrider.yaml"
+        config.write_text(
+            f"store: {{url: '{url}'}}\napi: {{port: {server.getsockname()[1]}}}\n"
+            f"remediation: {{autonomy: act, kill_switch_file: '{self.switch}'}}\n"
+        )
+        answer("db", "upgrade", "-o", "json", cwd=folder)
+        state_url, metrics_url = factory.urls_of(url)
+        self.state, self._metrics = factory.open_state(state_url), factory.open_metrics(metrics_url)
+        Story(history=timedelta(minutes=2)).fill(self.state, self._metrics)
+        app = create_app(self.state, self._metrics, api_settings(settings_file.load(config)))
+        self._server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", ws="none"))
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [server]})
+        self._thread.start()
+        self._socket = server
+
+    def command(self, *arguments, code=0):
+        return answer("remediate", *arguments, "-o", "json", cwd=self.folder, code=code)
+
+    def text(self, *arguments):
+        """The output for a terminal."""
+        return run("remediate", *arguments, "-o", "table", cwd=self.folder).stdout
+
+    def add(self, id_, status, **more):
+        """A copy of the waiting drain."""
+        (drain,) = self.state.actions(statuses=[ActionStatus.WAITING_APPROVAL])
+        self.commit(actions=(replace(drain, id=id_, status=status, **more),))
+
+    def commit(self, **parts):
+        self.state.commit(CycleCommit(self.state.cycles(limit=1)[0], **parts))
+
+    def close(self) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+        self._socket.close()
+        self.state.close()
+        self._metrics.close()
+
+
+@pytest.fixture
+def platform(tmp_path):
+    running = Platform(tmp_path)
+    yield running
+    running.close()
+
+
+def test_two_people_approve_and_the_list_counts_them(platform):
+    platform.add("two", ActionStatus.WAITING_APPROVAL, approvals_needed=2)
+    assert platform.command("approve", "two", "--as", "ann")["approvals"] == ["ann"]
+    assert "waiting_approval (1 of 2 approvals)" in platform.text("list")
+    refused = run("remediate", "approve", "two", "--as", "Ann", cwd=platform.folder)
+    assert refused.returncode == 2
+    assert "another person must approve it" in refused.stderr
+    assert platform.command("approve", "two", "--as", "张伟")["approved_by"] == "ann, 张伟"
+
+
+def test_a_recommendation_is_requested_by_name(platform):
+    platform.add("idea", ActionStatus.PROPOSED)
+    assert run("remediate", "approve", "idea", cwd=platform.folder).returncode == 2
+    assert platform.command("request", "idea", "--as", "ann")["requested_by"] == "ann"
+    assert platform.command("reject", "idea", "--as", "bo")["reason"] == "rejected_by_hand"
+
+
+def test_the_name_of_the_system_user_is_the_default(platform, monkeypatch):
+    monkeypatch.setenv("LOGNAME", "grace")
+    assert platform.command("pause") == {"paused": True}
+    assert platform.command("resume") == {"paused": False}
+    assert {record.by for record in platform.state.audit(limit=2)} == {"grace"}
+
+
+def test_the_status_names_everything_that_holds_remediation(platform):
+    shown = platform.command("status")
+    assert (shown["paused"], shown["kill_switch"]["on"], shown["breaker"]["open"]) == (False, False, False)
+    platform.switch.touch()
+    platform.commit(breaker=BreakerState(opened_at=NOW, unsuccessful=4, performed=6))
+    platform.command("pause")
+    text = platform.text("status")
+    for part in ("Autonomy: act", "Dry run", "Paused", str(platform.switch), "4 of 6 actions"):
+        assert part in text
+    chinese = platform.text("status", "--lang", "zh")
+    assert "熔断器" in chinese
+
+
+def test_the_breaker_is_reset_once(platform):
+    platform.commit(breaker=BreakerState(opened_at=NOW, unsuccessful=4, performed=6))
+    assert platform.command("reset", "--as", "ann")["reset_by"] == "ann"
+    assert not platform.state.breaker().is_open
+    assert run("remediate", "reset", cwd=platform.folder).returncode == 2
+
+
+def test_the_plan_shows_every_guard_that_objects_with_its_detail(platform):
+    platform.switch.touch()
+    platform.commit(breaker=BreakerState(opened_at=NOW, unsuccessful=4, performed=6))
+    config = platform.folder / "outrider.yaml"
+    freezes = "freezes: [{name: holidays, start: '00:00', end: '00:00'}]"
+    more = f"remediation: {{{freezes}, two_person: [cordon], "
+    config.write_text(config.read_text().replace("remediation: {", more))
+    rows = platform.command("plan", "--fault", "gpu-thermal-throttle", "--entity", "node-3")
+    answers = {answer["name"]: answer for answer in rows[-1]["guards"] if answer["verdict"] != "allowed"}
+    reasons = {(name, given["reason"]) for name, given in answers.items()}
+    assert reasons >= {
+        ("hold", "kill_switch"),
+        ("breaker", "breaker_open"),
+        ("freeze", "freeze"),
+        ("approval", "needs_approval"),
+    }
+    assert answers["freeze"]["detail"] == "holidays"
+    assert {"maintenance_window", "disruption_budget", "autonomy"} <= {answer["name"] for answer in rows[-1]["guards"]}
+    shown = platform.text("plan", "--fault", "gpu-thermal-throttle", "--entity", "node-3")
+    assert "freeze: frozen (holidays)" in shown
