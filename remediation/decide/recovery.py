@@ -47,7 +47,7 @@ def undo_all(context: DecisionContext, session: RemediationSession, incident: In
         actions += returned.actions
         steps += returned.steps
     for replica in _shifted(context, session):
-        if not context.diverted_elsewhere(replica, session.id):
+        if not context.diverted_elsewhere(replica, session.id) and not _rests_on_trouble(context, replica):
             actions += _return_replica(context, session, replica, incident)
     for kind in _RELEASES:
         for target in _sorted(context.history.standing(kind, session.id)):
@@ -137,6 +137,15 @@ def _return_replica(
         return half_open.set_share(context, session, replica, because, share, reason)
     reason = DecisionReason.RECOVERED if over else DecisionReason.WITHIN_LIMITS
     return _undo(context, session, ActionKind.RESTORE_TRAFFIC, replica, incident, reason=reason)
+
+
+def _rests_on_trouble(context: DecisionContext, replica: EntityRef) -> bool:
+    """True if something below the replica has a fault whose playbook shifts traffic away: another session will."""
+    below = context.topology.causes_of(replica)
+    return any(
+        entity in below and fault in context.playbooks and ActionKind.SHIFT_TRAFFIC in context.playbooks[fault].kinds
+        for entity, fault in context.facts.alerted
+    )
 
 
 def _because(session: RemediationSession, incident: Incident | None) -> str:

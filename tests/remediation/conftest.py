@@ -103,7 +103,8 @@ class Fleet:
     def facts_now(self):
         ours = {node for session in self.sessions.values() if session.closed_at is None for node in session.cordoned}
         healthy = frozenset({*self.nodes, *self.replicas} - self.sick - set(self.alerts))
-        return replace(self.facts, healthy=healthy, nodes_cordoned_by_us=frozenset(ours))
+        alerted = self.facts.alerted | {(alert.entity, alert.fault) for alert in self.alerts.values() if alert.fault}
+        return replace(self.facts, alerted=alerted, healthy=healthy, nodes_cordoned_by_us=frozenset(ours))
 
     def decide(self, **changed):
         given = {
