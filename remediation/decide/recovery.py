@@ -141,7 +141,7 @@ def _return_replica(
 
 def _rests_on_trouble(context: DecisionContext, replica: EntityRef) -> bool:
     """True if something below the replica has a fault whose playbook shifts traffic away: another session will."""
-    below = context.topology.causes_of(replica)
+    below = context.topology.causes_of(replica) - {replica}
     return any(
         entity in below and fault in context.playbooks and ActionKind.SHIFT_TRAFFIC in context.playbooks[fault].kinds
         for entity, fault in context.facts.alerted
