@@ -91,11 +91,23 @@ class DeliveryError(OutriderError):
 class ActuationError(OutriderError):
     """An action could not be performed."""
 
-    def __init__(self, message: str, *, retryable: bool, hint: str = "", status: int | None = None) -> None:
-        """``retryable`` False: a retry cannot succeed. ``status`` is the HTTP status, None without a response."""
+    def __init__(
+        self,
+        message: str,
+        *,
+        retryable: bool,
+        hint: str = "",
+        status: int | None = None,
+        retry_after: timedelta | None = None,
+    ) -> None:
+        """``retryable`` False: a retry cannot succeed. ``status`` is the HTTP status, None without a response.
+
+        ``retry_after`` is the wait that the server requested.
+        """
         super().__init__(message, hint=hint)
         self.retryable = retryable
         self.status = status
+        self.retry_after = retry_after
 
 
 class StoreError(OutriderError):

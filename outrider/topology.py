@@ -18,6 +18,7 @@ NOT_READY = "not_ready"
 """Label of such a pod that is not ready: a restart deletes it, and deletions need no budget."""
 Edge = tuple[EntityRef, EntityRef]
 Labels = Mapping[EntityRef, Mapping[str, str]]
+DELETED = "deleted"  # label of a pod that the cluster deleted recently
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,10 @@ import numpy as np
 
 from outrider.clock import from_unix
 from outrider.errors import UsageError
-from outrider.model import EntityKind, EntityRef, Floats
+from outrider.model import ActionKind, EntityKind, EntityRef, Floats
 from simulator.cluster.autoscaler import Autoscaler
 from simulator.cluster.load_balancer import Router
+from simulator.cluster.operations import Operations
 from simulator.cluster.pods import Pod, Pods
 from simulator.cluster.rollouts import Rollouts
 from simulator.effects import FleetEffects
@@ -41,6 +42,10 @@ class ActiveFault(Protocol):
 
     def stop(self, fleet: Fleet) -> None:
         """Ends the fault now and undoes its actions."""
+        ...
+
+    def cure(self, fleet: Fleet, action: ActionKind, kind: EntityKind, numbers: np.ndarray) -> bool:
+        """Ends its effects if the action on these entities cures it."""
         ...
 
 
@@ -75,6 +80,7 @@ class Fleet:
         self.kubelets = Kubelets(self)
         self.rollouts = Rollouts(self)
         self.autoscaler = Autoscaler(self.spec)
+        self.operations = Operations(slots, self.nodes.size)
         self.stalled = np.zeros(slots, dtype=bool)
         self.reserved_ratio = np.array([pod.service.engine.memory_reserved_ratio for pod in self.pods.pods])
         self.desired = {service.name: service.replicas for service in self.spec.services}
@@ -152,6 +158,26 @@ class Fleet:
         self.desired[service] = replicas
         return len(present)
 
+    def sleep_engine(self, slot: int) -> None:
+        """Puts the engine of a slot to sleep; its weights leave the device, and requests hang."""
+        self.operations.sleep(slot, self.pods.pods[slot].process)
+
+    def wake_engine(self, slot: int) -> None:
+        """Wakes the engine of a slot, whoever put it to sleep."""
+        self.operations.wake(slot)
+        self._cure(ActionKind.WAKE_ENGINE, EntityKind.REPLICA, np.array([slot]))
+
+    def reset_gpus(self, gpus: np.ndarray) -> None:
+        """Resets devices that no process uses; ends the faults that a reset cures."""
+        mask = np.zeros(self.gpus.size, dtype=bool)
+        mask[gpus] = True
+        self.gpus.reload(mask)
+        self._cure(ActionKind.RESET_GPU, EntityKind.GPU, gpus)
+
+    def _cure(self, action: ActionKind, kind: EntityKind, numbers: np.ndarray) -> None:
+        for injection in self.injections:
+            injection.cure(self, action, kind, numbers)
+
     def change(self, entity: EntityRef, code: str, text: str, **attributes: str) -> JournalEntry:
         """Writes a change to the journal."""
         return self.journal.write(self._at, JournalSource.CHANGE, entity, code, text, **attributes)
@@ -182,6 +208,7 @@ class Fleet:
         self.router.weights[:] = 1.0
         self.pods.cordoned[:] = False
         self.rollouts.reset()
+        self.operations.reset()
         for service in self.spec.services:
             if self.desired[service.name] != service.replicas:
                 self.scale(service.name, service.replicas)
@@ -245,9 +272,13 @@ class Fleet:
     def tick(self, seconds: float) -> None:
         """Advances by one tick of at most ``spec.tick_seconds``, without notification. Call ``step`` instead."""
         self.effects.reset()
+        for node in self.operations.booted(self._at):
+            self._cure(ActionKind.REBOOT_NODE, EntityKind.NODE, np.array([node]))
+            self._cure(ActionKind.REBOOT_NODE, EntityKind.GPU, np.flatnonzero(self.gpus.node == node))
         for injection in list(self.injections):
             if injection.advance(self) and injection in self.injections:
                 self.injections.remove(injection)
+        self.operations.apply(self.effects, self.pods.process)
         self.kubelets.advance()
         self.rollouts.advance()
         self.pods.advance(self._at, coupling.pace(self))
@@ -285,6 +316,8 @@ class Fleet:
             taken &= ~coreless
         self.bank.reject(slot[taken & arrivals.bad])
         good = taken & ~arrivals.bad
+        cold = self.operations.cold_ratio(begin)[place]
+        computed = arrivals.computed + (arrivals.prompt - arrivals.computed) * cold
         if failing.any():
             fails = good & (self._random.random(len(arrivals)) < failing[place])
             self.bank.fail(slot[fails])
@@ -293,7 +326,7 @@ class Fleet:
             slot[good],
             arrivals.at[good],
             arrivals.prompt[good],
-            arrivals.computed[good],
+            computed[good],
             arrivals.output[good],
             arrivals.aborts_at[good],
         )

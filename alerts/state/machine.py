@@ -1,14 +1,15 @@
 """Alert state machine: pending -> firing -> resolved. Pure; all times are arguments.
 
 An alert is one (rule, entity). Missing values never resolve it, and its priority never falls while it fires. An alert
-that returns after it resolved is a new episode with its own ``starts_at``.
+that returns after it resolved is a new episode with its own ``starts_at``. An alert on an entity that the cluster
+reports as deleted resolves at once: its last values say nothing about the fleet any more.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from math import isfinite
@@ -55,12 +56,13 @@ def advance(
     rules: Sequence[Rule],
     context: ServiceContext,
     now: datetime,
+    deleted: Collection[EntityRef] = (),
 ) -> tuple[Alert, ...]:
     """Advances every alert by one cycle.
 
     ``active`` are the pending and firing ones. ``plan`` None means that the planner did not run, which leaves its
-    alerts unchanged. Returns all alerts that are pending or firing now and those that resolved in this cycle, by
-    fingerprint.
+    alerts unchanged. ``deleted`` are entities that no longer exist and have no alert. Returns all alerts that are
+    pending or firing now and those that resolved in this cycle, by fingerprint.
     """
     known = {rule.name: rule for rule in rules}
     observed = (*findings, *(plan_findings(plan, rules, now) if plan is not None else ()))
@@ -69,8 +71,13 @@ def advance(
     alive = {alert.fingerprint: alert for alert in active if alert.state is not AlertState.RESOLVED}
     after: dict[str, Alert] = {}
     for print_, observation in current.items():
+        if observation.entity in deleted:
+            continue
         after[print_] = _holds(alive.get(print_), observation, print_, context, now)
     for print_, alert in alive.items():
+        if alert.entity in deleted:
+            after[print_] = replace(alert, state=AlertState.RESOLVED, reason=AlertReason.ENTITY_DELETED, ends_at=now)
+            continue
         if print_ in current:
             continue
         detectors = _detectors(alert)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from collectors.kubernetes.api import Json, items, mapping, text
 from collectors.kubernetes.objects import labels_of
+from collectors.kubernetes.peers import node_owners
 from collectors.mapping.entity_binding import first_label
 
 CLIQUE = "nvidia.com/gpu.clique"
@@ -78,7 +79,7 @@ def cuda_of(labels: Mapping[str, str]) -> str:
 
 
 def node_facts(node: Json) -> dict[str, str]:
-    """Facts of a node: its hardware, and its NVLink, NUMA and failure domain."""
+    """Facts of a node: its hardware, its NVLink, NUMA and failure domain, and other programs that manage it."""
     labels, about = labels_of(node), mapping(mapping(node.get("status")).get("nodeInfo"))
     facts = {name: first_label(labels, spellings) or "" for name, spellings in _NODE_FACTS.items()}
     if facts["gpu_sharing"] == "none":
@@ -91,6 +92,7 @@ def node_facts(node: Json) -> dict[str, str]:
         "kubelet": text(about.get("kubeletVersion")),
         "since": text(mapping(node.get("metadata")).get("creationTimestamp")),
         "taints": ",".join(sorted(filter(None, taints))),
+        **node_owners(node),
     }
     return {name: value for name, value in facts.items() if value}
 

@@ -9,16 +9,21 @@ from datetime import datetime, timedelta
 
 from collectors.kubernetes import disruption_budgets
 from collectors.kubernetes.accelerators import node_facts
+from collectors.kubernetes.actors import managers
 from collectors.kubernetes.api import Json, KubeApi, mapping, texts
 from collectors.kubernetes.numa import zone_facts
 from collectors.kubernetes.objects import (
+    AUTOSCALERS,
+    DEPLOYMENTS,
     DISRUPTION_BUDGETS,
     ENDPOINT_SLICES,
+    MANAGERS,
     NODE_TOPOLOGIES,
     NODES,
     PODS,
     RESOURCE_SLICES,
     SERVICES,
+    STATEFUL_SETS,
     CachedObjects,
     ObjectChange,
     Objects,
@@ -28,6 +33,7 @@ from collectors.kubernetes.objects import (
     labels_of,
     uid_of,
 )
+from collectors.kubernetes.peers import replicas_owners, template_owner
 from collectors.kubernetes.pods import SERVICE_LABEL, PodFacts, ended_at
 from collectors.kubernetes.replicas import SERVICE_NAME, PodIndex, Replicas, fronts_of, pods_behind
 from collectors.kubernetes.topology import DeletedPod, graph
@@ -127,6 +133,10 @@ class Cluster:
             return zone_facts(change.before) != zone_facts(change.after)
         if resource.name == SERVICES.name:
             return annotations_of(change.before) != annotations_of(change.after)
+        if resource.name == AUTOSCALERS.name:
+            return replicas_owners([change.before]) != replicas_owners([change.after])
+        if resource.name in (DEPLOYMENTS.name, STATEFUL_SETS.name):
+            return template_owner(change.before) != template_owner({**change.after, MANAGERS: managers(change.after)})
         if resource.name == DISRUPTION_BUDGETS.name:
             return disruption_budgets.summary(change.before) != disruption_budgets.summary(change.after)
         return resource.name == RESOURCE_SLICES.name and change.before.get("spec") != change.after.get("spec")

@@ -14,8 +14,10 @@ from collectors.kubernetes.accelerators import devices_of, kind_of
 from collectors.kubernetes.api import Json, deployment_of, items, mapping, text, texts
 from collectors.kubernetes.engine_args import EngineArgs, engine_args, pod_accelerators, serving_container
 from collectors.kubernetes.objects import key_of, labels_of, owner_of
+from collectors.kubernetes.peers import PROTECTED_BY, ROLLOUT_HASH
 from collectors.mapping.registry import ADAPTERS, adapter
 from outrider.model import EntityKind, EntityRef
+from outrider.vocabulary.cluster_peers import pod_protection
 
 LWS_NAME, LWS_GROUP, LWS_WORKER = (
     f"leaderworkerset.sigs.k8s.io/{part}" for part in ("name", "group-index", "worker-index")
@@ -43,8 +45,8 @@ class PodFacts:
     ``group`` names its replica, which has several pods if ``is_grouped``; ``leads`` marks the one with the scheduler.
     ``is_engine``: it has accelerators or its page is declared an engine's. ``engine_facts`` are engine facts from its
     labels, ``own`` those and the facts from its command. ``service`` comes from its labels; after ``with_service`` it
-    is never empty for an engine. ``created`` is its creation time, ``since`` the start on its node: its edges hold
-    from then on.
+    is never empty for an engine. ``protected_by`` is the annotation that forbids to disrupt it. ``created`` is its
+    creation time, ``since`` the start on its node: its edges hold from then on.
     """
 
     namespace: str
@@ -73,6 +75,7 @@ class PodFacts:
     accelerators: Mapping[str, float] = field(default_factory=dict)
     devices: tuple[str, ...] = ()
     gpu_kind: str = ""
+    protected_by: str = ""
 
     @property
     def gpus(self) -> float:
@@ -100,6 +103,7 @@ class PodFacts:
             "gpus": f"{self.gpus:g}" if self.accelerators else "",
             "gpu_kind": self.gpu_kind,
             "devices": ",".join(self.devices),
+            PROTECTED_BY: self.protected_by,
             **{f"asks:{name}": f"{amount:g}" for name, amount in self.accelerators.items() if "/mig-" in name},
         }
         return {name: value for name, value in labels.items() if value}
@@ -148,6 +152,7 @@ def pod_facts(pod: Json, service_label: str = SERVICE_LABEL) -> PodFacts:
         accelerators=requested,
         devices=devices_of(notes),
         gpu_kind=kind_of(requested, notes),
+        protected_by=pod_protection(notes),
     )
 
 
@@ -183,6 +188,8 @@ def workload_of(pod: Json) -> tuple[str, str]:
         return "", ""
     if kind != "ReplicaSet":
         return kind, name
+    if labels.get(ROLLOUT_HASH):
+        return "Rollout", name.removesuffix(f"-{labels[ROLLOUT_HASH]}")
     template_hash = labels.get("pod-template-hash")
     return "Deployment", name.removesuffix(f"-{template_hash}") if template_hash else deployment_of(name)
 

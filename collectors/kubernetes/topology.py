@@ -12,11 +12,21 @@ from dataclasses import dataclass
 from collectors.kubernetes.accelerators import node_facts
 from collectors.kubernetes.disruption_budgets import blocked_pods
 from collectors.kubernetes.numa import devices, node_zones
-from collectors.kubernetes.objects import NODE_TOPOLOGIES, NODES, RESOURCE_SLICES, Objects, key_of
+from collectors.kubernetes.objects import (
+    AUTOSCALERS,
+    DEPLOYMENTS,
+    NODE_TOPOLOGIES,
+    NODES,
+    RESOURCE_SLICES,
+    STATEFUL_SETS,
+    Objects,
+    key_of,
+)
+from collectors.kubernetes.peers import REPLICAS_OWNER, TEMPLATE_OWNER, replicas_owners, template_owner
 from collectors.kubernetes.pods import PodFacts
-from collectors.kubernetes.replicas import Replicas
+from collectors.kubernetes.replicas import Replica, Replicas
 from outrider.model import EntityKind, EntityRef
-from outrider.topology import Edge, Graph
+from outrider.topology import DELETED, Edge, Graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +38,11 @@ class DeletedPod:
 
 
 def graph(objects: Objects, replicas: Replicas, cluster: str, gone: Iterable[DeletedPod] = ()) -> Graph:
-    """Graph of one cluster. Of ``gone`` pods only the edges below them, with the label ``until``."""
+    """Graph of one cluster. Of ``gone`` pods only the edges below them, with the labels ``deleted`` and ``until``."""
     edges: dict[Edge, None] = {}
     labels: dict[EntityRef, dict[str, str]] = {}
     zones = node_zones(objects.all(NODE_TOPOLOGIES))
+    owners = workload_owners(objects)
     for node in objects.all(NODES):
         name = key_of(node)[1]
         labels[_node(cluster, name)] = {**node_facts(node), **zones.get(name, {})}
@@ -39,7 +50,13 @@ def graph(objects: Objects, replicas: Replicas, cluster: str, gone: Iterable[Del
         labels[gpu] = facts
         edges[_node(cluster, facts["node"]), gpu] = None
     for deleted in gone:
-        facts = {"uid": deleted.pod.uid, "node": deleted.pod.node, "since": deleted.pod.since, "until": deleted.until}
+        facts = {
+            "uid": deleted.pod.uid,
+            "node": deleted.pod.node,
+            "since": deleted.pod.since,
+            "until": deleted.until,
+            DELETED: "true",
+        }
         labels[deleted.pod.entity(cluster)] = {name: value for name, value in facts.items() if value}
         edges.update(dict.fromkeys(_below(deleted.pod, cluster)))
     blocked = blocked_pods(objects, replicas.pods)
@@ -49,10 +66,28 @@ def graph(objects: Objects, replicas: Replicas, cluster: str, gone: Iterable[Del
             edges.update(dict.fromkeys(_below(pod, cluster)))
     for replica in replicas.replicas.values():
         own = replica.pods[0].replica(cluster)
-        labels[own] = replica.facts
+        labels[own] = {**replica.facts, **owners.get((replica.namespace, *_workload(replica)), {})}
         edges.update(((pod.entity(cluster), own), None) for pod in replica.pods)
         edges[own, EntityRef(cluster, EntityKind.SERVICE, replica.namespace, replica.service)] = None
     return Graph(tuple(edges), labels)
+
+
+def _workload(replica: Replica) -> tuple[str, str]:
+    return replica.pods[0].owner_kind, replica.pods[0].workload
+
+
+def workload_owners(objects: Objects) -> dict[tuple[str, str, str], dict[str, str]]:
+    """Labels of the programs that own template or replicas of each workload, by (namespace, kind, name)."""
+    owners: dict[tuple[str, str, str], dict[str, str]] = {}
+    for resource in (DEPLOYMENTS, STATEFUL_SETS):
+        for workload in objects.all(resource):
+            owner = template_owner(workload)
+            if owner:
+                namespace, name = key_of(workload)
+                owners[namespace, resource.kind, name] = {TEMPLATE_OWNER: owner}
+    for key, owner in replicas_owners(objects.all(AUTOSCALERS)).items():
+        owners.setdefault(key, {})[REPLICAS_OWNER] = owner
+    return owners
 
 
 def _below(pod: PodFacts, cluster: str) -> Iterator[Edge]:

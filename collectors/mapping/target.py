@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
+from urllib.parse import urlsplit
 
 from collectors.mapping.model import EngineEndpoints
 from collectors.mapping.registry import ADAPTERS, adapter
@@ -68,6 +69,14 @@ class Target:
         return EntityRef(self.entity.cluster, EntityKind.SERVICE, self.entity.namespace, name)
 
     @property
+    def origin(self) -> str:
+        """``scheme://host:port`` of a replica's page, without credentials; empty for other entities and sources."""
+        if self.entity.kind is not EntityKind.REPLICA or not self.url.startswith(("http://", "https://")):
+            return ""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+    @property
     def pod(self) -> EntityRef | None:
         """The pod named by the labels."""
         return self._labeled(EntityKind.POD, self.entity.namespace)
@@ -101,6 +110,8 @@ class Target:
     def facts(self) -> dict[EntityRef, dict[str, str]]:
         """Labels of the entity, of its monitoring entity, and of its service (model, version)."""
         watch = {"target": self.name, "adapter": self.adapter, "stands_for": self.entity.key}
+        if self.origin:
+            watch["origin"] = self.origin
         if self.node is not None:
             watch["node"] = self.node.name
         facts = {self.entity: dict(self.labels), self.watcher: watch}

@@ -68,6 +68,8 @@ class DecisionReason(StrEnum):
     SERVICE_MINIMUM = "service_minimum"
     NO_HEADROOM = "no_headroom"
     NOT_OURS = "not_ours"
+    OWNED = "owned"
+    PROTECTED = "protected"
     ALREADY_DONE = "already_done"
     DISRUPTION_BUDGET = "disruption_budget"
     FREEZE = "freeze"

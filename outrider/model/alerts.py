@@ -29,6 +29,7 @@ class AlertReason(StrEnum):
     KEPT_WITHOUT_VALUES = "kept_without_values"
     NEVER_FIRED = "never_fired"
     RESOLVED_BY_HAND = "resolved_by_hand"
+    ENTITY_DELETED = "entity_deleted"
 
 
 class MuteReason(StrEnum):

@@ -271,7 +271,10 @@ class StateStore(StateReader, FeedbackStore, Protocol):
         ...
 
     def request_action(self, action_id: str, by: str, now: datetime) -> bool:
-        """Requests approval of a PROPOSED or expired action by hand; False if it is in another status."""
+        """Requests approval of a PROPOSED or expired action by hand.
+
+        False if it is in another status, or if its session is closed.
+        """
         ...
 
     def set_paused(self, paused: bool, by: str, now: datetime) -> None:

@@ -18,7 +18,7 @@ from outrider.errors import ActuationError
 from outrider.model import Action, ActionKind, ActionRequest, Outcome, OutcomeStatus
 from outrider.wire.http_auth import Access
 from remediation.actuators.api_server import MERGE_PATCH, TIMEOUT_SECONDS, ApiServer, ConflictError, checked
-from remediation.actuators.replica_owner import check_not_autoscaled, owner_of
+from remediation.actuators.replica_owner import check_not_autoscaled, check_not_paused, owner_of
 
 _TRIES = 3
 _DEFAULT_MAXIMUM = {"scaled_object": 100}  # KEDA's default of maxReplicaCount
@@ -169,6 +169,8 @@ class AutoscalerActuator:
             result = server.get(path)
         elif change.kind == "deployment":
             check_not_autoscaled(server, result, path)
+        elif change.kind == "scaled_object":
+            check_not_paused(result, path)
         owner = owner_of(result, change.sets, controlled=change.kind != "knative")
         if owner:
             sentence = f"{path}: {'.'.join(change.sets)} belongs to {owner}"

@@ -15,6 +15,7 @@ _AUTOSCALERS = {
     "HorizontalPodAutoscaler": "/apis/autoscaling/v2/namespaces/{namespace}/horizontalpodautoscalers",
     "ScaledObject": "/apis/keda.sh/v1alpha1/namespaces/{namespace}/scaledobjects",
 }
+_PAUSED = ("autoscaling.keda.sh/paused", "autoscaling.keda.sh/paused-replicas")  # KEDA, "Pausing autoscaling"
 Json = Mapping[str, Any]
 
 
@@ -29,6 +30,14 @@ def check_not_autoscaled(server: ApiServer, workload: Json, path: str, kind: str
                 name = item["metadata"]["name"]
                 sentence = f"{path}: its replicas belong to {autoscaler} {name}"
                 raise ActuationError(sentence, retryable=False, hint="name that object in planner.scaling.emit")
+
+
+def check_not_paused(scaled_object: Json, path: str) -> None:
+    """Raises ActuationError if an operator paused this ScaledObject: its limits have no effect then."""
+    notes = scaled_object.get("metadata", {}).get("annotations") or {}
+    paused = next((key for key in _PAUSED if notes.get(key) not in (None, "", "false")), None)
+    if paused is not None:
+        raise ActuationError(f"{path} is paused by {paused}", retryable=False, hint="remove the annotation to scale it")
 
 
 def owner_of(result: Json, field: Sequence[str], *, controlled: bool = True) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -28,6 +28,16 @@ STARTS_WITHIN = timedelta(minutes=15)  # new replicas that are missing by then w
 _OF_WORKLOADS = frozenset({ActionKind.SCALE, ActionKind.ROLLBACK, ActionKind.PAUSE_ROLLOUT, ActionKind.RESUME_ROLLOUT})
 SCORE_RULE = "anomaly"
 _OF_TRAFFIC = frozenset({ActionKind.SHIFT_TRAFFIC, ActionKind.RESTORE_TRAFFIC})
+_OF_ENGINES = frozenset(
+    {
+        ActionKind.WAKE_ENGINE,
+        ActionKind.SLEEP_ENGINE,
+        ActionKind.DRAIN_ENGINE,
+        ActionKind.RESUME_ENGINE,
+        ActionKind.RESET_PREFIX_CACHE,
+    }
+)
+_OF_HOOKS = frozenset({ActionKind.RESET_GPU, ActionKind.REBOOT_NODE, ActionKind.RUN_DIAGNOSTIC})
 _BLINDING = frozenset({"exporter-down", "stale-metrics"})  # their entities must not be acted on
 
 
@@ -124,12 +134,18 @@ class DecisionContext:
         """The cluster objects that an action changes, as far as discovery knows them.
 
         ``workloads`` of a service as ``Kind/name``, ``service`` and ``pods`` of a replica for its traffic, and the
-        ``uid`` of a pod: a pod of the same name may replace it.
+        ``uid`` of a pod: a pod of the same name may replace it. ``engines`` of a replica are origins by adapter, empty
+        without a known address. ``node`` and ``gpus`` (UUIDs) are the hardware of a hook, ``endpoints`` the origins of
+        the engines on it.
         """
         if kind in _OF_TRAFFIC and target.kind is not EntityKind.SERVICE:
             services = self.topology.above(target, EntityKind.SERVICE)
             pods = [pod.name for pod in self.topology.below(target, EntityKind.POD)]
             return {**({"service": services[0].name} if services else {}), **({"pods": pods} if pods else {})}
+        if kind in _OF_ENGINES:
+            return {"engines": self._engines(self.replicas(target)[:1])}
+        if kind in _OF_HOOKS:
+            return self._hardware(target)
         if target.kind is EntityKind.POD:
             uid = self.topology.label(target, "uid")
             return {"uid": uid} if uid else {}
@@ -148,6 +164,25 @@ class DecisionContext:
         started, changed = self.facts.started_at.get(replica), self.facts.changed_at
         services = self.topology.above(replica, EntityKind.SERVICE)
         return started is not None and any(service in changed and started >= changed[service] for service in services)
+
+    def _engines(self, replicas: Iterable[EntityRef]) -> dict[str, str]:
+        """Origins of the targets that watch these replicas, by adapter."""
+        keys = {replica.key for replica in replicas}
+        watchers = (facts for facts in self.topology.labels.values() if facts.get("stands_for") in keys)
+        return {facts["adapter"]: facts.get("origin", "") for facts in watchers if "adapter" in facts}
+
+    def _hardware(self, target: EntityRef) -> dict[str, Any]:
+        """Node, devices and engine addresses of the target of a hook."""
+        nodes = self._self_or(target, EntityKind.NODE) or self.topology.below(target, EntityKind.NODE)
+        result: dict[str, Any] = {"node": nodes[0].name} if nodes else {}
+        if target.kind is EntityKind.GPU:
+            result["gpus"] = [target.name]
+        keys = {replica.key for replica in self.replicas(target)}
+        origins = {
+            facts.get("origin", "") for facts in self.topology.labels.values() if facts.get("stands_for") in keys
+        }
+        endpoints = sorted(origin for origin in origins if origin)
+        return {**result, "endpoints": endpoints} if endpoints else result
 
     def recommendation(self, service: EntityRef) -> Recommendation | None:
         """The plan's recommendation for a service."""

@@ -16,6 +16,7 @@ from remediation.decide.autonomy import PLAN, Autonomy, Scope, scope_of
 from remediation.decide.disruption import blocking_budgets
 from remediation.decide.history import CORDONING, History, gives_back
 from remediation.decide.limits import FleetFacts, Policy
+from remediation.decide.owners import OwnerObjection, objection
 from remediation.decide.sessions import PLAN_SESSION
 from remediation.decide.time_windows import frozen_by, missed_windows
 
@@ -90,6 +91,7 @@ def answers(
 ) -> tuple[GuardAnswer, ...]:
     """The answer of every guard: those that refuse first, then those that request approval."""
     doubtful = proposal.confidence is not None and proposal.confidence < policy.min_confidence
+    owner = objection(proposal.kind, proposal.target, facts.owners, writes_replicas=policy.writes_replicas)
     approval_required = proposal.ask or proposal.kind in policy.ask_for | policy.two_person
     scope = scope_of_action(proposal.because, proposal.target, proposal.takes, policy, facts)
     frozen, missed = frozen_by(policy.freezes, scope, now), _missed(proposal.kind, policy, scope, now)
@@ -116,6 +118,7 @@ def answers(
     details = {"freeze": frozen, "maintenance_window": missed, "disruption_budget": budgets}
     return (
         *(_answer(name, Verdict.REFUSED, reason, details.get(name, "")) for name, reason in refusals.items()),
+        _owner_answer(owner),
         *(_answer(name, Verdict.ASK, reason) for name, reason in requests.items()),
         _of_level(level),
     )
@@ -164,6 +167,12 @@ def _missed(kind: ActionKind, policy: Policy, scope: Scope, now: datetime) -> st
     return missed_windows(policy.maintenance_windows, scope, now) if kind in policy.disruptive else ""
 
 
+def _owner_answer(owner: OwnerObjection | None) -> GuardAnswer:
+    if owner is None:
+        return _answer("owner", Verdict.ALLOWED, None)
+    return GuardAnswer("owner", owner.verdict, owner.reason, owner.owner)
+
+
 def judge_undo(facts: FleetFacts) -> Judgement:
     """Undoing our own changes: no circuit breaker, freeze, window, approval or rate limit."""
     held = _hold(facts)
@@ -179,7 +188,11 @@ def recheck(action: Action, policy: Policy, facts: FleetFacts, now: datetime) ->
     held = _hold(facts)
     if held is not None or gives_back(action):
         return held
-    if action.approved_by is None and now - action.decided_at > INTENT_EXPIRES:
+    owner = objection(action.kind, action.target, facts.owners, writes_replicas=policy.writes_replicas)
+    if owner is not None and (owner.verdict is Verdict.REFUSED or action.approved_by is None):
+        return owner.reason
+    begun = action.started_at or now  # an action in several attempts may take longer than an intent may wait
+    if action.approved_by is None and begun - action.decided_at > INTENT_EXPIRES:
         return DecisionReason.EXPIRED
     return _recheck_limits(action, policy, facts, now) or _recheck_capacity(action, policy, facts)
 

@@ -20,6 +20,7 @@ from outrider.model import (
 )
 from outrider.topology import Topology
 from remediation.decide.autonomy import AutonomyLevels, Environment
+from remediation.decide.owners import Owners
 from remediation.decide.time_windows import TimeWindow
 
 DISRUPTIVE: Final = frozenset(
@@ -77,7 +78,8 @@ class Policy:
     is noticed early. ``service_minimum`` is the minimum number of serving replicas. ``plan_acts`` False is shadow
     mode: plans cause no actions. With ``diagnostic`` a node that was cordoned for a hardware fault returns only after a
     passed diagnostic, which may take up to ``diagnostic_timeout``. At most ``max_ejected_ratio`` of the serving
-    replicas of a service are out of rotation because of us.
+    replicas of a service are out of rotation because of us. ``writes_replicas``:
+    SCALE patches the workload itself, not its autoscaler.
     """
 
     autonomy: AutonomyLevels = field(default_factory=AutonomyLevels)
@@ -103,6 +105,7 @@ class Policy:
     diagnostic_timeout: timedelta = timedelta(minutes=30)
     half_open: HalfOpen = HalfOpen()
     max_ejected_ratio: float = 0.5
+    writes_replicas: bool = False
 
     def scale_in_to(self, current: int, wanted: int) -> int:
         """Replicas after one scale-in step towards ``wanted``."""
@@ -130,7 +133,7 @@ class FleetFacts:
     ``needed_replicas`` are by service; a missing service is unknown. ``healthy`` are components with fresh values and
     no contrary evidence. ``burning`` are services that spend their error budget. ``not_ready`` are nodes that the
     control plane itself reports as unreachable. ``killed``: the kill-switch file is present. ``incidents`` are the open
-    ones by id.
+    ones by id. ``owners`` are other programs and people, by what they manage.
 
     ``serving`` are the replicas that ``ready_replicas`` counts, None if only those in ``healthy`` are known.
     ``carrying_replicas`` carry the current load of a service without a buffer. ``unschedulable`` and ``schedulable``
@@ -162,6 +165,7 @@ class FleetFacts:
     changed_at: Mapping[EntityRef, datetime] = field(default_factory=dict)
     started_at: Mapping[EntityRef, datetime] = field(default_factory=dict)
     alerted: frozenset[tuple[EntityRef, str]] = frozenset()
+    owners: Mapping[EntityRef, Owners] = field(default_factory=dict)
     incidents: Mapping[str, Incident] = field(default_factory=dict, compare=False, repr=False)
     topology: Topology = field(default_factory=Topology, compare=False, repr=False)
 

@@ -14,6 +14,7 @@ _DOUBTS = frozenset(
     {
         DecisionReason.LOW_CONFIDENCE,
         DecisionReason.NO_HEADROOM,
+        DecisionReason.PROTECTED,
         DecisionReason.AUTONOMY_APPROVE,
         DecisionReason.AUTONOMY_RECOMMEND,
     }

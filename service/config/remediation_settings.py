@@ -18,11 +18,19 @@ from remediation.decide.autonomy import PLAN, Autonomy, AutonomyLevels, Environm
 from remediation.decide.limits import DISRUPTIVE, BreakerLimits, HalfOpen
 from remediation.decide.time_windows import EVERY_DAY, DateSpan, TimeWindow, WeeklySpan
 from remediation.playbooks import files as playbook_files
+from service.config.actuator_settings import (
+    EngineActuatorSettings,
+    GslbSettings,
+    HookKind,
+    HookSettings,
+    actuator_problems,
+)
 from service.config.scaling_settings import KubernetesApiSettings
 from service.config.settings_base import Duration, Ratio, Section, TimeZone
 from service.config.traffic_settings import TrafficSettings
 
-ActuatorName = Literal["dry_run", "simulated", "autoscalers", "kubernetes", "traffic"]
+DefaultActuatorName = Literal["dry_run", "simulated", "autoscalers", "kubernetes"]
+ActuatorName = DefaultActuatorName | Literal["engine", "gslb", "hook", "traffic"]
 Level = Literal["observe", "recommend", "approve", "act"]
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -169,18 +177,26 @@ class RemediationSettings(Section):
         None, description="While this file exists or cannot be checked, nothing is sent to a cluster, not even undo."
     )
     playbooks: list[Path] = Field([], description="Playbook files that override the packaged ones by fault.")
-    actuator: ActuatorName = Field("dry_run", description="Performer of actions, unless actuators names another one.")
+    actuator: DefaultActuatorName = Field(
+        "dry_run", description="Performer of actions, unless actuators names another one."
+    )
     actuators: dict[ActionKind, ActuatorName] = Field(
         {},
         description=(
             "Map from an action kind to its performer; autoscalers: scales through planner.scaling.emit; "
-            "kubernetes: nodes, pods and workloads; traffic: routes and selectors, by remediation.traffic."
+            "kubernetes: nodes, pods and workloads; traffic: routes and selectors, by remediation.traffic; "
+            "engine: endpoints of inference engines; hook: remediation.hooks; gslb: remediation.gslb."
         ),
     )
     kubernetes: KubernetesApiSettings = Field(
         KubernetesApiSettings(), description="API server of the performers kubernetes and traffic."
     )
     traffic: TrafficSettings = Field(TrafficSettings(), description="Routing techniques of the performer traffic.")
+    engine: EngineActuatorSettings = Field(EngineActuatorSettings(), description="Endpoints of inference engines.")
+    hooks: dict[HookKind, HookSettings] = Field(
+        {}, description="Map from reset_gpu, reboot_node or run_diagnostic to its hook."
+    )
+    gslb: GslbSettings | None = Field(None, description="Request that switches traffic between clusters.")
     control_url: str | None = Field(None, description="Control endpoint of the simulated fleet.")
     max_cordoned_nodes: Annotated[int, Field(ge=0)] = Field(
         2, description="Maximum nodes out of service at once; one is always allowed."
@@ -231,6 +247,7 @@ def remediation_problems(settings: RemediationSettings, document: yaml_file.Docu
     problems = list(_unknown_names(settings, document))
     if "simulated" in {settings.actuator, *settings.actuators.values()} and not settings.control_url:
         problems.append(document.problem(("remediation", "control_url"), "is required by the simulated actuator"))
+    problems += actuator_problems(settings.engine, settings.hooks, settings.gslb, settings.actuators, document)
     try:
         playbook_files.load(settings.playbooks)
     except ConfigError as error:

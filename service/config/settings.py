@@ -24,6 +24,7 @@ from service.config import knowledge_overlay
 from service.config.collect_settings import CollectSettings
 from service.config.detect_settings import DetectSettings
 from service.config.discovery_settings import discovery_problems
+from service.config.drill_settings import DrillSettings
 from service.config.event_settings import EventSettings, event_problems
 from service.config.explainer_settings import ExplainerSettings
 from service.config.gpu_settings import GpuOfferSettings, gpu_type_warnings
@@ -205,6 +206,7 @@ class Settings(Section):
     notify: NotifySettings = Field(NotifySettings(), description="Notification channels and routes.")
     remediation: RemediationSettings = Field(RemediationSettings(), description="Remediation.")
     game_days: list[GameDaySettings] = Field([], description="Scheduled drills.")
+    drill: DrillSettings = Field(DrillSettings(), description="Drills on a Kubernetes cluster.")
     changes: ChangeSettings = Field(ChangeSettings(), description="Changes announced by pipelines.")
     explainer: ExplainerSettings = Field(ExplainerSettings(), description="Language model for narratives.")
     api: ApiSettings = Field(ApiSettings(), description="HTTP API.")

@@ -130,6 +130,8 @@ remediation:
   # two_person: [drain]         # kinds that two people must approve
   # freezes: [{name: new-year, timezone: Europe/Berlin, start: "2026-12-31 12:00", end: "2027-01-02 06:00"}]
   # kill_switch_file: /etc/outrider/stop   # while it exists, nothing is sent to a cluster
+  # actuators: {cordon: kubernetes, wake_engine: engine, run_diagnostic: hook}
+  # hooks: {run_diagnostic: {job: {image: registry.example/dcgm:4}}}
 
 # A model behind an OpenAI-compatible endpoint that summarizes incidents; nothing depends on it.
 # explainer: {url: "http://10.0.0.5:8000/v1", model: llama-8b, key_file: /run/secrets/explainer-key}

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from outrider.documents import serialization
+from service.config.settings import Settings
 from service.drills import dataset, remote_drill, scenario_choice
+from service.drills.cluster.drill import ClusterDrill, Order
 from service.drills.runner import DrillRun, Progress, job, quiet_run, run, run_all
 from simulator.scenarios import TUNING_SEEDS, Scenario
 from simulator.scoring.run import InjectedFault, Run
@@ -53,6 +55,26 @@ def run_one(name: str, *, seed: int, load: str | None, progress: Progress) -> di
 def run_live(name: str, *, api: str, token: str, seed: int, progress: Progress) -> dict[str, Any]:
     """Returns the JSON of ``drill run --api``: the drill on a running platform that monitors a simulated fleet."""
     return remote_drill.drill(scenario_choice.find(name), api=api, token=token, seed=seed, progress=progress)
+
+
+def run_on_cluster(order: Order, settings: Settings, *, api: str, token: str, progress: Progress) -> dict[str, Any]:
+    """Returns the JSON of ``drill run --kubernetes --apply``: a fault on a real namespace, scored by its platform."""
+    client = remote_drill.Api(api, token)
+    return _cluster_drill(settings).run(order, api=client, cluster=settings.cluster, progress=progress)
+
+
+def plan_on_cluster(order: Order, settings: Settings) -> dict[str, Any]:
+    """Returns the JSON of ``drill run --kubernetes`` without ``--apply``: the exact requests."""
+    return _cluster_drill(settings).plan(order)
+
+
+def restore_cluster(namespace: str, settings: Settings) -> dict[str, Any]:
+    """Returns the JSON of ``drill run --kubernetes --restore``."""
+    return _cluster_drill(settings).restore(namespace)
+
+
+def _cluster_drill(settings: Settings) -> ClusterDrill:
+    return ClusterDrill(*settings.drill.kubernetes.server(), longest=settings.drill.longest)
 
 
 def result(scenario: Scenario, run: Run, seed: int) -> dict[str, Any]:

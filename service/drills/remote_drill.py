@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
-from types import FrameType
-from typing import Any, Self
+from typing import Any
 
 import httpx
 
@@ -16,6 +14,7 @@ from outrider.clock import parse_rfc3339
 from outrider.errors import ConfigError, UnavailableError, UsageError
 from service.config.settings import Settings, read_secret
 from service.config.tokens import token_file
+from service.drills.interrupts import DeferredSignals
 from simulator.scenarios import Scenario
 from simulator.scenarios.entity_choice import is_name
 from simulator.scoring.score import GRACE, has_remedy
@@ -91,7 +90,7 @@ def drill(
     """
     order = _order(scenario, seed)
     client = Api(api, token)
-    with _Signals() as signals:
+    with DeferredSignals() as signals:
         started = client.post("/drills", order)
         try:
             signals.release()
@@ -105,7 +104,7 @@ def drill(
                 message = f"the drill {started['id']} ended early; its fault was removed"
                 raise KeyboardInterrupt(message) from error
             raise
-    return _result(client.get(f"/drills/{started['id']}"), client, seed)
+    return result(client.get(f"/drills/{started['id']}"), client, seed)
 
 
 def _order(scenario: Scenario, seed: int) -> dict[str, Any]:
@@ -131,36 +130,6 @@ def _order(scenario: Scenario, seed: int) -> dict[str, Any]:
     return order
 
 
-class _Signals:
-    """Handles SIGTERM as Ctrl-C. Deferred at first: without the response to its request, a fault cannot be ended."""
-
-    def __enter__(self) -> Self:
-        """Installs the handlers."""
-        self._deferred, self._received = True, False
-        self._previous = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Restores the previous handlers."""
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    def defer(self) -> None:
-        """Defers signals from now on."""
-        self._deferred = True
-
-    def release(self) -> None:
-        """Raises KeyboardInterrupt for deferred and for later signals."""
-        self._deferred = False
-        if self._received:
-            raise KeyboardInterrupt
-
-    def _handle(self, _number: int, _frame: FrameType | None) -> None:
-        self._received = True
-        if not self._deferred:
-            raise KeyboardInterrupt
-
-
 def _wait(
     client: Api,
     drill: str,
@@ -176,7 +145,8 @@ def _wait(
         progress("wait", min(1.0, (now - start) / (until - start)))
 
 
-def _result(drill: dict[str, Any], client: Api, seed: int) -> dict[str, Any]:
+def result(drill: dict[str, Any], client: Api, seed: int) -> dict[str, Any]:
+    """Returns the JSON of ``drill run`` for a finished drill of the API."""
     since, negative = parse_rfc3339(drill["starts_at"]), drill["negative"]
     listed = client.get("/incidents", since=drill["starts_at"], limit=100)["incidents"]
     opened = [incident for incident in listed if parse_rfc3339(incident["opened_at"]) >= since]

@@ -21,6 +21,7 @@ from simulator.scoring.run import InjectedFault, Run, ScoredIncident
 from simulator.scoring.score import GRACE, LOUD, Verdict, has_remedy, repaired, verdicts
 
 BY_HAND = "by_hand"
+ANNOUNCED = "k8s-"  # ids of drills that someone else injects: outrider drill run --kubernetes
 
 
 def start(
@@ -62,11 +63,32 @@ def start(
     return drill
 
 
-def stop(state: StateStore, control: FaultControl, drill: Drill, *, by: str, now: datetime) -> Drill:
-    """Ends a drill early. Raises UsageError if it is over."""
+def announce(state: StateStore, drill: Drill, known: Sequence[Drill]) -> Drill:
+    """Stores a drill that someone else injects, so that its messages are marked and its result is scored.
+
+    Raises UsageError if one of the ``known`` drills is running, or has its id.
+    """
+    if any(other.id == drill.id or other.running(drill.starts_at) for other in known):
+        raise UsageError("another drill is running", hint="GET /api/v1/drills lists it; end it first")
+    truth = Truth(drill.fault, drill.entity, drill.starts_at, drill.ends_at, drill.symptoms)
+    path = tuple(sorted(observation.path_of(truth, state.topology()), key=lambda entity: entity.key))
+    stored = replace(drill, path=path)
+    state.save_drill(stored)
+    _audit(state, AuditEvent.DRILL_STARTED, stored, stored.starts_at, stored.by)
+    return stored
+
+
+def is_announced(drill_id: str) -> bool:
+    """True for a drill that this platform did not inject."""
+    return drill_id.startswith(ANNOUNCED)
+
+
+def stop(state: StateStore, control: FaultControl | None, drill: Drill, *, by: str, now: datetime) -> Drill:
+    """Ends a drill early. ``control`` None: its injector ends the fault. Raises UsageError if it is over."""
     if drill.stopped_at is not None or now >= drill.ends_at:
         raise UsageError(f"the drill {drill.id!r} is over", hint="GET /api/v1/drills lists the end of each drill")
-    control.stop(drill.id)
+    if control is not None:
+        control.stop(drill.id)
     stopped = replace(drill, stopped_at=max(now, drill.starts_at))
     state.save_drill(stopped)
     _audit(state, AuditEvent.DRILL_STOPPED, stopped, now, by)

@@ -94,7 +94,10 @@ def _advance(
     inputs: CycleInputs, config: DecisionConfig, detected: DetectionResult, topology: Topology
 ) -> tuple[Alert, ...]:
     context = fleet_state.service_context(inputs.stored.alerts, inputs.latest_plan, topology, inputs.detection.values)
-    return alert_state.advance(inputs.stored.alerts, detected.alertable, inputs.plan, config.rules, context, inputs.now)
+    deleted = fleet_state.deleted(topology)
+    return alert_state.advance(
+        inputs.stored.alerts, detected.alertable, inputs.plan, config.rules, context, inputs.now, deleted
+    )
 
 
 def _correlate(

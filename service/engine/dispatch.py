@@ -16,7 +16,7 @@ from outrider import log
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.clock import Clock
 from outrider.errors import ActuationError, DeliveryError
-from outrider.model import Action, DecisionReason, Message, Outcome, OutcomeStatus
+from outrider.model import Action, ActionKind, DecisionReason, Message, Outcome, OutcomeStatus
 from outrider.ports import Actuator, Notifier, StateStore
 from remediation.decide.history import NOT_PERFORMED
 from service.engine.kill_switch import KillSwitch
@@ -53,11 +53,16 @@ class Dispatcher:
         clock: Clock,
         gate: Gate,
         kill_switch: KillSwitch | None = None,
+        time_limits: Mapping[ActionKind, timedelta] | None = None,
     ) -> None:
-        """``notifiers`` by channel name; ``gate`` and ``kill_switch`` are checked before every action."""
+        """``notifiers`` by channel name; ``gate`` and ``kill_switch`` are checked before every action.
+
+        ``time_limits`` replace ``ACTION_GIVES_UP_AFTER`` for some kinds.
+        """
         self._gate = gate
         self._kill_switch = kill_switch or KillSwitch(None)
         self._killed = False
+        self._time_limits = time_limits or {}
         self._state = state
         self._notifiers = notifiers
         self._actuator = actuator
@@ -92,7 +97,7 @@ class Dispatcher:
         return killed or self._state.paused()
 
     def _perform(self, action: Action) -> None:
-        started = self._clock.now()
+        started, wait = self._clock.now(), ACTION_RETRY
         try:
             held = self._gate.recheck(action, started)
             if held is not None:
@@ -103,18 +108,20 @@ class Dispatcher:
             detail = f"{error.message}; {error.hint}" if error.hint else error.message
             status = OutcomeStatus.IN_PROGRESS if error.retryable else OutcomeStatus.FAILED
             outcome = Outcome(action.id, status, detail, started, started)
+            wait = max(wait, error.retry_after or wait)
         if outcome.status is OutcomeStatus.IN_PROGRESS:
-            if started - (action.started_at or started) < ACTION_GIVES_UP_AFTER:
-                self._defer(action, outcome.detail, started)
+            limit = self._time_limits.get(action.kind, ACTION_GIVES_UP_AFTER)
+            if started - (action.started_at or started) < limit:
+                self._defer(action, outcome.detail, started, wait)
                 return
-            minutes = ACTION_GIVES_UP_AFTER.total_seconds() / 60
+            minutes = limit.total_seconds() / 60
             detail = f"not done after {minutes:g} min: {outcome.detail}"
             outcome = replace(outcome, status=OutcomeStatus.FAILED, detail=detail)
         self._finish(action, outcome, started)
 
-    def _defer(self, action: Action, detail: str, now: datetime) -> None:
-        """Performs the action again later. A new detail is audited, a repeated one is not."""
-        self._state.defer_action(action.id, detail, now + ACTION_RETRY)
+    def _defer(self, action: Action, detail: str, now: datetime, wait: timedelta) -> None:
+        """Performs the action again after ``wait``. A new detail is audited, a repeated one is not."""
+        self._state.defer_action(action.id, detail, now + wait)
         if detail != action.detail:
             self._state.append_audit([_performed(action, now, OutcomeStatus.IN_PROGRESS, detail)])
             _log.info("action_continues", action=action.id, kind=action.kind, target=str(action.target), detail=detail)

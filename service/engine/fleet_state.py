@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import numpy as np
@@ -30,9 +31,10 @@ from outrider.model import (
     TrustVerdict,
 )
 from outrider.ports import Collected, StateReader
-from outrider.topology import Topology
+from outrider.topology import DELETED, Topology
 from outrider.vocabulary.faults import faults
 from remediation.decide.context import is_score_only
+from remediation.decide.owners import owners_of
 from remediation.decide.policy import FleetFacts
 from service.engine import headroom
 from service.engine.detect import RecentValues
@@ -198,9 +200,12 @@ def fleet_facts(
     breaker: BreakerState | None = None,
 ) -> FleetFacts:
     """Returns the facts that the guard rails check."""
-    nodes = set(topology.of_kind(EntityKind.NODE))
-    cordoned = _with_value(values, EntityKind.NODE, UNSCHEDULABLE, 1.0) & nodes
     ours = {node for session in sessions for node in session.cordoned}
+    owners = owners_of(topology, ours & _schedulable_throughout(values))
+    leaving = {entity for entity, known in owners.items() if known.removed_by}  # no capacity any more, and not ours
+    ours -= leaving
+    nodes = set(topology.of_kind(EntityKind.NODE)) - leaving
+    cordoned = _with_value(values, EntityKind.NODE, UNSCHEDULABLE, 1.0) & nodes
     ready = ready_replicas(topology, values, alerts)
     doubtful = untrusted(alerts, topology, values)
     well = healthy(alerts, topology, values, doubtful)
@@ -219,6 +224,7 @@ def fleet_facts(
         needed_replicas=needed(plan),
         healthy=well,
         burning=service_context(alerts, plan, topology, values, ready).burning,
+        owners=owners,
         not_ready=frozenset(_with_value(values, EntityKind.NODE, NODE_READY, 0.0) & nodes),
         serving=frozenset(_serving(values, alerts)),
         carrying_replicas=_carrying(plan, topology, values, alerts, well),
@@ -235,6 +241,21 @@ def fleet_facts(
     )
 
 
+def deleted(topology: Topology) -> frozenset[EntityRef]:
+    """Returns pods that the cluster deleted recently, and their replicas.
+
+    Includes the scrape targets that stood for them. A pod that returns under its name, such as one of a StatefulSet,
+    is not among them.
+    """
+    pods = {entity for entity, facts in topology.labels.items() if facts.get(DELETED)}
+    if not pods:
+        return frozenset()
+    entities = pods | {replace(pod, kind=EntityKind.REPLICA) for pod in pods}
+    keys = {entity.key for entity in entities}
+    targets = {entity for entity, facts in topology.labels.items() if facts.get("stands_for") in keys}
+    return frozenset(entities | targets)
+
+
 def untrusted(alerts: Sequence[Alert], topology: Topology, values: RecentValues) -> frozenset[EntityRef]:
     """Returns entities that must not be acted on: a metrics page about them is missing or doubtful (safety rule 1).
 
@@ -247,7 +268,7 @@ def untrusted(alerts: Sequence[Alert], topology: Topology, values: RecentValues)
     partial = _with_value(values, EntityKind.WORKLOAD, TRUST, TrustVerdict.PARTIAL.code) - down
     explained, broken = _explained(alerts, topology), _broken_nodes(alerts, topology)
     entities: set[EntityRef] = set()
-    for target in down | doubted:
+    for target in (down | doubted) - deleted(topology):
         key = topology.label(target, "stands_for")
         if not key:
             continue
@@ -303,6 +324,15 @@ def _with_value(values: RecentValues, kind: EntityKind, key: SignalKey, *accepte
     window = values.window(kind, (key,), RECENT)
     newest = windows.last_value(window, key)
     return {entity for entity, value in zip(window.entities, newest, strict=True) if value in accepted}
+
+
+def _schedulable_throughout(values: RecentValues) -> set[EntityRef]:
+    """Returns nodes that were schedulable in every recent cycle: a cordon of the last seconds may not show yet."""
+    window = values.window(EntityKind.NODE, (UNSCHEDULABLE,), RECENT)
+    column = window.column(UNSCHEDULABLE)
+    known = ~np.isnan(column)
+    throughout = known.any(axis=1) & ((column == 0) | ~known).all(axis=1)
+    return {entity for entity, schedulable in zip(window.entities, throughout, strict=True) if schedulable}
 
 
 def is_blind(incident: Incident) -> bool:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from outrider.model import Action, ActionKind, ActionStatus, EntityKind, EntityRef, Incident
 from outrider.topology import Topology
 from planner.capacity import present
+from remediation.decide.context import STARTS_WITHIN
 from service.engine.detect import RecentValues
 from service.planning import role_pools
 from service.planning.replan import LOAD_FAULTS, LoadIncident, ServiceNow, Situation
 
 NEEDS = {EntityKind.SERVICE: present.SERVICE_KEYS, EntityKind.REPLICA: present.ENGINE_KEYS}
-STARTS_WITHIN = timedelta(minutes=15)  # ordered replicas that are not visible by then will not start
 _CHANGING = frozenset({ActionKind.SCALE, ActionKind.RESTART_POD, ActionKind.DRAIN, ActionKind.CORDON})
 _OVER = frozenset({ActionStatus.DONE, ActionStatus.FAILED})
 _ORDERED = frozenset({ActionStatus.INTENDED, ActionStatus.CLAIMED, ActionStatus.DONE})

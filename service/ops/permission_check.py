@@ -5,31 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 from outrider.errors import ActuationError
-from remediation.actuators.kubernetes import permissions as of_kubernetes
-from remediation.actuators.traffic import permissions as of_traffic
+from outrider.model import ActionKind
+from remediation.actuators.hook import permissions as hook_permissions
+from remediation.actuators.kubernetes.permissions import NEEDED, Permission, missing
+from remediation.actuators.traffic import permissions as traffic_permissions
+from service.config.remediation_settings import RemediationSettings
 from service.config.settings import Settings
 
 
 def permissions(settings: Settings) -> dict[str, Any]:
-    """Returns what each action of ``kubernetes`` and ``traffic`` lacks; empty if no action uses one of them.
+    """Returns what each action on Kubernetes lacks; empty if no action needs the API server.
 
     ``error`` is not empty if the API server did not answer.
     """
     remediation = settings.remediation
-    of_performer = {
-        "kubernetes": of_kubernetes.NEEDED,
-        "traffic": of_traffic.needed(remediation.traffic.by_service()),
-    }
-    needed = {
-        kind: permissions
-        for performer, by_kind in of_performer.items()
-        for kind, permissions in by_kind.items()
-        if remediation.performer(kind) == performer
-    }
+    needed = needed_by(remediation)
     if not needed:
         return {}
     try:
-        lacking = of_kubernetes.missing(*remediation.kubernetes.server(), needed)
+        lacking = missing(*remediation.kubernetes.server(), needed)
     except ActuationError as error:
         return {"permissions": {"error": error.message, "missing": []}}
     rows = [
@@ -43,3 +37,22 @@ def permissions(settings: Settings) -> dict[str, Any]:
         for kind, permissions in lacking.items()
     ]
     return {"permissions": {"error": "", "missing": rows}}
+
+
+def needed_by(remediation: RemediationSettings) -> dict[ActionKind, tuple[Permission, ...]]:
+    """Returns the permissions that the configured performer of each action needs."""
+    of_performer = {"kubernetes": NEEDED, "traffic": traffic_permissions.needed(remediation.traffic.by_service())}
+    result = {
+        kind: needed
+        for performer, by_kind in of_performer.items()
+        for kind, needed in by_kind.items()
+        if remediation.performer(kind) == performer
+    }
+    for kind, hook in remediation.hooks.items():
+        if remediation.performer(kind) != "hook":
+            continue
+        if hook.job is not None:
+            result[kind] = hook_permissions.of_job(hook.job.namespace)
+        elif hook.nvsentinel is not None:
+            result[kind] = hook_permissions.of_nvsentinel(kind)
+    return result

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -51,7 +50,7 @@ _RECENT = timedelta(hours=2)  # replicas of earlier plans, for the limits of an 
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _ScheduledPlan:
     """A scheduled plan with what later revisions need: its basis, the fleet, and the state it was made from."""
 
     at: datetime
@@ -108,10 +107,10 @@ class Planning:
         self._nightly = None
         if in_background and with_hindsight:
             self._nightly = Nightly(settings.workers, settings.ray_address, models=settings.models)
-        self._running: Future[_Made] | None = None
+        self._running: Future[_ScheduledPlan] | None = None
         self._next_at: datetime | None = None
-        self._recent: dict[EntityRef, deque[tuple[datetime, int]]] = {}
-        self._made: _Made | None = None
+        self._recent: dict[EntityRef, tuple[tuple[datetime, int], ...]] = {}
+        self._made: _ScheduledPlan | None = None
         self._planned: dict[EntityRef, PlannedService] = {}
         self._situation: Situation | None = None
         self._overdue: dict[EntityRef, tuple[ReplanReason, ...]] = {}
@@ -129,7 +128,18 @@ class Planning:
         before, self._situation = self._situation, situation
         if scheduled is not None and self._pool is None:
             return scheduled
-        return self._replan(before, situation) or scheduled
+        revised = self._run_replan(before, situation)
+        if scheduled is not None and revised is not None:
+            self.latest = revised = replace(revised, revised=None)  # all of it is new, forecasts too
+        return revised or scheduled
+
+    def _run_replan(self, before: Situation | None, situation: Situation) -> Plan | None:
+        """Returns the revised plan, None without a trigger or after an error: the cycle goes on with the last plan."""
+        try:
+            return self._replan(before, situation)
+        except (OutriderError, ValueError, ArithmeticError, LookupError) as error:
+            _log.exception("plan_not_revised", error=str(error))
+            return None
 
     def _scheduled(self, now: datetime, topology: Topology, situation: Situation | None) -> Plan | None:
         if self._running is not None:
@@ -157,7 +167,7 @@ class Planning:
         running, self._running = self._running, None
         return self._run(running.result)
 
-    def _run(self, make: Callable[[], _Made]) -> Plan | None:
+    def _run(self, make: Callable[[], _ScheduledPlan]) -> Plan | None:
         """Returns the new plan. After an error it returns None and keeps the last plan, so that the cycle goes on."""
         try:
             self._accept(make())
@@ -169,7 +179,7 @@ class Planning:
             return None
         return self.latest
 
-    def _accept(self, made: _Made) -> None:
+    def _accept(self, made: _ScheduledPlan) -> None:
         """Keeps a new plan. Services that were revised while it was made are revised again with its forecasts."""
         revised = {
             item.service: tuple(map(ReplanReason, item.derivation["replanned"]))
@@ -180,10 +190,13 @@ class Planning:
         self._planned = {}
         self._note(made.plan.recommendations, made.services)
         for service, seen in made.services.items():
-            recent = self._recent.setdefault(service, deque())
-            recent.append((made.at, seen.current))
-            while recent[0][0] < made.at - _RECENT:
-                recent.popleft()
+            self._remember(service, made.at, seen.current)
+
+    def _remember(self, service: EntityRef, at: datetime, replicas: int) -> None:
+        """Adds an observation of the ordered replicas. A plan in the background reads them: tuples are replaced."""
+        known = (*self._recent.get(service, ()), (at, replicas))
+        newest = max(observed for observed, _ in known)
+        self._recent[service] = tuple(sorted(entry for entry in known if entry[0] >= newest - _RECENT))
 
     def _note(
         self, items: Iterable[Recommendation | NoRecommendation], services: Mapping[EntityRef, ServiceNow]
@@ -224,16 +237,16 @@ class Planning:
         self.latest = replace(self.latest, recommendations=items, revised=tuple(revised))
         self._note(revised.values(), seen)
         for service in revised:
-            self._recent.setdefault(service, deque()).append((now, seen[service].current))
+            self._remember(service, now, seen[service].current)
         _log.info(
             "plan_revised", services=len(revised), reasons=sorted({reason for why in due.values() for reason in why})
         )
         return self.latest
 
-    def _plan(self, now: datetime, topology: Topology, situation: Situation | None) -> _Made:
+    def _plan(self, now: datetime, topology: Topology, situation: Situation | None) -> _ScheduledPlan:
         all_services = topology.of_kind(EntityKind.SERVICE)
         if not all_services:
-            return _Made(now, Plan())
+            return _ScheduledPlan(now, Plan())
         history = self._metrics.read_windows(
             EntityKind.SERVICE, HISTORY_KEYS, now - self._settings.history, now, HISTORY_STEP, all_services
         )
@@ -263,10 +276,10 @@ class Planning:
             item.service: seen.get(item.service, ServiceNow(item.current_replicas, item.ready_replicas))
             for item in fleet
         }
-        return _Made(now, plan, basis, tuple(fleet), state)
+        return _ScheduledPlan(now, plan, basis, tuple(fleet), state)
 
     def _recent_replicas(self, service: EntityRef) -> tuple[tuple[datetime, int], ...]:
-        return tuple(self._recent.get(service, ()))
+        return self._recent.get(service, ())
 
     def _run_hindsight(self, history: Window, plan: Plan, now: datetime) -> None:
         """Replays the last climb to a peak, if due."""

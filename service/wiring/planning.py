@@ -10,10 +10,11 @@ from outrider.model import CycleRecord, EntityKind, EntityRef, Plan, SignalKey, 
 from outrider.ports import MetricStore, StateStore
 from outrider.records.change_log import ChangeLog
 from outrider.topology import Topology
+from remediation.decide.context import STARTS_WITHIN
 from service.config.settings import Settings
 from service.engine import fleet_state
 from service.engine.detector_memory import Detection
-from service.engine.situation import STARTS_WITHIN, situation
+from service.engine.situation import situation
 from service.planning import role_pools
 from service.planning.planning import Planning
 from service.planning.slo_inputs import PlanOverrides, SloInputs

@@ -31,7 +31,7 @@ from service.wiring.alerting import GROUPS, messaging_of, notifiers
 from service.wiring.detectors import detection as detection_of
 from service.wiring.detectors import rules
 from service.wiring.planning import planning as planning_of
-from service.wiring.remediation import actuator, kill_switch, playbooks, policy
+from service.wiring.remediation import actuator, kill_switch, playbooks, policy, time_limits
 from service.wiring.stores import open_change_log, open_stores
 from store import factory, memory
 from store.write_buffer.buffered_store import BufferedMetricStore
@@ -97,7 +97,9 @@ def platform(
     detection = detection_of(settings, rules(settings))
     planning = planning_of(settings, detection, state, buffered, change_log=change_log, in_background=not lockstep)
     cycle = Cycle(_parts(settings, source, clock, state, buffered, detection, planning, messaging_of(settings)))
-    dispatcher = Dispatcher(state, notifiers(settings), actuator(settings), clock, cycle, kill_switch(settings))
+    dispatcher = Dispatcher(
+        state, notifiers(settings), actuator(settings), clock, cycle, kill_switch(settings), time_limits(settings)
+    )
     return Platform(cycle, dispatcher, metrics, state, source, change_log, settings, buffered, recorder)
 
 

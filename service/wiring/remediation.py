@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 
 from outrider.model import ActionKind
 from outrider.ports import Actuator
+from outrider.text import yaml_file
+from remediation.actuators.engine.actuator import EngineActuator
+from remediation.actuators.gslb.actuator import GslbActuator, SwitchRequest
+from remediation.actuators.gslb.verification import ApiRead, DnsRead
+from remediation.actuators.hook import job_manifest
+from remediation.actuators.hook.actuator import Hook, HookActuator
+from remediation.actuators.hook.job import JobHook
+from remediation.actuators.hook.nvsentinel import NvsentinelHook
+from remediation.actuators.hook.webhook import WebhookHook
 from remediation.actuators.kubernetes.actuator import KubernetesActuator
 from remediation.actuators.registry import ACTUATORS
 from remediation.actuators.router import ActuatorRouter
@@ -14,7 +24,8 @@ from remediation.decide.limits import BreakerLimits, HalfOpen
 from remediation.decide.policy import Policy
 from remediation.playbooks import files as playbook_files
 from remediation.playbooks.model import Playbook
-from service.config.remediation_settings import ActuatorName
+from service.config.actuator_settings import GslbSettings, HookSettings, JobHookSettings
+from service.config.remediation_settings import ActuatorName, RemediationSettings
 from service.config.settings import Settings
 from service.engine.kill_switch import KillSwitch
 from service.scaling import emitting
@@ -51,6 +62,7 @@ def policy(settings: Settings) -> Policy:
         ),
         max_ejected_ratio=remediation.max_ejected_ratio,
         plan_acts=not settings.planner.scaling.shadow,
+        writes_replicas=remediation.performer(ActionKind.SCALE) == "kubernetes",
     )
 
 
@@ -79,4 +91,55 @@ def _named(name: ActuatorName, settings: Settings) -> Actuator:
         return KubernetesActuator(*settings.remediation.kubernetes.server())
     if name == "traffic":
         return traffic_actuator(*settings.remediation.kubernetes.server(), settings.remediation.traffic.by_service())
+    if name == "engine":
+        engine = settings.remediation.engine
+        return EngineActuator(engine.access, url=engine.url, timeout=engine.timeout)
+    if name == "hook":
+        remediation = settings.remediation
+        return HookActuator({kind: _hook(kind, hook, remediation) for kind, hook in remediation.hooks.items()})
+    if name == "gslb" and settings.remediation.gslb is not None:
+        return _gslb(settings.remediation.gslb)
     return ACTUATORS[name]({"control_url": settings.remediation.control_url})
+
+
+def time_limits(settings: Settings) -> Mapping[ActionKind, timedelta]:
+    """Returns the time after which an action without an end has failed, for the kinds that a hook performs."""
+    remediation = settings.remediation
+    return {kind: hook.timeout for kind, hook in remediation.hooks.items() if remediation.performer(kind) == "hook"}
+
+
+def _hook(kind: ActionKind, hook: HookSettings, remediation: RemediationSettings) -> Hook:
+    server = remediation.kubernetes.server()
+    if hook.webhook is not None:
+        webhook = hook.webhook
+        return WebhookHook(webhook.url, secret_file=webhook.secret_file, access=webhook.access, timeout=webhook.timeout)
+    if hook.nvsentinel is not None:
+        return NvsentinelHook(*server, force=hook.nvsentinel.force)
+    return JobHook(*server, _job_options(kind, hook.job or JobHookSettings()))
+
+
+def _job_options(kind: ActionKind, job: JobHookSettings) -> job_manifest.JobOptions:
+    own = job.template
+    template = job_manifest.packaged(kind, job.check) if own is None else yaml_file.read(own).value
+    return job_manifest.JobOptions(
+        template=template,
+        namespace=job.namespace,
+        image=job.image,
+        runtime_class=job.runtime_class,
+        limits=job.limits,
+        level=job.level,
+        deadline=job.deadline,
+        keeps=job.keeps,
+        peer_ratio=job.peer_ratio,
+    )
+
+
+def _gslb(gslb: GslbSettings) -> GslbActuator:
+    read, names = gslb.read, gslb.dns
+    return GslbActuator(
+        SwitchRequest(gslb.url, gslb.method, gslb.body, gslb.names),
+        gslb.access,
+        read=ApiRead(read.url, read.share, read.whole) if read else None,
+        dns=DnsRead(names.name, names.addresses, tuple(names.servers)) if names else None,
+        timeout=gslb.timeout,
+    )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from outrider.clock import from_unix
-from outrider.model import EntityKind, EntityRef
+from outrider.model import ActionKind, EntityKind, EntityRef
 from simulator.faults.impact import impacted_slots
 from simulator.faults.scope import NOTHING, Scope, fleet_entities
 
@@ -70,7 +70,7 @@ class Injection:
         """Raises KeyError if the fleet has no such entity."""
         self.declared = declared
         self.seed = seed
-        self.started = False
+        self.started = self._cured = False
         self.random = np.random.default_rng([seed, 13])
         self.draw = float(np.random.default_rng([seed, 11]).random())
         self._fleet_entity = fleet_entities(fleet, entity.kind)[entity]
@@ -119,6 +119,20 @@ class Injection:
             self.truth = replace(self.truth, end=from_unix(self._end))
         self._finish(fleet)
 
+    def cure(self, fleet: Fleet, action: ActionKind, kind: EntityKind, numbers: np.ndarray) -> bool:
+        """Ends its effects if it is a fault of one of these entities that the action cures. Its truth stays as it is.
+
+        ``numbers`` are the fixed indices of entities of ``kind``.
+        """
+        until = self.declared.cures.get(action)
+        if until is None or not self.started or self._cured or self.entity.kind is not kind:
+            return False
+        if self.elapsed(fleet) > until or not np.isin(self._fleet_entity.number, numbers).any():
+            return False
+        self._cured, self._due = True, []
+        self._undo_actions(fleet)
+        return True
+
     def impact(self, fleet: Fleet) -> np.ndarray:
         """Returns the sorted slots with impact now: affected slots with requests, and slots out of service.
 
@@ -153,6 +167,8 @@ class Injection:
 
     def here(self, fleet: Fleet) -> Scope:
         """Returns the current scope: parts of its entity, without slots that the fault no longer affects."""
+        if self._cured:
+            return Scope(NOTHING, NOTHING, NOTHING, NOTHING)
         here = self._fleet_entity.scope(fleet)
         if self.declared.holds == "place":
             return here
@@ -258,15 +274,19 @@ class Injection:
         """Undoes the actions in reverse order, then runs the actions of the end."""
         if not self.started:
             return
+        self._undo_actions(fleet)
+        for action in self.declared.actions:
+            if action.at_seconds is None:
+                self._do(fleet, action)
+        self._due = []
+
+    def _undo_actions(self, fleet: Fleet) -> None:
+        """Undoes its actions in reverse order."""
         for undo in reversed(self._undo):
             undo(fleet)
         for _, pending in self._later:
             pending(fleet)
         self._later, self._undo = [], []
-        for action in self.declared.actions:
-            if action.at_seconds is None:
-                self._do(fleet, action)
-        self._due = []
 
 
 def _out_of_service(fleet: Fleet) -> np.ndarray:

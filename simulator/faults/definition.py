@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal
 
-from outrider.model import EntityKind, Layer
+from outrider.model import ActionKind, EntityKind, Layer
 from simulator.faults.onset import Onset
 
 Doing = Literal["multiply", "add", "set"]
@@ -57,7 +57,10 @@ class DeclaredAction:
 
 @dataclass(frozen=True, slots=True)
 class FaultDefinition:
-    """A fault file. ``removes``: the entity and all its parts are absent while the fault lasts."""
+    """A fault file. ``removes``: the entity and all its parts are absent while the fault lasts.
+
+    ``cures`` are operations that end its effects, with the seconds after the start up to which they do.
+    """
 
     fault: str
     kind: EntityKind
@@ -73,6 +76,7 @@ class FaultDefinition:
     needs: tuple[str, ...] = ()
     excludes: tuple[str, ...] = ()
     removes: bool = False
+    cures: Mapping[ActionKind, float] = field(default_factory=dict)
 
     @property
     def groups(self) -> frozenset[str]:

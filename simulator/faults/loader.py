@@ -14,6 +14,9 @@
     needs: [traffic]              # precondition at injection: a word of needs.NEEDS
     excludes: [gpu-lost]          # faults that cannot affect the same entity at the same time
     removes: true                 # the entity and its parts are absent: no other fault can start there
+    cures:                        # operations on the entity (or its node) that end its effects; until: only that long
+      - {action: reset_gpu, until: 6m}              # after the start; a restart cures by holds: process
+      - {action: reboot_node}
     effects:                      # effects (simulator/effects.py), from mild to severe: one draw of the
                                   # seed sets the position in all ranges; a single number is fixed
       - {lever: gpus.power_limit_ratio, do: multiply, to: [0.7, 0.45]}
@@ -38,13 +41,14 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import cache
 from importlib import resources
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from outrider.errors import ConfigError, ConfigProblem, UsageError
-from outrider.model import EntityKind
+from outrider.model import ActionKind, EntityKind
 from outrider.text.yaml_file import Document, Path_, near, read
 from outrider.vocabulary.catalog import signals
 from outrider.vocabulary.faults import faults
@@ -66,11 +70,16 @@ LEVERS = {
     "cluster": ClusterEffects.NEUTRAL,
 }
 _ALL_EFFECTS = tuple(f"{group}.{effect_name}" for group, effects in LEVERS.items() for effect_name in effects)
-_FILE = {"fault", "negative", "entity", "lasts", "onset", "likely", "holds", "needs", "excludes", "removes"}
+_FILE = {"fault", "negative", "entity", "lasts", "onset", "likely", "holds", "needs", "excludes", "removes", "cures"}
 _KEYS = tuple(sorted(_FILE | {"effects", "deeds", "symptoms"}))
 _EFFECT = ("lever", "do", "to", "onset", "after", "of", "least", "since")
 _ONSET = {"step": (), "ramp": ("seconds",), "intermittent": ("on_seconds", "off_seconds")}
 MOST_LASTS = timedelta(days=2)
+CURES = {  # the kinds of entity whose faults an operation can end
+    ActionKind.WAKE_ENGINE: (EntityKind.REPLICA,),
+    ActionKind.RESET_GPU: (EntityKind.GPU,),
+    ActionKind.REBOOT_NODE: (EntityKind.GPU, EntityKind.NODE),
+}
 
 
 @cache
@@ -142,6 +151,7 @@ class _Reader:
             needs=self._words(top, "needs", tuple(NEEDS), "need"),
             excludes=self._words(top, "excludes", tuple(faults()), "fault id"),
             removes=bool(top.get("removes", False)),
+            cures=self._cures(top, kind),
         )
 
     # --- header of the file ---------------------------------------------------------------------------
@@ -245,6 +255,23 @@ class _Reader:
         )
 
     # --- actions --------------------------------------------------------------------------------------
+
+    def _cures(self, top: Mapping[str, Any], kind: EntityKind) -> dict[ActionKind, float]:
+        result: dict[ActionKind, float] = {}
+        for number, entry in enumerate(self._list(top, "cures")):
+            path: Path_ = ("cures", number)
+            mapping = self._mapping(entry, path)
+            self._known(mapping, path, ("action", "until"))
+            name = self._word(mapping, (*path, "action"), tuple(CURES), "")
+            if not name:
+                if "action" not in mapping:
+                    self.problem(path, f"needs action: {', '.join(CURES)}")
+                continue
+            if kind not in CURES[ActionKind(name)]:
+                self.problem((*path, "action"), f"{name} cannot cure a fault of a {kind.value}")
+            until = self._duration(mapping, (*path, "until")) if "until" in mapping else None
+            result[ActionKind(name)] = until.total_seconds() if until else inf
+        return result
 
     def _actions(self, top: Mapping[str, Any]) -> list[DeclaredAction]:
         result = []

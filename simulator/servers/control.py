@@ -7,22 +7,26 @@ action; guard rails are the platform's task.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from outrider.errors import UsageError
 from outrider.model import ActionKind, EntityKind, EntityRef, OutcomeStatus
 from simulator.cluster.pods import Pod
 from simulator.fleet import Fleet
+from simulator.hardware.diagnostic import DIAGNOSTIC_SECONDS, node_failures
 from simulator.world import World
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Result of an action, in one sentence."""
+    """Result of an action, in one sentence. ``follow`` returns the later result of one in progress."""
 
     status: OutcomeStatus
     detail: str
+    follow: Callable[[], Answer] | None = None
 
     def as_json(self) -> dict[str, str]:
         """Returns the body of the HTTP response."""
@@ -50,6 +54,7 @@ class Control:
         """``world`` is the world of the fleet, None if the fleet is alone."""
         self._fleet, self._world = fleet, world
         self._answers: dict[str, Answer] = {}
+        self._following: dict[str, Callable[[], Answer]] = {}
 
     def act(
         self,
@@ -73,8 +78,12 @@ class Control:
         order = self._order(target, params or {})
         if dry_run:
             return Answer(OutcomeStatus.DRY_RUN, f"would {ActionKind(kind).value} {order.name}")
-        answer = verb(order)
-        self._answers[action_id] = answer
+        answer = self._following[action_id]() if action_id in self._following else verb(order)
+        if answer.status is not OutcomeStatus.IN_PROGRESS:
+            self._answers[action_id] = answer
+            self._following.pop(action_id, None)
+        elif answer.follow is not None:
+            self._following[action_id] = answer.follow
         return answer
 
     def _order(self, target: EntityRef | str, params: Mapping[str, Any]) -> _Order:
@@ -190,6 +199,84 @@ def _set_paused(order: _Order, *, paused: bool) -> Answer:
     return Answer(OutcomeStatus.ALREADY, f"the rollout of {name} is already {state}")
 
 
+def _sleep_engine(order: _Order) -> Answer:
+    slot = _pod(order).slot
+    if order.fleet.effects.slots.asleep[slot] > 0.5:
+        return Answer(OutcomeStatus.ALREADY, f"{order.name} already sleeps")
+    if not order.fleet.pods.ready[slot]:
+        return Answer(OutcomeStatus.FAILED, f"the engine of {order.name} does not run")
+    order.fleet.sleep_engine(slot)
+    return Answer(OutcomeStatus.DONE, f"the engine of {order.name} sleeps")
+
+
+def _wake_engine(order: _Order) -> Answer:
+    slot = _pod(order).slot
+    if order.fleet.effects.slots.asleep[slot] <= 0.5:
+        return Answer(OutcomeStatus.ALREADY, f"{order.name} is awake")
+    order.fleet.wake_engine(slot)
+    return Answer(OutcomeStatus.DONE, f"the engine of {order.name} is awake")
+
+
+def _reset_prefix_cache(order: _Order) -> Answer:
+    slots = _slots(order)
+    for slot in slots:
+        order.fleet.operations.empty_cache(slot, order.fleet.at)
+    return Answer(OutcomeStatus.DONE, f"the prefix cache of {order.name} is empty")
+
+
+def _reset_gpu(order: _Order) -> Answer:
+    fleet, gpus = order.fleet, _gpus(order)
+    owners = {int(owner) for owner in fleet.pods.owner[gpus] if owner >= 0}
+    users = [fleet.pods.pods[slot].name for slot in sorted(owners) if fleet.pods.loaded_ratio[slot] > 0]
+    if users:
+        return Answer(OutcomeStatus.FAILED, f"{order.name} is in use by {', '.join(users)}: drain the node first")
+    if not fleet.gpus.visible[gpus].all():
+        return Answer(OutcomeStatus.FAILED, f"{order.name} is not visible to its driver: reboot the node")
+    fleet.reset_gpus(gpus)
+    return Answer(OutcomeStatus.DONE, f"{order.name} is reset")
+
+
+def _reboot_node(order: _Order) -> Answer:
+    node, fleet, name = _hosting(order), order.fleet, order.name
+    if not fleet.operations.is_rebooting(node):
+        fleet.operations.reboot(node, fleet.at)
+
+    def follow() -> Answer:
+        if fleet.operations.is_rebooting(node) or not fleet.nodes.ready[node]:
+            return Answer(OutcomeStatus.IN_PROGRESS, f"the node of {name} is not ready yet")
+        return Answer(OutcomeStatus.DONE, f"the node of {name} has rebooted and is ready")
+
+    return Answer(OutcomeStatus.IN_PROGRESS, f"the node of {name} reboots", follow)
+
+
+def _run_diagnostic(order: _Order) -> Answer:
+    node, fleet, name = _hosting(order), order.fleet, order.name
+    ends = fleet.at + DIAGNOSTIC_SECONDS
+
+    def follow() -> Answer:
+        if fleet.at < ends:
+            return Answer(OutcomeStatus.IN_PROGRESS, f"the diagnostic runs on the node of {name}")
+        failed = node_failures(fleet, node)
+        if failed:
+            return Answer(OutcomeStatus.FAILED, f"diagnostic failed: {'; '.join(failed)}")
+        return Answer(OutcomeStatus.DONE, "diagnostic passed")
+
+    return Answer(OutcomeStatus.IN_PROGRESS, f"the diagnostic runs on the node of {name}", follow)
+
+
+def _switch_cluster(order: _Order) -> Answer:
+    """Switches the entry of a service, or of every service for a cluster."""
+    if "cluster" not in order.params:
+        raise UsageError("the action names no cluster", hint='give params {"cluster": "west", "share": 1.0}')
+    if order.kind is not EntityKind.CLUSTER:
+        return _switch_entry(order)
+    services = [service.name for service in order.fleet.spec.services]
+    answers = [_switch_entry(replace(order, name=name, kind=EntityKind.SERVICE)) for name in services]
+    done = any(answer.status is OutcomeStatus.DONE for answer in answers)
+    status = OutcomeStatus.DONE if done else OutcomeStatus.ALREADY
+    return Answer(status, "; ".join(answer.detail for answer in answers))
+
+
 _VERBS: dict[ActionKind, Callable[[_Order], Answer]] = {
     ActionKind.CORDON: _cordon,
     ActionKind.UNCORDON: _uncordon,
@@ -202,6 +289,13 @@ _VERBS: dict[ActionKind, Callable[[_Order], Answer]] = {
     ActionKind.PAUSE_ROLLOUT: _pause_rollout,
     ActionKind.RESUME_ROLLOUT: _resume_rollout,
     ActionKind.DELETE_STUCK_POD: _delete_stuck_pod,
+    ActionKind.SLEEP_ENGINE: _sleep_engine,
+    ActionKind.WAKE_ENGINE: _wake_engine,
+    ActionKind.RESET_PREFIX_CACHE: _reset_prefix_cache,
+    ActionKind.RESET_GPU: _reset_gpu,
+    ActionKind.REBOOT_NODE: _reboot_node,
+    ActionKind.RUN_DIAGNOSTIC: _run_diagnostic,
+    ActionKind.SWITCH_CLUSTER: _switch_cluster,
 }
 
 
@@ -231,6 +325,22 @@ def _slots(order: _Order) -> list[int]:
     if order.kind is EntityKind.SERVICE:
         return [pod.slot for pod in fleet.pods.of_service(fleet.spec.service(name).name) if pod.exists]
     return [_pod(order).slot]
+
+
+def _gpus(order: _Order) -> np.ndarray:
+    """Returns a device, or every device of a node."""
+    if order.kind is EntityKind.GPU or order.name in order.fleet.gpu_named:
+        if order.name not in order.fleet.gpu_named:
+            raise UsageError(f"the fleet has no device {order.name!r}", hint="see its GPU exporters for UUIDs")
+        return np.array([order.fleet.gpu_named[order.name]])
+    return np.flatnonzero(order.fleet.gpus.node == _node(order))
+
+
+def _hosting(order: _Order) -> int:
+    """Returns a node, or the node of a device."""
+    if order.kind is EntityKind.GPU or order.name in order.fleet.gpu_named:
+        return int(order.fleet.gpus.node[_gpus(order)[0]])
+    return _node(order)
 
 
 def _node(order: _Order) -> int:

@@ -170,10 +170,11 @@ class MemoryStateStore(MemoryStateReader):
             return True
 
     def request_action(self, action_id: str, by: str, now: datetime) -> bool:
-        """Requests approval of a PROPOSED or expired action by hand, with audit; False if it is in another status."""
+        """Requests approval of a PROPOSED or expired action by hand, with audit; False if that is impossible."""
         with self._lock:
             action = self._actions.get(action_id)
-            waiting = None if action is None else state_rows.requested(action, by, now)
+            session = self._sessions.get(action.session) if action else None
+            waiting = state_rows.requested(action, session, by, now) if action else None
             if waiting is None:
                 return False
             self._actions[action_id] = waiting

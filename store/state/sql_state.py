@@ -23,6 +23,7 @@ from outrider.model import (
     Incident,
     Message,
     Outcome,
+    RemediationSession,
     Window,
 )
 from outrider.ports import DEFAULT_STATE_RETENTION, CycleCommit, Silence, StateRetention
@@ -234,11 +235,12 @@ class SqlStateStore(SqlStateReader):
         return True
 
     def request_action(self, action_id: str, by: str, now: datetime) -> bool:
-        """Requests approval of a PROPOSED or expired action by hand, with audit; False if it is in another status."""
+        """Requests approval of a PROPOSED or expired action by hand, with audit; False if that is impossible."""
         table = metadata.action
         with self._database.writing() as connection:
             action = _stored(connection, Action, table, action_id)
-            waiting = None if action is None else state_rows.requested(action, by, now)
+            session = _stored(connection, RemediationSession, metadata.session, action.session) if action else None
+            waiting = state_rows.requested(action, session, by, now) if action else None
             if waiting is None:
                 return False
             connection.execute(sa.update(table).where(table.c.id == action_id).values(state_rows.of_action(waiting)))

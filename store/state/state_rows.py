@@ -130,10 +130,14 @@ def _approved(action: Action, by: str) -> Action:
     )
 
 
-def requested(action: Action, by: str, now: datetime) -> Action | None:
-    """A recommended or expired action that a person requests: it waits for approval. None in another status."""
+def requested(action: Action, session: RemediationSession | None, by: str, now: datetime) -> Action | None:
+    """A recommended or expired action that a person requests: it waits for approval.
+
+    None in another status, and once its session is closed: nothing would withdraw the request.
+    """
     is_expired = action.status is ActionStatus.REFUSED and action.reason is DecisionReason.EXPIRED
-    if action.status is not ActionStatus.PROPOSED and not is_expired:
+    is_over = session is not None and session.closed_at is not None
+    if is_over or (action.status is not ActionStatus.PROPOSED and not is_expired):
         return None
     return replace(
         action,

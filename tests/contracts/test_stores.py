@@ -669,6 +669,15 @@ def test_a_recommendation_waits_for_approval_once_it_is_requested(state: StateSt
     assert state.audit()[-1].event is AuditEvent.ACTION_REQUESTED
 
 
+def test_nothing_is_requested_once_its_session_is_closed(state: StateStore) -> None:
+    proposed, session = action("a1", ActionStatus.PROPOSED), RemediationSession("s1", "i1", T0)
+    assert proposed.session == session.id
+    state.commit(commit(actions=(proposed,), sessions=(replace(session, closed_at=T0 + STEP),)))
+    assert not state.request_action("a1", "ann", T0 + MINUTE)
+    state.commit(commit(sessions=(session,)))
+    assert state.request_action("a1", "ann", T0 + MINUTE)
+
+
 def test_a_cycle_expires_a_request_unless_a_person_was_faster(state: StateStore) -> None:
     waiting = tuple(action(name, ActionStatus.WAITING_APPROVAL) for name in ("a1", "a2", "a3"))
     state.commit(commit(actions=waiting))

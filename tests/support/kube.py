@@ -27,6 +27,7 @@ from tests.support.waiting import until
 SOURCE = Path(__file__).parent / "control_plane"
 ADMIN, READER, STRANGER = "token-of-the-admin", "token-of-the-reader", "token-of-a-stranger"
 ACTOR, ACTOR_USER = "token-of-the-actor", "system:serviceaccount:outrider:outrider-act"
+DRILLER, DRILLED = "token-of-the-driller", "drilled"  # the account of deploy/rbac-drill.yaml in its namespace
 APPLIER, APPLIER_USER = "token-of-the-applier", "system:serviceaccount:outrider:outrider-apply"
 READER_USER = "system:serviceaccount:outrider:outrider"
 BUILD_SECONDS = 1_800
@@ -118,6 +119,7 @@ class Cluster:
             ("admin", ADMIN),
             ("reader", READER),
             ("actor", ACTOR),
+            ("driller", DRILLER),
             ("applier", APPLIER),
             ("stranger", STRANGER),
         ):
@@ -139,6 +141,7 @@ class Cluster:
         subprocess.run(public, check=True, capture_output=True)
         (self.folder / "tokens.csv").write_text(
             f'{ADMIN},admin,admin,"system:masters"\n{READER},{READER_USER},reader\n{ACTOR},{ACTOR_USER},actor\n{APPLIER},{APPLIER_USER},applier\n{STRANGER},stranger,stranger\n'
+            f"{DRILLER},system:serviceaccount:{DRILLED}:outrider-drill,driller\n"
         )
         config = {
             "apiVersion": "v1",
@@ -174,7 +177,7 @@ class Cluster:
             "--service-account-key-file=sa.pub", "--service-account-signing-key-file=sa.key",
             "--service-account-issuer=https://kubernetes.default.svc", "--service-cluster-ip-range=10.96.0.0/16",
             "--token-auth-file=tokens.csv", "--authorization-mode=RBAC", "--cert-dir=certs",
-            "--disable-admission-plugins=ServiceAccount",
+            "--disable-admission-plugins=ServiceAccount", "--allow-privileged=true",  # as kubeadm sets it
         )  # fmt: skip
         until(self._is_ready, "the API server is ready")
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from outrider.model import ActionRequest
-from remediation.actuators.kubernetes.ownership import Json, controller_of, metadata
+from outrider.vocabulary.cluster_peers import pod_protection
+from remediation.actuators.kubernetes.ownership import Json, annotations_of, controller_of, metadata
 
 _MIRROR = "kubernetes.io/config.mirror"  # a static pod: its kubelet recreates it on the same node
 
@@ -41,6 +42,11 @@ def deletion(pod: Json, *, grace_seconds: int | None = None) -> ActionRequest:
     if grace_seconds is not None:
         options["gracePeriodSeconds"] = grace_seconds
     return ActionRequest("DELETE", path_of(pod), options)
+
+
+def protection_of(pod: Json) -> str:
+    """Returns the annotation that forbids to disrupt a pod, as ``key=value``; empty without one."""
+    return pod_protection(annotations_of(pod))
 
 
 def is_evictable(pod: Json) -> bool:

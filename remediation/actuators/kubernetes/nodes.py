@@ -8,8 +8,23 @@ from typing import Any
 from outrider.model import Action, ActionRequest
 from remediation.actuators.api_server import MERGE_PATCH, ApiServer
 from remediation.actuators.kubernetes.change import Attempt, Change, refused
-from remediation.actuators.kubernetes.evictions import eviction, is_evictable, is_finished, is_terminating, name_of
-from remediation.actuators.kubernetes.ownership import Json, cleared, is_of_session, is_ours, marks, metadata
+from remediation.actuators.kubernetes.evictions import (
+    eviction,
+    is_evictable,
+    is_finished,
+    is_terminating,
+    name_of,
+    protection_of,
+)
+from remediation.actuators.kubernetes.ownership import (
+    Json,
+    cleared,
+    is_of_session,
+    is_ours,
+    keeper_of,
+    marks,
+    metadata,
+)
 
 TAINT = "outrider.io/quarantine"
 _NODES = "/api/v1/nodes"
@@ -24,6 +39,9 @@ def cordon(attempt: Attempt) -> Change:
     name, node = attempt.action.target.name, _node(attempt)
     if not node:
         return Change(f"node {name} no longer exists")
+    keeper = keeper_of(node)
+    if keeper and not is_ours(node):
+        return Change(f"node {name} is left to {keeper}")
     if is_ours(node) and _is_unschedulable(node):
         return Change(f"node {name} is already cordoned")
     if _is_unschedulable(node):
@@ -33,19 +51,27 @@ def cordon(attempt: Attempt) -> Change:
 
 
 def uncordon(attempt: Attempt) -> Change:
-    """Makes a node schedulable that this session cordoned. Raises ActuationError for any other node."""
+    """Makes a node schedulable that this session cordoned; removes only our marks if someone else keeps it out.
+
+    Raises ActuationError for a node that another session cordoned.
+    """
     name, node = attempt.action.target.name, _node(attempt)
     if not node:
         return Change(f"node {name} no longer exists")
     if not is_ours(node):
-        if _is_unschedulable(node):
-            raise refused(f"node {name} was cordoned by someone else", "kubectl uncordon, if its owner agrees")
-        return Change(f"node {name} is already schedulable")
+        someone = (
+            "is cordoned by someone else; it stays theirs" if _is_unschedulable(node) else "is already schedulable"
+        )
+        return Change(f"node {name} {someone}")
     if not is_of_session(node, attempt.action):
         raise refused(f"node {name} was cordoned by another session", "it is un-cordoned when that session ends")
     taints = [taint for taint in _taints(node) if taint.get("key") != TAINT]
-    sentence = f"node {name} is schedulable again"
-    return Change(sentence, (_patch(node, cleared(), {"unschedulable": None, "taints": taints or None}),))
+    keeper = keeper_of(node)
+    spec: dict[str, Any] = {"taints": taints or None}
+    if keeper:
+        return Change(f"node {name} is left to {keeper}, without our marks", (_patch(node, cleared(), spec),))
+    spec["unschedulable"] = None
+    return Change(f"node {name} is schedulable again", (_patch(node, cleared(), spec),))
 
 
 def drain(attempt: Attempt) -> Change:
@@ -61,10 +87,12 @@ def drain(attempt: Attempt) -> Change:
     _check_not_undone(node, attempt.action)
     first = () if _is_unschedulable(node) else (_cordon_request(node, attempt.action),)
     pods = list(_pods_of(attempt.server, name))
-    evicted = tuple(eviction(pod) for pod in pods if is_evictable(pod) and not is_terminating(pod))
+    kept = [pod for pod in pods if protection_of(pod) and attempt.action.approved_by is None]
+    evicted = tuple(eviction(pod) for pod in pods if is_evictable(pod) and not is_terminating(pod) and pod not in kept)
     leaving = [name_of(pod) for pod in pods if is_evictable(pod) and is_terminating(pod)]
     bare = [name_of(pod) for pod in pods if _is_bare(pod)]
     left = f"; without a controller, not evicted: {', '.join(bare)}" if bare else ""
+    left += f"; protected, not evicted: {', '.join(map(name_of, kept))}" if kept else ""
     if evicted:
         return Change(f"node {name}: {len(evicted)} pods are evicted{left}", (*first, *evicted), pending=True)
     if leaving:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from outrider.model import Action
+from outrider.vocabulary import cluster_peers
 
 OWNER = "outrider.io/owner"
 SESSION = "outrider.io/session"
@@ -15,15 +16,6 @@ ACTION = "outrider.io/action"
 _OWNER_NAME = "outrider"
 _LABEL_LENGTH = 63  # Kubernetes, "Labels and Selectors": syntax of a label value
 _NOT_IN_LABELS = re.compile(r"[^A-Za-z0-9_.-]+")
-# Field managers that reconcile continuously: a change of theirs would be reverted.
-_RECONCILERS = ("argocd", "kustomize-controller", "helm-controller", "fleetagent", "rollouts-controller", "flagger")
-# Labels and annotations by which Argo CD and Flux track what they reconcile.
-_TRACKING = {
-    "argocd.argoproj.io/tracking-id": "Argo CD",
-    "argocd.argoproj.io/instance": "Argo CD",
-    "kustomize.toolkit.fluxcd.io/name": "Flux",
-    "helm.toolkit.fluxcd.io/name": "Flux",
-}
 Json = Mapping[str, Any]
 
 
@@ -80,14 +72,24 @@ def controller_of(document: Json) -> Mapping[str, Any] | None:
     return next((owner for owner in owners if owner.get("controller")), None)
 
 
+def keeper_of(node: Json) -> str:
+    """Returns the program that removes a node or keeps it in quarantine; empty without one."""
+    taints = [str(taint.get("key")) for taint in node.get("spec", {}).get("taints") or ()]
+    deleted = "its deletion" if metadata(node).get("deletionTimestamp") else ""
+    return cluster_peers.remover(taints) or cluster_peers.quarantine(annotations_of(node), labels_of(node)) or deleted
+
+
 def reconciler_of(document: Json) -> str:
     """Returns the operator or GitOps controller that would revert a change; empty without one."""
     controller = controller_of(document)
     if controller is not None:
         return f"{controller.get('kind')} {controller.get('name')}"
-    for entry in metadata(document).get("managedFields", []):
-        manager = str(entry.get("manager", ""))
-        if manager.startswith(_RECONCILERS):
-            return manager
-    tracked = (*labels_of(document), *(metadata(document).get("annotations") or {}))
-    return next((_TRACKING[key] for key in tracked if key in _TRACKING), "")
+    managers = (str(entry.get("manager", "")) for entry in metadata(document).get("managedFields", []))
+    application = cluster_peers.gitops_owner(annotations_of(document), labels_of(document))
+    return application or cluster_peers.reconciler(managers)
+
+
+def annotations_of(document: Json) -> Mapping[str, Any]:
+    """Returns the annotations of an object."""
+    result = metadata(document).get("annotations")
+    return result if isinstance(result, Mapping) else {}

@@ -15,17 +15,22 @@ _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """A verb on a resource, as in a ClusterRole. ``resource`` may name a subresource, as in ``pods/eviction``."""
+    """A verb on a resource, as in a ClusterRole. ``resource`` may name a subresource, as in ``pods/eviction``.
+
+    With ``namespace`` it is needed there only, as in a Role.
+    """
 
     verb: str
     resource: str
     group: str = ""
+    namespace: str = ""
 
 
 _NODE = (Permission("get", "nodes"), Permission("patch", "nodes"))
 _WORKLOAD = tuple(
     Permission(verb, resource, "apps") for verb in ("get", "patch") for resource in ("deployments", "statefulsets")
 )
+_ROLLOUT = (Permission("get", "rollouts", "argoproj.io"), Permission("patch", "rollouts", "argoproj.io"))
 _EVICT = Permission("create", "pods/eviction")
 NEEDED: Mapping[ActionKind, tuple[Permission, ...]] = {
     ActionKind.CORDON: _NODE,
@@ -35,15 +40,17 @@ NEEDED: Mapping[ActionKind, tuple[Permission, ...]] = {
     ActionKind.DELETE_STUCK_POD: (Permission("get", "pods"), Permission("delete", "pods"), Permission("get", "nodes")),
     ActionKind.ROLLBACK: (
         *_WORKLOAD,
+        *_ROLLOUT,
         Permission("list", "replicasets", "apps"),
         Permission("list", "controllerrevisions", "apps"),
         Permission("list", "pods"),
         Permission("delete", "pods"),
     ),
-    ActionKind.PAUSE_ROLLOUT: _WORKLOAD,
-    ActionKind.RESUME_ROLLOUT: _WORKLOAD,
+    ActionKind.PAUSE_ROLLOUT: (*_WORKLOAD, *_ROLLOUT),
+    ActionKind.RESUME_ROLLOUT: (*_WORKLOAD, *_ROLLOUT),
     ActionKind.SCALE: (
         *_WORKLOAD,
+        *_ROLLOUT,
         Permission("list", "horizontalpodautoscalers", "autoscaling"),
         Permission("list", "scaledobjects", "keda.sh"),
     ),
@@ -72,6 +79,7 @@ def _is_allowed(server: ApiServer, permission: Permission) -> bool:
         "group": permission.group,
         "resource": resource,
         "subresource": subresource,
+        **({"namespace": permission.namespace} if permission.namespace else {}),
     }
     body = {
         "apiVersion": "authorization.k8s.io/v1",

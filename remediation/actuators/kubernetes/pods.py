@@ -8,7 +8,7 @@ from typing import Any
 from outrider.clock import parse_rfc3339
 from outrider.model import Action
 from remediation.actuators.kubernetes.change import Attempt, Change, refused
-from remediation.actuators.kubernetes.evictions import deletion, eviction, is_ready, is_terminating
+from remediation.actuators.kubernetes.evictions import deletion, eviction, is_ready, is_terminating, protection_of
 from remediation.actuators.kubernetes.ownership import Json, controller_of, metadata
 
 STUCK_AFTER = timedelta(seconds=60)  # beyond the grace period: the kubelet has not confirmed the end
@@ -26,6 +26,8 @@ def restart(attempt: Attempt) -> Change:
         return Change(f"{name} is ending already")
     if controller_of(pod) is None:
         raise refused(f"{name} has no controller that would recreate it", "recreate it from its manifest")
+    if protection_of(pod) and attempt.action.approved_by is None:
+        raise refused(f"{name} has {protection_of(pod)}", "approve the action, or remove the annotation")
     request = eviction(pod) if is_ready(pod) else deletion(pod)
     return Change(f"{name} is replaced", (request,))
 

@@ -1,4 +1,4 @@
-"""Rollback, pause and scaling of Deployments and StatefulSets.
+"""Rollback, pause and scaling of Deployments, StatefulSets and Argo Rollouts.
 
 The decision names the workloads of a service in ``params["workloads"]``, as ``Kind/name``.
 """
@@ -15,6 +15,7 @@ from remediation.actuators.kubernetes.change import Attempt, Change, refused
 from remediation.actuators.kubernetes.evictions import deletion, is_ready, is_terminating
 from remediation.actuators.kubernetes.ownership import (
     Json,
+    annotations_of,
     cleared,
     is_ours,
     marks,
@@ -25,8 +26,14 @@ from remediation.actuators.kubernetes.ownership import (
 from remediation.actuators.replica_owner import check_not_autoscaled, owner_of
 
 REVISION = "deployment.kubernetes.io/revision"
-_PLURALS = {"Deployment": "deployments", "StatefulSet": "statefulsets"}
-_HASH = "pod-template-hash"  # set by the Deployment controller on its ReplicaSets
+ROLLOUT_REVISION = "rollout.argoproj.io/revision"
+_COLLECTIONS = {
+    "Deployment": ("/apis/apps/v1", "deployments"),
+    "StatefulSet": ("/apis/apps/v1", "statefulsets"),
+    "Rollout": ("/apis/argoproj.io/v1alpha1", "rollouts"),
+}
+_HASHES = ("pod-template-hash", "rollouts-pod-template-hash")  # set by the controllers on their ReplicaSets
+_OWN_MANAGER = "rollouts-controller"  # of a Rollout: it writes its revision
 
 
 def rollback(attempt: Attempt) -> Change:
@@ -39,7 +46,7 @@ def rollback(attempt: Attempt) -> Change:
 
 
 def pause_rollout(attempt: Attempt) -> Change:
-    """Stops rollouts of the service's Deployments where they are."""
+    """Stops rollouts of the service's Deployments and Argo Rollouts where they are."""
     return _joined([_paused(attempt, kind, workload, pause=True) for kind, workload in _workloads(attempt)])
 
 
@@ -78,9 +85,9 @@ def _workloads(attempt: Attempt) -> Iterator[tuple[str, dict[str, Any]]]:
     namespace = attempt.action.target.namespace or "default"
     for name in names:
         kind, _, own = name.partition("/")
-        if kind not in _PLURALS:
+        if kind not in _COLLECTIONS:
             raise refused(f"a {kind} cannot be changed", "change it through its operator")
-        yield kind, attempt.server.get(f"/apis/apps/v1/namespaces/{namespace}/{_PLURALS[kind]}/{own}")
+        yield kind, attempt.server.get(_path_of(kind, namespace, own))
 
 
 def _rolled_back(attempt: Attempt, kind: str, workload: Json) -> Change:
@@ -98,7 +105,7 @@ def _rolled_back(attempt: Attempt, kind: str, workload: Json) -> Change:
 def _check_changeable(kind: str, workload: Json) -> None:
     """Raises ActuationError for a workload that is paused, or that a controller would change back."""
     owner = reconciler_of(workload)
-    if owner:
+    if owner and (kind, owner) != ("Rollout", _OWN_MANAGER):
         raise refused(f"{_name(kind, workload)} is managed by {owner}, which would revert it", f"roll back in {owner}")
     if workload.get("spec", {}).get("paused"):
         raise refused(f"{_name(kind, workload)} is paused", "kubectl rollout resume, then roll back")
@@ -114,9 +121,38 @@ def _deployment_template(server: ApiServer, workload: Json) -> tuple[dict[str, A
     if previous is None:
         raise _no_revision("Deployment", workload)
     template = dict(numbered[previous]["spec"]["template"])
-    kept = {key: value for key, value in template["metadata"].get("labels", {}).items() if key != _HASH}
-    template["metadata"] = {**template["metadata"], "labels": kept}
-    return template, previous
+    return _without_hash(template), previous
+
+
+def _without_hash(template: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in template["metadata"].get("labels", {}).items() if key not in _HASHES}
+    return {**template, "metadata": {**template["metadata"], "labels": kept}}
+
+
+def _rollout_template(server: ApiServer, workload: Json) -> tuple[dict[str, Any], int]:
+    """Returns the pod template of the stable ReplicaSet during a rollout, else of the previous revision.
+
+    An aborted rollout serves the stable ReplicaSet already, but starts the bad revision again when it is retried:
+    restoring the template ends it (Argo Rollouts, "kubectl argo rollouts undo").
+    """
+    spec, status = workload.get("spec", {}), workload.get("status", {})
+    reference = spec.get("workloadRef")
+    if reference:
+        text = f"{reference.get('kind')} {reference.get('name')}"
+        raise refused(f"{_name('Rollout', workload)} takes its template from {text}", f"roll back {text}")
+    numbered = {
+        int(annotations_of(replica_set).get(ROLLOUT_REVISION, 0)): replica_set
+        for replica_set in _owned(server, workload, "replicasets")
+    }
+    stable, current = status.get("stableRS"), int(annotations_of(workload).get(ROLLOUT_REVISION, 0))
+    if stable and stable != status.get("currentPodHash"):
+        hashes = {metadata(found).get("labels", {}).get(_HASHES[1]): number for number, found in numbered.items()}
+        previous = hashes.get(stable)
+    else:
+        previous = max((revision for revision in numbered if revision < current), default=None)
+    if previous is None:
+        raise _no_revision("Rollout", workload)
+    return _without_hash(dict(numbered[previous]["spec"]["template"])), previous
 
 
 def _stateful_template(server: ApiServer, workload: Json) -> tuple[dict[str, Any], int]:
@@ -132,7 +168,11 @@ def _stateful_template(server: ApiServer, workload: Json) -> tuple[dict[str, Any
     return template, previous
 
 
-_TEMPLATES = {"Deployment": _deployment_template, "StatefulSet": _stateful_template}
+_TEMPLATES = {
+    "Deployment": _deployment_template,
+    "StatefulSet": _stateful_template,
+    "Rollout": _rollout_template,
+}
 
 
 def _stuck_pods(server: ApiServer, workload: Json) -> list[dict[str, Any]]:
@@ -178,14 +218,14 @@ def _template_request(attempt: Attempt, kind: str, workload: Json, template: dic
 
 def _paused(attempt: Attempt, kind: str, workload: Json, *, pause: bool) -> Change:
     name = _name(kind, workload)
-    if kind != "Deployment":
+    if kind == "StatefulSet":
         raise refused(f"rollouts of a {kind} cannot be paused", "set spec.updateStrategy.rollingUpdate.partition")
     if bool(workload.get("spec", {}).get("paused")) is pause:
         return Change(f"{name} is {'paused' if pause else 'not paused'} already")
     if not pause and not is_ours(workload):
         raise refused(f"{name} was paused by someone else", "kubectl rollout resume, if its owner agrees")
     owner = reconciler_of(workload) if pause else ""
-    if owner:
+    if owner and (kind, owner) != ("Rollout", _OWN_MANAGER):
         raise refused(f"{name} is managed by {owner}, which would revert it", f"pause it in {owner}")
     ours: dict[str, Any] = dict(marks(attempt.action)) if pause else dict(cleared())
     body = {"metadata": {**ours, **_version(workload)}, "spec": {"paused": True if pause else None}}
@@ -212,7 +252,12 @@ def _name(kind: str, workload: Json) -> str:
 
 def _path(kind: str, workload: Json) -> str:
     meta = metadata(workload)
-    return f"/apis/apps/v1/namespaces/{meta['namespace']}/{_PLURALS[kind]}/{meta['name']}"
+    return _path_of(kind, str(meta["namespace"]), str(meta["name"]))
+
+
+def _path_of(kind: str, namespace: str, name: str) -> str:
+    group, plural = _COLLECTIONS[kind]
+    return f"{group}/namespaces/{namespace}/{plural}/{name}"
 
 
 def _version(workload: Json) -> dict[str, Any]:

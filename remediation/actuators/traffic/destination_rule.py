@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from outrider.errors import ActuationError
 from outrider.model import EntityKind
 from remediation.actuators.api_server import ApiServer
 from remediation.actuators.kubernetes.change import Attempt, Change, refused
@@ -16,6 +17,8 @@ from remediation.actuators.traffic.diversions import Slot, divert, give_up, poin
 from remediation.actuators.traffic.route import (
     TrafficRoute,
     checked_target,
+    is_missing,
+    missing,
     ratio_of,
     without_weights,
 )
@@ -52,7 +55,12 @@ def shift(attempt: Attempt, route: TrafficRoute) -> Change:
 
 def restore(attempt: Attempt, route: TrafficRoute) -> Change:
     """Restores the former outlier detection once no session needs ours."""
-    path, document = _read(attempt, route)
+    try:
+        path, document = _read(attempt, route)
+    except ActuationError as error:
+        if is_missing(error):
+            return Change(error.message)
+        raise
     title, slots = f"DestinationRule {metadata(document)['name']}", _slots(document)
     edit = give_up(document, slots, attempt.action)
     if not edit.changed:
@@ -87,7 +95,7 @@ def _read(attempt: Attempt, route: TrafficRoute) -> tuple[str, dict[str, Any]]:
     if route.name:
         document = attempt.server.get(f"{listed}/{route.name}", missing_is_empty=True)
         if not document:
-            raise refused(f"DestinationRule {route.name} does not exist in {namespace}", "create it for the service")
+            raise missing(f"DestinationRule {route.name}", namespace)
         return f"{listed}/{route.name}", document
     service = service_name(attempt.action)
     rules = [
@@ -95,10 +103,12 @@ def _read(attempt: Attempt, route: TrafficRoute) -> tuple[str, dict[str, Any]]:
         for rule in all_of(attempt.server, namespace)
         if service and service_of(str(rule.get("spec", {}).get("host", "")), namespace) == service
     ]
-    if len(rules) != 1:
-        names = ", ".join(str(metadata(rule)["name"]) for rule in rules) or "none"
+    if not rules:
+        raise missing(f"DestinationRule for {service or 'the service'}", namespace)
+    if len(rules) > 1:
+        names = ", ".join(str(metadata(rule)["name"]) for rule in rules)
         raise refused(
-            f"no single DestinationRule is for {service or 'the service'}: {names}",
+            f"several DestinationRules are for {service}: {names}",
             "name it in remediation.traffic.routes",
         )
     return f"{listed}/{metadata(rules[0])['name']}", rules[0]

@@ -9,7 +9,7 @@ from remediation.actuators.kubernetes.change import Attempt, refused
 from remediation.actuators.kubernetes.ownership import Json
 from remediation.actuators.traffic import selection
 from remediation.actuators.traffic.diversions import pointer
-from remediation.actuators.traffic.route import TrafficRoute
+from remediation.actuators.traffic.route import TrafficRoute, missing
 from remediation.actuators.traffic.selection import POOL, SERVICE, Selection
 from remediation.actuators.traffic.weighted_route import Backend, WeightedRoute
 
@@ -23,7 +23,7 @@ def read(attempt: Attempt, route: TrafficRoute) -> WeightedRoute:
     path, title = _PATH.format(namespace=namespace, name=name), f"HTTPRoute {name}"
     document = attempt.server.get(path, missing_is_empty=True)
     if not document:
-        raise refused(f"{title} does not exist in {namespace}", "name it in remediation.traffic.routes")
+        raise missing(title, namespace)
     return WeightedRoute(title, path, document, tuple(_backends(attempt, document, namespace, title)))
 
 
@@ -39,7 +39,7 @@ def _backends(attempt: Attempt, document: Json, namespace: str, title: str) -> I
             seen.add(name)
             key = (_kind(reference), str(reference.get("namespace") or namespace), name)
             if key not in known:
-                known[key] = selection.read(attempt.server, *key) if key[0] else None
+                known[key] = selection.find(attempt.server, *key) if key[0] else None
             at = pointer("spec", "rules", number, "backendRefs", position, "weight")
             yield Backend(rule_name, name, int(reference.get("weight", 1)), at, known[key])
 

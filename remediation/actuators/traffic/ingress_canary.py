@@ -10,11 +10,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from outrider.errors import ActuationError
 from remediation.actuators.kubernetes.change import Attempt, Change, refused
 from remediation.actuators.kubernetes.ownership import Json, metadata, reconciler_of
 from remediation.actuators.traffic import pod_labels, selection
 from remediation.actuators.traffic.diversions import Slot, arrow, diversions_of, divert, give_up, pointer, request
-from remediation.actuators.traffic.route import TrafficRoute, checked_target, pods_of, ratio_of, weights_of
+from remediation.actuators.traffic.route import (
+    TrafficRoute,
+    checked_target,
+    is_missing,
+    missing,
+    pods_of,
+    ratio_of,
+    weights_of,
+)
 from remediation.actuators.traffic.selection import SERVICE, PodLists, Selection
 
 _PREFIX = "nginx.ingress.kubernetes.io/"
@@ -62,7 +71,13 @@ def shift(attempt: Attempt, route: TrafficRoute) -> Change:
 
 def restore(attempt: Attempt, route: TrafficRoute) -> Change:
     """Restores the weight and the labels that our session changed for the target."""
-    split = _read(attempt, route)
+    try:
+        split = _read(attempt, route)
+    except ActuationError as error:
+        if not is_missing(error):
+            raise
+        labels = pod_labels.put_back(attempt)
+        return labels if labels.requests else Change(error.message)
     slots = split.slots()
     edit = give_up(split.document, slots, attempt.action)
     labels = pod_labels.put_back(attempt) if pods_of(attempt.action) else Change("")
@@ -120,7 +135,7 @@ def _read(attempt: Attempt, route: TrafficRoute) -> _Split:
     document = next((each for each in ingresses if metadata(each)["name"] == name), None)
     title = f"Ingress {name}"
     if document is None:
-        raise refused(f"{title} does not exist in {namespace}", "name the canary Ingress in remediation.traffic.routes")
+        raise missing(title, namespace)
     if not _is_canary(document):
         raise refused(f"{title} is not a canary", f'name the Ingress with {CANARY}: "true"')
     paths = set(_hosts_and_paths(document))
@@ -156,7 +171,7 @@ def _services(attempt: Attempt, ingresses: list[dict[str, Any]], namespace: str)
         if path.get("backend", {}).get("service")
     }
     for name in sorted(names):
-        yield selection.read(attempt.server, SERVICE, namespace, name)
+        yield selection.find(attempt.server, SERVICE, namespace, name)
 
 
 def _number(text: str, title: str) -> int:
@@ -168,9 +183,12 @@ def _number(text: str, title: str) -> int:
 def _side(split: _Split, route: TrafficRoute, attempt: Attempt, lists: PodLists) -> tuple[str, tuple[Selection, ...]]:
     """Returns the side that serves the target. Raises ActuationError if none does."""
     name = attempt.action.target.name
+    labels = pod_labels.labels_of_target(attempt)  # a pod that is out already counts, too
     for side in ("canary", "main"):
         services: tuple[Selection, ...] = getattr(split, side)
-        if any(_is_on(each, services, route, lists) for each in (name, *pods_of(attempt.action))):
+        if _is_on(name, services, route, lists) or any(
+            service.selects(each) for service in services for each in labels
+        ):
             return side, services
     raise refused(f"{split.title} does not route to {name}", "map it under backends in remediation.traffic.routes")
 

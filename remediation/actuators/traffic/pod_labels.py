@@ -15,7 +15,7 @@ from outrider.model import ActionRequest
 from remediation.actuators.api_server import ApiServer
 from remediation.actuators.kubernetes.change import Attempt, Change, refused
 from remediation.actuators.kubernetes.evictions import path_of
-from remediation.actuators.kubernetes.ownership import OWNER, Json, controller_of, metadata
+from remediation.actuators.kubernetes.ownership import OWNER, Json, controller_of, labels_of, metadata
 from remediation.actuators.traffic import selection
 from remediation.actuators.traffic.diversions import Slot, diversions_of, divert, give_up, pointer, request
 from remediation.actuators.traffic.route import (
@@ -73,6 +73,19 @@ def take_out(attempt: Attempt, route: TrafficRoute, kind: str, chosen: Selection
     return Change("; ".join(details), tuple(requests))
 
 
+def full_labels(pod: Json) -> dict[str, Any]:
+    """Returns the labels of a pod as they were before it was taken out."""
+    former = {slot.removeprefix(_SLOT): diversion.former for slot, diversion in diversions_of(pod).items()}
+    return {**labels_of(pod), **former}
+
+
+def labels_of_target(attempt: Attempt) -> list[dict[str, Any]]:
+    """Returns the full labels of each pod of the target that exists."""
+    path = f"/api/v1/namespaces/{attempt.action.target.namespace or 'default'}/pods"
+    pods = (attempt.server.get(f"{path}/{name}", missing_is_empty=True) for name in sorted(pods_of(attempt.action)))
+    return [full_labels(pod) for pod in pods if pod]
+
+
 def put_back(attempt: Attempt) -> Change:
     """Restores the labels of every pod that our session took out for the target."""
     action, details, requests = attempt.action, [], []
@@ -100,9 +113,7 @@ class _Member:
 
 
 def _taken_out(attempt: Attempt, route: TrafficRoute, member: _Member) -> tuple[str, list[ActionRequest]]:
-    pod, record = member.pod, diversions_of(member.pod)
-    former = {slot.removeprefix(_SLOT): diversion.former for slot, diversion in record.items()}
-    labels = selection.labels_with(pod, former)
+    pod, record, labels = member.pod, diversions_of(member.pod), full_labels(member.pod)
     name, namespace = selection.name(pod), str(metadata(pod).get("namespace"))
     known = [
         each
@@ -116,12 +127,14 @@ def _taken_out(attempt: Attempt, route: TrafficRoute, member: _Member) -> tuple[
     if not left.selects(labels):
         return f"pod {name} is not in {left}", []
     others = [each for each in known if each != left and each.selects(labels)]
-    key, note = _label(attempt.server, route, pod, left, others)
-    _check_others_serve(attempt, member, left)
+    taken = next((slot.removeprefix(_SLOT) for slot in record if slot.removeprefix(_SLOT) in left.labels), None)
+    key, note = (taken, "") if taken else _label(attempt.server, route, pod, left, others)
     slots = _slots(pod, [*record, f"{_SLOT}{key}"])
     edit = divert(pod, slots, {f"{_SLOT}{key}": None}, attempt.action)
     if not edit.changed:
-        return f"pod {name} has left {left} already", []
+        return "; ".join((f"pod {name} has left {left} already", *edit.notes)), []
+    if edit.values:
+        _check_others_serve(attempt, member, left)
     also = [str(each) for each in others if key in each.labels]
     loses = f" and {', '.join(also)}" if also else ""
     sentence = f"pod {name} leaves {left}{loses}: it loses the label {key}{note}"

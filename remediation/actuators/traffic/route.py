@@ -101,6 +101,17 @@ def weights_of(action: Action) -> dict[str, int]:
     return {str(name): int(weight) for name, weight in weights.items()}
 
 
+def missing(title: str, namespace: str) -> ActuationError:
+    """Returns the error of a routing object that does not exist."""
+    sentence = f"{title} does not exist in {namespace}"
+    return ActuationError(sentence, retryable=False, hint="name it in remediation.traffic.routes", status=404)
+
+
+def is_missing(error: ActuationError) -> bool:
+    """True if the routing object does not exist: there is nothing to restore."""
+    return error.status == 404
+
+
 def without_weights(kind: str) -> ActuationError:
     """Returns the error of a technique that cannot split traffic by weight."""
     return refused(f"a {kind} has no weights", "configure http_route, virtual_service or ingress_canary")

@@ -9,7 +9,7 @@ from typing import Any
 from remediation.actuators.api_server import ApiServer
 from remediation.actuators.kubernetes.change import refused
 from remediation.actuators.kubernetes.evictions import is_finished, is_ready, is_terminating
-from remediation.actuators.kubernetes.ownership import Json, labels_of, metadata
+from remediation.actuators.kubernetes.ownership import Json, metadata
 
 SERVICE, POOL = "Service", "InferencePool"
 _PATHS = {
@@ -27,6 +27,7 @@ class Selection:
     name: str
     labels: Mapping[str, str]
     headless: bool = False
+    exists: bool = True
 
     def __str__(self) -> str:
         """Kind and name."""
@@ -69,10 +70,16 @@ def serving(pods: Iterable[Json]) -> list[str]:
 
 def read(server: ApiServer, kind: str, namespace: str, name_: str) -> Selection:
     """Returns one Service or InferencePool. Raises ActuationError if it does not exist."""
-    document = server.get(f"{_PATHS[kind].format(namespace=namespace)}/{name_}", missing_is_empty=True)
-    if not document:
+    selection = find(server, kind, namespace, name_)
+    if not selection.exists:
         raise refused(f"{kind} {namespace}/{name_} does not exist", "check remediation.traffic.routes")
-    return _selection(kind, document)
+    return selection
+
+
+def find(server: ApiServer, kind: str, namespace: str, name_: str) -> Selection:
+    """Returns one Service or InferencePool; a missing one selects nothing."""
+    document = server.get(f"{_PATHS[kind].format(namespace=namespace)}/{name_}", missing_is_empty=True)
+    return _selection(kind, document) if document else Selection(kind, namespace, name_, {}, exists=False)
 
 
 def all_of(server: ApiServer, kind: str, namespace: str) -> list[Selection]:
@@ -105,8 +112,3 @@ def _selection(kind: str, document: Json) -> Selection:
     return Selection(
         kind, str(meta.get("namespace")), str(meta.get("name")), dict(labels), spec.get("clusterIP") == "None"
     )
-
-
-def labels_with(pod: Json, former: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the labels of a pod as they were before our changes."""
-    return {**labels_of(pod), **former}

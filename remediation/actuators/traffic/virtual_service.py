@@ -9,7 +9,7 @@ from remediation.actuators.kubernetes.change import Attempt, refused
 from remediation.actuators.kubernetes.ownership import Json
 from remediation.actuators.traffic import destination_rule, selection
 from remediation.actuators.traffic.diversions import pointer
-from remediation.actuators.traffic.route import TrafficRoute
+from remediation.actuators.traffic.route import TrafficRoute, missing
 from remediation.actuators.traffic.selection import SERVICE, Selection
 from remediation.actuators.traffic.weighted_route import Backend, WeightedRoute
 
@@ -22,7 +22,7 @@ def read(attempt: Attempt, route: TrafficRoute) -> WeightedRoute:
     path, title = _PATH.format(namespace=namespace, name=name), f"VirtualService {name}"
     document = attempt.server.get(path, missing_is_empty=True)
     if not document:
-        raise refused(f"{title} does not exist in {namespace}", "name it in remediation.traffic.routes")
+        raise missing(title, namespace)
     services = selection.all_of(attempt.server, SERVICE, namespace)
     subsets = _subsets(destination_rule.all_of(attempt.server, namespace), namespace)
     return WeightedRoute(title, path, document, tuple(_backends(document, namespace, title, services, subsets)))

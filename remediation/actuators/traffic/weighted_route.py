@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
+from outrider.errors import ActuationError
 from remediation.actuators.kubernetes.change import Attempt, Change, refused
 from remediation.actuators.kubernetes.ownership import Json, reconciler_of
 from remediation.actuators.traffic import pod_labels, selection
@@ -21,7 +22,7 @@ from remediation.actuators.traffic.diversions import (
     give_up,
     request,
 )
-from remediation.actuators.traffic.route import TrafficRoute, checked_target, pods_of, ratio_of, weights_of
+from remediation.actuators.traffic.route import TrafficRoute, checked_target, is_missing, pods_of, ratio_of, weights_of
 from remediation.actuators.traffic.selection import PodLists, Selection
 
 MOST_WEIGHT = 1_000_000  # the schema of HTTPRoute
@@ -76,7 +77,7 @@ def shift(read: RouteReader, attempt: Attempt, route: TrafficRoute) -> Change:
     checked_target(attempt.action)
     weighted, ratio, lists = read(attempt, route), ratio_of(attempt.action), PodLists(attempt.server)
     _check_owner(weighted)
-    carrying = _carrying(weighted, route, attempt, lists)
+    carrying = _carrying(weighted, route, attempt)
     shared = [backend for backend in carrying if _is_shared(backend, route, attempt, lists)]
     if shared:
         return _leave(attempt, route, shared[0].selects, ratio)
@@ -90,7 +91,13 @@ def shift(read: RouteReader, attempt: Attempt, route: TrafficRoute) -> Change:
 
 def restore(read: RouteReader, attempt: Attempt, route: TrafficRoute) -> Change:
     """Restores the weights and labels that our session changed for the target."""
-    weighted = read(attempt, route)
+    try:
+        weighted = read(attempt, route)
+    except ActuationError as error:
+        if not is_missing(error):
+            raise
+        labels = pod_labels.put_back(attempt)
+        return labels if labels.requests else Change(error.message)
     slots = weighted.slots()
     edit = give_up(weighted.document, slots, attempt.action)
     weights = _change(weighted, edit, attempt, "")
@@ -143,17 +150,21 @@ def _check_owner(weighted: WeightedRoute) -> None:
         raise refused(sentence, "route by kind service or inference_pool, which changes pods only")
 
 
-def _carrying(weighted: WeightedRoute, route: TrafficRoute, attempt: Attempt, lists: PodLists) -> list[Backend]:
+def _carrying(weighted: WeightedRoute, route: TrafficRoute, attempt: Attempt) -> list[Backend]:
     """Returns the backends that send requests to the target. Raises ActuationError for none."""
-    targets, named = pods_of(attempt.action), route.backends.get(attempt.action.target.name)
+    names, named = (
+        {attempt.action.target.name, *pods_of(attempt.action)},
+        route.backends.get(attempt.action.target.name),
+    )
+    labels = [] if named else pod_labels.labels_of_target(attempt)  # a pod that is out already counts, too
     result = [
         backend
         for backend in weighted.backends
-        if (backend.name == named if named else bool(targets & _members(backend, lists)))
+        if (backend.name == named if named else backend.name in names or _selects_any(backend, labels))
     ]
     if not result:
-        names = ", ".join(dict.fromkeys(backend.name for backend in weighted.backends)) or "none"
-        sentence = f"no backend of {weighted.title} serves {attempt.action.target.name} (backends: {names})"
+        known = ", ".join(dict.fromkeys(backend.name for backend in weighted.backends)) or "none"
+        sentence = f"no backend of {weighted.title} serves {attempt.action.target.name} (backends: {known})"
         raise refused(sentence, "map it under backends in remediation.traffic.routes")
     return result
 
@@ -163,6 +174,10 @@ def _is_shared(backend: Backend, route: TrafficRoute, attempt: Attempt, lists: P
     if attempt.action.target.name in route.backends:
         return False
     return bool(_members(backend, lists) - pods_of(attempt.action))
+
+
+def _selects_any(backend: Backend, labels: Sequence[Mapping[str, Any]]) -> bool:
+    return backend.selects is not None and any(backend.selects.selects(each) for each in labels)
 
 
 def _members(backend: Backend, lists: PodLists) -> frozenset[str]:

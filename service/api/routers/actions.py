@@ -50,7 +50,7 @@ def request(action_id: str, ctx: Ctx, by: Writer) -> dict[str, Any]:
     """Request approval of a recommended or expired action. Of two approvals, none may be by the person who requests."""
     if not ctx.state.request_action(action_id, by, ctx.as_of()):
         _known(ctx, action_id)
-        raise ConflictError("The action is not a recommendation, and has not expired.", hint=_STATUS_HINT)
+        raise ConflictError("The action is neither recommended nor expired, or it is over.", hint=_STATUS_HINT)
     return serialization.action(_known(ctx, action_id))
 
 

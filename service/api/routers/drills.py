@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
+from outrider.clock import rfc3339
 from outrider.errors import UnavailableError, UsageError
+from outrider.model import EntityKind, EntityRef
 from outrider.records.drill import Drill
 from service.api.context import Context, Ctx
 from service.api.errors import ConflictError, NotFoundError
 from service.api.security import Writer
 from service.drills import running_platform
 from service.drills.control import FaultControl
+from simulator.faults import FAULTS
 
 router = APIRouter(tags=["drills"])
 
@@ -28,6 +32,27 @@ class Order(BaseModel):
         None, description="duration; default: that of the fault"
     )
     seed: int = Field(0, ge=0, description="seed for entity and magnitude")
+
+
+class AnnouncedEntity(BaseModel):
+    """Faulted component of an announced drill."""
+
+    model_config = ConfigDict(extra="forbid")
+    cluster: str = Field(min_length=1)
+    kind: EntityKind
+    namespace: str | None = None
+    name: str = Field(min_length=1)
+
+
+class Announcement(BaseModel):
+    """A drill that the sender injects itself, on a real cluster."""
+
+    model_config = ConfigDict(extra="forbid")
+    id: str = Field(pattern=f"^{running_platform.ANNOUNCED}[a-z0-9-]{{1,80}}$", description="id that begins with k8s-")
+    fault: str = Field(description="a fault id")
+    entity: AnnouncedEntity
+    seconds: Annotated[float, Field(gt=0, le=86400)] = Field(description="duration")
+    seed: int = Field(0, ge=0, description="seed that chose the entity")
 
 
 @router.get("/drills")
@@ -49,9 +74,12 @@ def drills(ctx: Ctx, limit: Annotated[int, Query(ge=1, le=200)] = 50) -> dict[st
 
 
 @router.get("/drills/{drill_id}")
-def drill(drill_id: str, ctx: Ctx) -> dict[str, Any]:
-    """One drill."""
-    selected = next((row for row in _judged(ctx, _injected(ctx)) if row["id"] == drill_id), None)
+def drill(drill_id: str, ctx: Ctx, recovered_at: datetime | None = None) -> dict[str, Any]:
+    """One drill. The injector of an announced drill knows when its target had recovered."""
+    injected = _injected(ctx)
+    if recovered_at is not None and running_platform.is_announced(drill_id):
+        injected = [*injected, {"id": drill_id, "recovered_at": rfc3339(recovered_at)}]
+    selected = next((row for row in _judged(ctx, injected) if row["id"] == drill_id), None)
     if selected is None:
         raise _unknown(drill_id)
     return selected
@@ -65,10 +93,33 @@ def start(order: Order, ctx: Ctx, by: Writer) -> dict[str, Any]:
     return drill(begun.id, ctx)
 
 
+@router.post("/drills/announced")
+def announce(order: Announcement, ctx: Ctx, by: Writer) -> dict[str, Any]:
+    """Announce a drill on a real cluster: its messages are marked, and its result is scored."""
+    known = FAULTS.get(order.fault)
+    if known is None:
+        raise UsageError(f"unknown fault {order.fault!r}", hint="outrider drill list")
+    entity = EntityRef(order.entity.cluster, order.entity.kind, order.entity.namespace, order.entity.name)
+    now = ctx.as_of()
+    begun = Drill(
+        id=order.id,
+        fault=order.fault,
+        entity=entity,
+        seed=order.seed,
+        starts_at=now,
+        ends_at=now + timedelta(seconds=order.seconds),
+        by=by,
+        negative=known.negative,
+    )
+    running_platform.announce(ctx.state, begun, ctx.state.drills())
+    return drill(begun.id, ctx)
+
+
 @router.post("/drills/{drill_id}/stop")
 def stop(drill_id: str, ctx: Ctx, by: Writer) -> dict[str, Any]:
     """Stop a drill early and revert the fault."""
-    running_platform.stop(ctx.state, _control(ctx), _known(ctx, drill_id), by=by, now=ctx.as_of())
+    control = None if running_platform.is_announced(drill_id) else _control(ctx)
+    running_platform.stop(ctx.state, control, _known(ctx, drill_id), by=by, now=ctx.as_of())
     return drill(drill_id, ctx)
 
 

@@ -171,7 +171,7 @@ def _lines(context: Context, shown: dict[str, Any]) -> str:
 
     marks = {name: line(mark) for mark in ("kept", "drained", "closed") for name in shown[mark]}
     rates = {name: f"{shown[f'{name}_tokens_per_second']:g}" for name in ("arriving", "speed")}
-    lines = [line(shown["reason"], **shown["bounds"], **rates)]
+    lines = [line("set" if shown["applied"] else shown["reason"], **shown["bounds"], **rates)]
     for name, weight in shown["weights"].items():
         wait = shown["waits_seconds"].get(name)
         numbers = {"before": shown["current"][name], "weight": weight, "mark": marks.get(name, "")}

@@ -68,5 +68,5 @@ def _as_command(match: re.Match[str]) -> str:
 
 def _headers(token: str, user: str) -> dict[bytes, bytes]:
     """Token and name; a name need not be ASCII."""
-    headers = {"Authorization": f"Bearer {token}".encode()}
-    return headers | {"X-Outrider-User": user.encode()} if user else headers
+    headers = {b"Authorization": f"Bearer {token}".encode()}
+    return headers | {b"X-Outrider-User": user.encode()} if user else headers

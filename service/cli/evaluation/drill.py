@@ -6,14 +6,17 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+import yaml
 
 from outrider import log
 from outrider.errors import UsageError
 from outrider.text.i18n import Language
+from outrider.vocabulary.units import parse_duration
 from service.cli.core import figure_tables, tables
 from service.cli.core.common import NO, YES, Context, leaf
 from service.cli.core.progress import bars
 from service.drills import commands, remote_drill
+from service.drills.cluster.drill import Order
 
 app = typer.Typer(no_args_is_help=True, help="Inject faults into a simulated fleet and score the response.")
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of the fleet, its load and the faulted entity.")]
@@ -33,9 +36,34 @@ def run(
     seed: Seed = 7,
     load: Annotated[str | None, typer.Option("--load", help="Load shape, for example diurnal or bursty.")] = None,
     api: Api = None,
+    kubernetes: Annotated[
+        str | None,
+        typer.Option(
+            "--kubernetes",
+            metavar="NAMESPACE",
+            help="Inject into this namespace of a real cluster; it needs the label outrider.io/drill-consent=true.",
+        ),
+    ] = None,
+    workload: Annotated[
+        str | None, typer.Option("--workload", help="With --kubernetes: Deployment to break. Default: the only one.")
+    ] = None,
+    lasts: Annotated[
+        str, typer.Option("--for", metavar="DURATION", help="With --kubernetes: duration of the fault, such as 5m.")
+    ] = "5m",
+    apply: Annotated[
+        bool, typer.Option("--apply", help="With --kubernetes: inject. Default: print the exact requests.")
+    ] = False,
+    restore: Annotated[
+        bool, typer.Option("--restore", help="With --kubernetes: only undo what an interrupted drill left.")
+    ] = False,
 ) -> int:
     """Inject one fault. Exits 0 if it was detected, named and repaired (if it has a remedy)."""
     log.configure(level="critical")  # failures are injected
+    if kubernetes is not None:
+        order = Order(fault, kubernetes, parse_duration(lasts), seed, workload)
+        return _on_cluster(context, order, api, apply=apply, restore=restore)
+    if apply or restore or workload is not None:
+        raise UsageError("--apply, --restore and --workload belong to --kubernetes", hint="add --kubernetes NAMESPACE")
     if api is not None and load is not None:
         raise UsageError(
             "--load applies to a private fleet only",
@@ -49,6 +77,29 @@ def run(
             result = commands.run_live(fault, api=api, token=token, seed=seed, progress=progress)
     context.show(result, lambda shown: _result(shown, context.language))
     return YES if result["passed"] else NO
+
+
+def _on_cluster(context: Context, order: Order, api: str | None, *, apply: bool, restore: bool) -> int:
+    settings = context.settings()
+    if restore:
+        context.show(commands.restore_cluster(order.namespace, settings), _plain)
+        return YES
+    if not apply:
+        context.show(commands.plan_on_cluster(order, settings), _plain)
+        return YES
+    if api is None:
+        hint = "set --api to the platform that monitors the cluster: it marks its messages as a drill"
+        raise UsageError("--apply needs --api", hint=hint)
+    with bars(context) as progress:
+        token = remote_drill.token_for(api, context.settings)
+        result = commands.run_on_cluster(order, settings, api=api, token=token, progress=progress)
+    context.show(result, lambda shown: _result(shown, context.language))
+    return YES if result["passed"] else NO
+
+
+def _plain(shown: dict[str, Any]) -> str:
+    """Requests and restored paths as YAML: they are meant to be read, and copied."""
+    return yaml.safe_dump(shown, sort_keys=False, allow_unicode=True, width=120).rstrip()
 
 
 @leaf(app, "score", example="outrider drill score --seed 11 -o json")

@@ -276,3 +276,18 @@ def test_invariants_of_the_state_machine(world, steps, wait, clear):
             if alert.state is AlertState.FIRING and (old is None or old.state is AlertState.PENDING):
                 assert now - alert.starts_at >= rule.wait
             assert (alert.ends_at is not None) == (alert.state is AlertState.RESOLVED)
+
+
+def test_an_alert_of_a_deleted_entity_resolves_at_once_whatever_its_last_values_say(world):
+    dead = world.finding("engine-dead")
+    alerts = advance([], [dead], None, RULES, world.context(), world.at(0))
+    (alert,) = advance(alerts, [dead], None, RULES, world.context(), world.at(15), {world.replica})
+    assert (alert.state, alert.reason, alert.ends_at) == (
+        AlertState.RESOLVED,
+        AlertReason.ENTITY_DELETED,
+        world.at(15),
+    )
+    assert advance([], [dead], None, RULES, world.context(), world.at(30), {world.replica}) == ()
+    silence = [silent(dead.detector, world.replica)]
+    (kept,) = advance(alerts, silence, None, RULES, world.context(), world.at(15))
+    assert kept.state is AlertState.FIRING, "missing values alone resolve nothing"

@@ -420,6 +420,7 @@ def test_a_deleted_pod_is_remembered_with_its_times_for_a_while() -> None:
         gone, worker = entity(EntityKind.POD, "a"), entity(EntityKind.POD, "w")
         assert topology.labels[gone] == {
             "uid": "uid-a", "node": "n1", "since": "2026-11-21T17:00:00Z", "until": "2026-11-21T17:59:00Z",
+            "deleted": "true",
         }  # fmt: skip
         assert topology.rests_on(gone) == (entity(EntityKind.NODE, "n1", None),)
         assert topology.holds_up(worker) == (), "a replica rests on those that are there"

@@ -97,7 +97,7 @@ def test_who_requests_by_hand_is_none_of_the_two(make_fleet):
     fleet = make_fleet(autonomy="recommend", two_person=frozenset({ActionKind.CORDON}))
     fleet.break_("pcie-degraded", fleet.gpus[0])
     (proposed,) = fleet.cycle()
-    request = state_rows.requested(proposed, "ann", fleet.now)
+    request = state_rows.requested(proposed, None, "ann", fleet.now)
     assert request is not None
     assert (request.status, request.requested_by) == (ActionStatus.WAITING_APPROVAL, "ann")
     fleet.actions[request.id] = request
@@ -112,7 +112,7 @@ def test_who_requests_by_hand_may_approve_where_one_suffices(make_fleet):
     fleet = make_fleet(autonomy="recommend")
     fleet.break_("pcie-degraded", fleet.gpus[0])
     (proposed,) = fleet.cycle()
-    request = state_rows.requested(proposed, "ann", fleet.now)
+    request = state_rows.requested(proposed, None, "ann", fleet.now)
     assert request is not None
     assert state_rows.decided(request, "ann", fleet.now, approve=True).status is ActionStatus.INTENDED
 
@@ -120,6 +120,6 @@ def test_who_requests_by_hand_may_approve_where_one_suffices(make_fleet):
 @pytest.mark.parametrize("status", [s for s in ActionStatus if s is not ActionStatus.PROPOSED])
 def test_only_a_recommendation_or_an_expired_request_can_be_requested(waiting, status):
     fleet, request = waiting
-    assert state_rows.requested(replace(request, status=status), "ann", fleet.now) is None
+    assert state_rows.requested(replace(request, status=status), None, "ann", fleet.now) is None
     expired = replace(request, status=ActionStatus.REFUSED, reason=DecisionReason.EXPIRED)
-    assert state_rows.requested(expired, "ann", fleet.now) is not None
+    assert state_rows.requested(expired, None, "ann", fleet.now) is not None

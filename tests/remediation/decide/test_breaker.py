@@ -61,6 +61,13 @@ def test_an_action_that_a_guard_stopped_is_no_failure(patient):
     assert patient.decide().breaker is None
 
 
+def test_a_diagnostic_that_finds_a_fault_is_no_failure(patient):
+    fail(patient, 3)
+    assert patient.decide().breaker is not None
+    patient.actions = {id_: replace(action, kind=ActionKind.RUN_DIAGNOSTIC) for id_, action in patient.actions.items()}
+    assert patient.decide().breaker is None
+
+
 def test_repairs_that_did_not_help_count_after_a_while(patient):
     for number in range(3):
         patient.break_("engine-hung", patient.replicas[number])

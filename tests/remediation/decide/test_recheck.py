@@ -77,6 +77,14 @@ def test_an_action_without_approval_expires():
     assert recheck(UNCORDON, POLICY, WELL, late) is None
 
 
+def test_an_action_that_has_begun_in_time_does_not_expire_between_its_attempts():
+    begun = NOW + INTENT_EXPIRES / 2
+    reboot = replace(intent(ActionKind.REBOOT_NODE, NODES[0]), started_at=begun)
+    assert recheck(reboot, POLICY, WELL, NOW + 2 * INTENT_EXPIRES) is None
+    late = replace(reboot, started_at=NOW + INTENT_EXPIRES + timedelta(seconds=1))
+    assert recheck(late, POLICY, WELL, NOW + 2 * INTENT_EXPIRES) is DecisionReason.EXPIRED
+
+
 OPEN = BreakerState(opened_at=NOW, unsuccessful=4, performed=5)
 ALWAYS = TimeWindow("inventory", UTC, WeeklySpan(time(0), time(0)))
 NEVER = TimeWindow("nightly", UTC, WeeklySpan(time(0), time(0), frozenset()))

@@ -244,3 +244,17 @@ def test_a_signal_during_the_request_still_ends_the_drill(monkeypatch) -> None:
 def test_invalid_seconds_are_refused(seconds: object) -> None:
     with pytest.raises(UsageError, match="seconds"):
         duration({"seconds": seconds}, "seconds")
+
+
+def test_an_announced_drill_is_stored_with_its_path_audited_and_alone() -> None:
+    state, announced = MemoryStateStore(), replace(drill("k8s-engine-dead-1"), path=())
+    stored = running_platform.announce(state, announced, ())
+    assert stored.path == (ENGINE,)
+    assert [record.event for record in state.audit(limit=10)] == [AuditEvent.DRILL_STARTED]
+    for other in (announced, replace(announced, id="k8s-engine-dead-2")):
+        with pytest.raises(UsageError, match="another drill is running"):
+            running_platform.announce(state, other, (stored,))
+    assert running_platform.is_announced(stored.id)
+    assert not running_platform.is_announced("engine-dead@1")
+    ended = running_platform.stop(state, None, stored, by="drill", now=T0 + MINUTE)
+    assert ended.stopped_at == T0 + MINUTE

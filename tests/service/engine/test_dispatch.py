@@ -212,3 +212,37 @@ def test_outcomes_have_the_time_of_the_platform_clock():
     clock.set(NOW + timedelta(days=3))
     dispatcher.run_once()
     assert state.actions()[0].ended_at == NOW + timedelta(days=3)
+
+
+class BusyActuator:
+    """An actuator whose endpoint asks for a longer pause, and never ends."""
+
+    def __init__(self) -> None:
+        self.attempts = []
+
+    def perform(self, action):
+        self.attempts.append(action.id)
+        raise ActuationError("429", retryable=True, status=429, retry_after=timedelta(seconds=40))
+
+
+def test_the_wait_that_an_endpoint_requests_is_kept():
+    actuator = BusyActuator()
+    _, clock, _, _, dispatcher = platform(actuator)
+    for seconds in (0, 10, 35, 41):
+        clock.set(NOW + timedelta(seconds=seconds))
+        dispatcher.run_once()
+    assert len(actuator.attempts) == 2
+
+
+def test_an_action_kind_may_have_its_own_time_limit():
+    actuator, limit = BusyActuator(), timedelta(minutes=30)
+    state, clock, _, inbox, _ = platform(actuator)
+    dispatcher = Dispatcher(state, {"oncall": inbox}, actuator, clock, Gate(), time_limits={ActionKind.CORDON: limit})
+    dispatcher.run_once()
+    clock.set(NOW + ACTION_GIVES_UP_AFTER + timedelta(minutes=1))
+    dispatcher.run_once()
+    assert state.actions()[0].status is ActionStatus.INTENDED
+    clock.set(NOW + limit)
+    dispatcher.run_once()
+    (action,) = state.actions()
+    assert (action.status, action.detail) == (ActionStatus.FAILED, "not done after 30 min: 429")

@@ -27,7 +27,7 @@ from outrider.model import (
     Verdict,
 )
 from outrider.ports import Collected, CycleCommit
-from outrider.topology import Topology
+from outrider.topology import DELETED, Topology
 from service.engine import fleet_state
 from service.engine.detector_memory import Detection
 from store.memory.state import MemoryStateStore
@@ -136,3 +136,14 @@ def action(name: str, session: str, at: datetime) -> Action:
         name, session, ActionKind.CORDON, NODE, {}, "inc", False, Verdict.ALLOWED, DecisionReason.WITHIN_LIMITS,
         ActionStatus.DONE, at,
     )  # fmt: skip
+
+
+def test_a_deleted_pod_takes_its_replica_and_its_target_with_it() -> None:
+    pod = EntityRef("c", EntityKind.POD, "s", REPLICA.name)
+    labels = {**TOPOLOGY.labels, pod: {DELETED: "true", "uid": "u-1"}}
+    topology = replace(TOPOLOGY, labels=labels)
+    assert fleet_state.deleted(topology) == {pod, REPLICA, ENGINE}
+    assert fleet_state.deleted(TOPOLOGY) == frozenset()
+    values = detection(TrustVerdict.FAILED, ENGINE)
+    assert fleet_state.untrusted((), TOPOLOGY, values) == {SERVICE}
+    assert fleet_state.untrusted((), topology, values) == frozenset(), "the page of a deleted pod is not a gap"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from outrider.model import ActionKind
 from service.cli.ops import collect
 from service.config import settings
-from service.ops.permission_check import permissions
+from service.ops.permission_check import needed_by, permissions
 from tests.support.kube import Cluster
 
 
@@ -51,3 +52,23 @@ def test_actions_of_the_performer_traffic_are_listed_by_their_technique(tmp_path
     assert row["action"] == "shift_traffic"
     groups = {each["group"] for each in row["permissions"]}
     assert groups == {"", "apps", "networking.istio.io"}, "the configured technique, and the default of other services"
+
+
+def test_hooks_need_what_their_form_needs(tmp_path):
+    hooks = (
+        "actuators: {run_diagnostic: hook, reboot_node: hook, reset_gpu: hook}, hooks: {"
+        "run_diagnostic: {job: {image: i, namespace: diag}}, reboot_node: {nvsentinel: {}}, "
+        "reset_gpu: {webhook: {url: 'https://h/x'}}}"
+    )
+    needed = needed_by(configured(tmp_path, f"{{{hooks}}}").remediation)
+    assert {kind.value for kind in needed} == {"run_diagnostic", "reboot_node"}, "a webhook needs no permission"
+    by_job = {(each.verb, each.resource, each.namespace) for each in needed[ActionKind.RUN_DIAGNOSTIC]}
+    assert by_job == {
+        ("get", "nodes", ""), ("create", "jobs", "diag"), ("get", "jobs", "diag"), ("list", "pods", "diag"),
+    }  # fmt: skip
+    assert {each.resource for each in needed[ActionKind.REBOOT_NODE]} == {"rebootnodes"}
+
+
+def test_hooks_without_their_performer_need_nothing(tmp_path):
+    text = "{hooks: {run_diagnostic: {job: {image: i}}}}"
+    assert needed_by(configured(tmp_path, text).remediation) == {}

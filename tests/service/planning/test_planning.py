@@ -258,6 +258,7 @@ def test_a_plan_made_in_the_background_is_revised_if_the_surge_began_meanwhile(m
         plans = waiting.until(lambda: _scheduled_at(making, next(surges), at), "the second plan")
         assert good(plans).derivation["replanned"]
         assert good(plans).made_at > at
+        assert plans.revised is None, "its forecasts are new and must be stored"
     finally:
         making.close()
 

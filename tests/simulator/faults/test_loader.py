@@ -97,6 +97,11 @@ def test_a_file_defines_everything_about_a_fault() -> None:
         ("code: power-limit", 'code: x, about: "moon"', '"moon" is not one of'),
         ("[hw_accel_power_watts]", "[hw_accel_power_wats]", '.yaml:9: symptoms[0]: "hw_accel_power_wats" is'),
         ("[hw_accel_power_watts]", "hw_accel_power_watts", "is not a list"),
+        ("likely: serving", "cures: [{action: reset_gpu, after: 1m}]", "unknown key"),
+        ("likely: serving", "cures: [{action: reset_gpus}]", 'cures[0].action: "reset_gpus" is not one of'),
+        ("likely: serving", "cures: [{until: 1m}]", "cures[0]: needs action: wake_engine, reset_gpu, reboot_node"),
+        ("likely: serving", "cures: [{action: wake_engine}]", "wake_engine cannot cure a fault of a gpu"),
+        ("likely: serving", "cures: [{action: reset_gpu, until: soon}]", "'soon' is not a duration"),
     ],
 )
 def test_a_mistake_is_reported_with_its_line_and_key(before: str, after: str, message: str) -> None:

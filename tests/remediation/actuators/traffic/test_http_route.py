@@ -19,7 +19,9 @@ from tests.support.kube_actions import an_action
 from tests.support.traffic_scene import (
     CHAT,
     HTTP_ROUTES,
+    PODS,
     POOLS,
+    SERVICES,
     SERVING,
     actuator_of,
     http_route,
@@ -210,10 +212,12 @@ def test_a_pod_that_shares_its_backend_leaves_the_service_of_that_backend(
     pod(cluster, "next-0", app="next")
     service(cluster, "next", app="next")
     path = http_route(cluster, {"chat": 90, "next": 10})
-    outcome = actuator.perform(shift("chat-1"))
+    action = shift("chat-1")
+    outcome = actuator.perform(action)
     assert outcome.detail == f"pod chat-1 leaves Service chat: it loses the label {SERVING}"
     assert weights(cluster, path) == {"chat": 90, "next": 10}
     assert SERVING not in labels_of(cluster, "chat-1")
+    assert actuator.perform(action).status is OutcomeStatus.ALREADY
     with pytest.raises(ActuationError, match="also serves other replicas"):
         actuator.perform(shift("chat-2", weight=0.5))
     assert actuator.perform(restore("chat-1")).status is OutcomeStatus.DONE
@@ -266,6 +270,31 @@ def test_missing_objects_are_named(cluster: Cluster, actuator: KubernetesActuato
     http_route(cluster, EVEN)
     with pytest.raises(ActuationError, match=r"no backend of HTTPRoute chat serves chat-9 \(backends: chat-0, chat-1"):
         actuator.perform(shift("chat-9"))
+
+
+def test_a_route_that_was_deleted_needs_no_restore(cluster: Cluster, path: str, actuator: KubernetesActuator) -> None:
+    actuator.perform(shift("chat-0"))
+    cluster.delete(path)
+    outcome = actuator.perform(restore("chat-0"))
+    assert (outcome.status, outcome.detail) == (OutcomeStatus.ALREADY, "HTTPRoute chat does not exist in traffic")
+
+
+def test_the_backend_of_a_pod_that_has_ended_is_taken_out_by_its_name(
+    cluster: Cluster, path: str, actuator: KubernetesActuator
+) -> None:
+    cluster.delete(f"{PODS}/chat-0", json={"gracePeriodSeconds": 0})
+    assert actuator.perform(shift("chat-0")).status is OutcomeStatus.DONE
+    assert weights(cluster, path)["chat-0"] == 0
+
+
+def test_a_backend_without_its_service_gets_no_traffic_from_us(
+    cluster: Cluster, path: str, actuator: KubernetesActuator
+) -> None:
+    set_by_hand(cluster, path, {"chat-2": 0})
+    cluster.delete(f"{SERVICES}/chat-1")
+    with pytest.raises(ActuationError, match="only chat-1 without a ready pod would get traffic"):
+        actuator.perform(shift("chat-0"))
+    assert weights(cluster, path)["chat-0"] == 40
 
 
 def test_a_damaged_record_is_not_overwritten(cluster: Cluster, path: str, actuator: KubernetesActuator) -> None:

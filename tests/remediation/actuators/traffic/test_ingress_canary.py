@@ -106,7 +106,9 @@ def test_a_side_without_a_ready_pod_does_not_get_everything(cluster: Cluster) ->
 def test_a_pod_that_shares_its_side_leaves_its_service(cluster: Cluster) -> None:
     scene(cluster, main_pods=2)
     actuator = actuator_of(cluster, ROUTE)
-    outcome = actuator.perform(shift("main-0"))
+    action = shift("main-0")
+    outcome = actuator.perform(action)
+    assert actuator.perform(action).status is OutcomeStatus.ALREADY
     assert "pod main-0 leaves Service main" in outcome.detail
     assert (weight(cluster), SERVING in labels_of(cluster, "main-0")) == ("40", False)
     assert actuator.perform(restore("main-0")).status is OutcomeStatus.DONE
@@ -147,6 +149,7 @@ def test_a_dry_run_changes_nothing(cluster: Cluster) -> None:
 def test_missing_and_unsuitable_objects_are_named(cluster: Cluster) -> None:
     with pytest.raises(ActuationError, match="Ingress chat-canary does not exist in traffic"):
         actuator_of(cluster, ROUTE).perform(shift("canary-0"))
+    assert actuator_of(cluster, ROUTE).perform(restore("canary-0")).status is OutcomeStatus.ALREADY
     scene(cluster)
     with pytest.raises(ActuationError, match="Ingress chat is not a canary"):
         actuator_of(cluster, TrafficRoute("ingress_canary", "chat")).perform(shift("canary-0"))

@@ -223,8 +223,9 @@ def test_subsets_that_override_the_ejection_are_named(cluster: Cluster) -> None:
 
 def test_ejection_has_no_weights_and_needs_its_object(cluster: Cluster) -> None:
     actuator = actuator_of(cluster, EJECTING)
-    with pytest.raises(ActuationError, match="no single DestinationRule is for chat: none"):
+    with pytest.raises(ActuationError, match="DestinationRule for chat does not exist in traffic"):
         actuator.perform(shift())
+    assert actuator.perform(restore()).status is OutcomeStatus.ALREADY
     with pytest.raises(ActuationError, match="DestinationRule other does not exist in traffic"):
         actuator_of(cluster, TrafficRoute("destination_rule", "other")).perform(shift())
     destination_rule(cluster)

@@ -126,9 +126,11 @@ def test_a_pod_that_would_be_replaced_is_refused_without_a_permission(cluster: C
         actuator_of(cluster).perform(shift(first))
     assert SERVING in refused.value.hint
     permitted = actuator_of(cluster, TrafficRoute("service", "chat", replace=True))
-    outcome = permitted.perform(shift(first))
+    action = shift(first)
+    outcome = permitted.perform(action)
     assert "releases it and starts a replacement" in outcome.detail
     until(lambda: len(cluster.pods(SPACE)) == 3, "the ReplicaSet has started a replacement")
+    assert permitted.perform(action).status is OutcomeStatus.ALREADY
     assert labels_of(cluster, second)["app"] == "chat"
     assert permitted.perform(restore(first)).status is OutcomeStatus.DONE
 
@@ -177,7 +179,11 @@ def test_the_last_ready_pod_stays(cluster: Cluster) -> None:
     service(cluster, "chat", app="chat")
     with pytest.raises(ActuationError, match="Service chat would have no ready pod left"):
         actuator_of(cluster).perform(shift("chat-0"))
-    assert actuator_of(cluster).perform(shift("chat-1")).status is OutcomeStatus.DONE
+    action = shift("chat-1")
+    assert actuator_of(cluster).perform(action).status is OutcomeStatus.DONE
+    cluster.delete(f"{PODS}/chat-0", json={"gracePeriodSeconds": 0})
+    repeated = actuator_of(cluster).perform(action)
+    assert repeated.status is OutcomeStatus.ALREADY, "a repeated action is not judged again"
 
 
 def test_several_services_need_a_name(cluster: Cluster) -> None:

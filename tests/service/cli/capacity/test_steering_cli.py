@@ -220,7 +220,9 @@ def test_proposed_weights_are_set_on_the_live_route(cluster: Cluster, folder: Pa
     found = answer(*STEER, "--apply", "--yes", cwd=folder)
     assert found["applied"]["status"] == "done"
     assert weights() == found["weights"]
-    assert "already: HTTPRoute chat" in run(*STEER, "--apply", "--yes", "-o", "table", cwd=folder).stdout
+    text = run(*STEER, "--apply", "--yes", "-o", "table", cwd=folder).stdout
+    assert "already: HTTPRoute chat has these weights already" in text
+    assert "not applied" not in text
     configured(folder, cluster, dry_run=True)
     assert answer(*STEER, "--arriving", "1500", "--apply", "--yes", cwd=folder)["applied"]["dry_run"] is True
     with wiring_stores.stores(Settings(store=StoreSettings(url=f"sqlite:///{folder}/s.db"))) as (state, _):

@@ -1,0 +1,1 @@
+"""Switches traffic between clusters through a DNS or GSLB provider. Never decides; must not import ``decide``."""

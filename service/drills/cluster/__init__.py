@@ -1,0 +1,1 @@
+"""Drills on a real Kubernetes namespace: consent, bounded injections, restoration. Never decides remediation."""

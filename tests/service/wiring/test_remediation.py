@@ -1,0 +1,120 @@
+"""Performers of a configuration, and what a faulty one says."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from outrider.errors import ActuationError, ConfigError
+from outrider.model import ActionKind, EntityKind, EntityRef
+from service.config import settings
+from service.config.settings import Settings
+from service.wiring.remediation import actuator, time_limits
+from tests.support.actions import claimed_action
+
+NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
+NODE, REPLICA = EntityRef("c", EntityKind.NODE, None, "node-1"), EntityRef("c", EntityKind.REPLICA, "llm", "chat-0")
+SERVICE = EntityRef("c", EntityKind.SERVICE, "llm", "chat")
+
+
+def loaded(folder: Path, text: str) -> Settings:
+    file = folder / "outrider.yaml"
+    file.write_text(text, encoding="utf-8")
+    return settings.load(file)
+
+
+def problems(folder: Path, text: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        loaded(folder, text)
+    return [str(problem).removeprefix(f"{folder}/") for problem in caught.value.problems]
+
+
+CONFIGURED = """\
+remediation:
+  actuators: {reboot_node: hook, reset_prefix_cache: engine, switch_cluster: gslb, reset_gpu: hook}
+  engine: {url: "http://{name}.{namespace}:8000"}
+  hooks:
+    reboot_node: {webhook: {url: https://bmc.example/reboot}, timeout: 40m}
+    reset_gpu: {nvsentinel: {}}
+  gslb:
+    url: https://dns.example/zones/{service}
+    method: PUT
+    body: {target: "{cluster}", weight: "{percent}"}
+"""
+
+
+def test_each_kind_has_its_performer(tmp_path: Path) -> None:
+    configured = loaded(tmp_path, CONFIGURED)
+    router = actuator(configured)
+
+    def request(kind: ActionKind, target: EntityRef, **params: object) -> tuple[str, str]:
+        action = claimed_action(kind, target, id_="act-1", decided_at=NOON, **params)
+        (result,) = router.requests(action)
+        return result.method, result.url
+
+    assert request(ActionKind.REBOOT_NODE, NODE) == ("POST", "https://bmc.example/reboot")
+    engine = request(ActionKind.RESET_PREFIX_CACHE, REPLICA, engines={"vllm": ""})
+    assert engine == ("POST", "http://chat-0.llm:8000/reset_prefix_cache")
+    switch = request(ActionKind.SWITCH_CLUSTER, SERVICE, cluster="west")
+    assert switch == ("PUT", "https://dns.example/zones/chat")
+    with pytest.raises(ActuationError, match="no Kubernetes API is configured"):
+        request(ActionKind.RESET_GPU, NODE)
+    assert time_limits(configured)[ActionKind.REBOOT_NODE] == timedelta(minutes=40)
+
+
+def test_a_hook_that_no_action_uses_has_no_time_limit(tmp_path: Path) -> None:
+    text = "remediation:\n  hooks: {reboot_node: {webhook: {url: https://bmc.example/x}}}\n"
+    assert time_limits(loaded(tmp_path, text)) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "actuators: {cordon: hook}",
+            "outrider.yaml:2: remediation.actuators.cordon: hook does not perform cordon; it ",
+        ),
+        ("actuators: {reset_gpu: hook}", "actuators.reset_gpu: hook requires remediation.hooks.reset_gpu"),
+        ("actuators: {switch_cluster: gslb}", "actuators.switch_cluster: gslb requires remediation.gslb"),
+        ("actuators: {wake_engine: motor}", "remediation.actuators.wake_engine"),
+        ("hooks: {cordon: {webhook: {url: https://x}}}", "remediation.hooks.cordon"),
+        ("hooks: {reset_gpu: {}}", "hooks.reset_gpu: expected exactly one of job, webhook and nvsentinel, not 0"),
+        ("hooks: {reset_gpu: {job: {image: i}, nvsentinel: {}}}", "exactly one of job, webhook and nvsentinel, not 2"),
+        ("hooks: {reset_gpu: {job: {}}}", "hooks.reset_gpu.job.image: is required without a template"),
+        ("hooks: {reset_gpu: {job: {template: nowhere.yaml}}}", "hooks.reset_gpu.job.template"),
+        ("hooks: {reset_gpu: {webhook: {url: bmc}}}", "hooks.reset_gpu.webhook.url: expected an http or https URL"),
+        ("hooks: {run_diagnostic: {nvsentinel: {}}}", "NVSentinel runs no diagnostics; expected job or webhook"),
+        ("hooks: {run_diagnostic: {job: {image: i, level: 3}}}", "hooks.run_diagnostic.job.level"),
+        ('engine: {url: "http://{pod}"}', "remediation.engine.url: unknown placeholder {pod}; valid: host, name"),
+        ("gslb: {url: dns}", "remediation.gslb.url: expected an http or https URL"),
+        ('gslb: {url: "https://d", body: {a: "{clustr}"}}', "gslb.body: unknown placeholder {clustr}; valid: id"),
+        ('gslb: {url: "https://d", body: {a: "{"}}', "write {{ and }} for braces"),
+        (
+            "gslb: {url: 'https://d', read: {url: 'https://d', share: a}, dns: {name: n, addresses: {w: [a]}}}",
+            "expected read or dns, not both",
+        ),
+        ("gslb: {url: 'https://d', read: {url: 'https://d', share: '{x}'}}", "gslb.read.share: unknown placeholder"),
+    ],
+)
+def test_a_faulty_configuration_names_line_and_key(tmp_path: Path, text: str, expected: str) -> None:
+    reported = problems(tmp_path, f"remediation:\n  {text}\n")
+    assert any(expected in problem for problem in reported), reported
+    assert all(problem.startswith("outrider.yaml:2: ") for problem in reported)
+
+
+def test_a_template_is_checked_in_its_own_file(tmp_path: Path) -> None:
+    template = tmp_path / "job.yaml"
+    text = f"remediation:\n  hooks: {{reset_gpu: {{job: {{template: {template}}}}}}}\n"
+    template.write_text("apiVersion: v1\nkind: Pod\n")
+    assert problems(tmp_path, text) == ["job.yaml:2: kind: expected a Job of batch/v1"]
+    template.write_text("apiVersion: batch/v1\nkind: Job\nspec:\n  template: {spec: {containers: []}}\n")
+    assert problems(tmp_path, text)[0].startswith("job.yaml:3: spec: expected spec.template.spec.containers")
+    template.write_text(
+        "apiVersion: batch/v1\nkind: Job\nspec:\n  template:\n    spec:\n      containers:\n        - name: c\n"
+    )
+    assert "job.yaml:7: spec.template.spec.containers[0].image: is required" in problems(tmp_path, text)[0]
+    assert loaded(tmp_path, text.replace("{template", "{image: i, template")).remediation.hooks
+    template.write_text("kind: [")
+    assert problems(tmp_path, text)[0].startswith("job.yaml:1:")
