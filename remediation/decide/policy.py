@@ -10,16 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from outrider.model import Action, Alert, EntityRef, Incident, Plan, RemediationSession
+from outrider.model import Action, Alert, EntityRef, Incident, Plan, RemediationSession, StepStatus
 from outrider.topology import Topology
 from remediation.decide import approval, breaker, recovery, rule_actions, scaling
 from remediation.decide.context import DecisionContext, cause_of, diverted_replicas, is_blind, suspects, unobserved
-from remediation.decide.guards import CapacityBudget, GuardAnswer, judgement_of
+from remediation.decide.guards import CapacityBudget, judgement_of
 from remediation.decide.history import History, is_expired
 from remediation.decide.holds import holds
-from remediation.decide.limits import Decisions, FleetFacts, Policy
+from remediation.decide.limits import Decisions, FleetFacts, Policy, StepResults
 from remediation.decide.sessions import acting, finished, open_session, refreshed
-from remediation.decide.steps import PlaybookRun
+from remediation.decide.steps import PlaybookRun, PreviewedStep
 from remediation.playbooks.model import Playbook
 
 __all__ = ["Decisions", "FleetFacts", "Policy", "decide", "preview"]
@@ -57,23 +57,32 @@ def decide(
     open_sessions = refreshed(sessions, history)
     by_id = {incident.id: incident for incident in incidents}
     context = _context(policy, alerts, plan, topology, facts, history, playbooks, now)
-    context = replace(context, kept_cordoned=_still_cordoned(context, open_sessions, by_id))
+    active = [session for session in open_sessions if not context.recovered(by_id.get(session.incident))]
+    context = replace(
+        context,
+        kept_cordoned=frozenset(node for session in active for node in session.cordoned),
+        kept_diverted=_diverted_by(history, active),
+    )
     actions: list[Action] = list(expired.values())
+    steps: list[StepStatus] = []
     after: dict[str, RemediationSession] = {}
     for session in open_sessions:
-        new_actions, changed = _follow_up(context, session, by_id.get(session.incident))
-        actions += new_actions
+        undone, changed = _follow_up(context, session, by_id.get(session.incident))
+        actions += undone.actions
+        steps += undone.steps
         after[session.id] = changed
     for incident in sorted(incidents, key=lambda incident: (incident.priority.rank, incident.opened_at, incident.id)):
-        new_actions, opened = _act(context, incident, alerts, tuple(after.values()))
-        actions += new_actions
+        done, opened = _act(context, incident, alerts, tuple(after.values()))
+        actions += done.actions
+        steps += done.steps
         if opened is not None:
             after[opened.id] = opened
     troubled = _troubled(context, incidents)
     actions += scaling.from_plan(context, troubled)
     known = {session.id: session for session in sessions}
     changed_sessions = tuple(session for session in after.values() if session != known.get(session.id))
-    return Decisions(tuple(actions), changed_sessions, holds(context, incidents, actions, troubled), tripped)
+    held = holds(context, incidents, actions, steps, troubled)
+    return Decisions(tuple(actions), changed_sessions, held, tuple(steps), tripped)
 
 
 def preview(
@@ -86,8 +95,8 @@ def preview(
     facts: FleetFacts,
     now: datetime,
     playbooks: Mapping[str, Playbook],
-) -> tuple[tuple[Action, tuple[GuardAnswer, ...]], ...]:
-    """Returns the actions of an incident's playbook with the answer of every guard. Nothing is decided or recorded.
+) -> tuple[tuple[Action, PreviewedStep], ...]:
+    """Returns the actions of an incident's playbook with their steps and guards. Nothing is decided or recorded.
 
     Empty if the playbook has no step for the cause. The incident has a cause, and its fault a playbook.
     """
@@ -95,8 +104,8 @@ def preview(
     context = _context(policy, alerts, plan, topology, facts, History(actions_recent), playbooks, now)
     run = PlaybookRun(context, incident, incident.hypotheses[0], open_session(incident, now))
     return tuple(
-        (approval.proposed(proposal, judgement_of(given), dry_run=policy.dry_run, now=now), given)
-        for proposal, given in run.preview()
+        (approval.proposed(row.proposal, judgement_of(row.answers), dry_run=policy.dry_run, now=now), row)
+        for row in run.preview()
     )
 
 
@@ -126,50 +135,48 @@ def _context(
     )
 
 
-def _still_cordoned(
-    context: DecisionContext, open_sessions: Sequence[RemediationSession], incidents: Mapping[str, Incident]
-) -> frozenset[EntityRef]:
-    """Nodes that an active session keeps cordoned, even if another one has finished."""
-    return frozenset(
-        node
-        for session in open_sessions
-        if not context.recovered(incidents.get(session.incident))
-        for node in session.cordoned
-    )
+def _diverted_by(history: History, active: Sequence[RemediationSession]) -> dict[EntityRef, frozenset[str]]:
+    """Diverted replicas with the active sessions that keep them out of rotation."""
+    result: dict[EntityRef, frozenset[str]] = {}
+    for session in active:
+        for replica in history.shifted(session.id):
+            result[replica] = result.get(replica, frozenset()) | {session.id}
+    return result
 
 
 def _follow_up(
     context: DecisionContext, session: RemediationSession, incident: Incident | None
-) -> tuple[list[Action], RemediationSession]:
+) -> tuple[StepResults, RemediationSession]:
     """Undoes the actions of a recovered session, and closes it when nothing is left."""
     if incident is not None and not context.recovered(incident):
         if recovery.recovering(context, session):
             return recovery.undo_all(context, session, incident), session
         return recovery.restore_moved(context, session, incident), session
-    actions = recovery.undo_all(context, session, incident)
-    if not actions and finished(session, context.history):
-        return actions, replace(session, closed_at=context.now)
-    return actions, session
+    results = recovery.undo_all(context, session, incident)
+    if not results.actions and finished(session, context.history):
+        return results, replace(session, closed_at=context.now)
+    return results, session
 
 
 def _act(
     context: DecisionContext, incident: Incident, alerts: Sequence[Alert], known: Sequence[RemediationSession]
-) -> tuple[list[Action], RemediationSession | None]:
+) -> tuple[StepResults, RemediationSession | None]:
     """The next steps for an incident; the session is returned if it is new.
 
     The playbook of the cause takes precedence over the default actions of the rules that fired.
     """
     if context.recovered(incident):
-        return [], None
+        return StepResults(), None
     session = acting(known, incident, context.history)
     new = session is None
     session = session or open_session(incident, context.now)
     cause = cause_of(incident)
     if cause is not None and rule_actions.has_steps(context, incident):
-        actions = PlaybookRun(context, incident, cause, session).actions()
+        run = PlaybookRun(context, incident, cause, session)
+        done = StepResults(run.actions(), run.states)
     else:
-        actions = rule_actions.default_actions(context, incident, alerts, session)
-    return actions, session if new and actions else None
+        done = StepResults(rule_actions.default_actions(context, incident, alerts, session))
+    return done, session if new and done.actions else None
 
 
 def _troubled(context: DecisionContext, incidents: Sequence[Incident]) -> frozenset[EntityRef]:

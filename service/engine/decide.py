@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from alerts.routing import pipeline
+from alerts.routing import failed_steps, pipeline
 from alerts.state import machine as alert_state
 from detectors.rca import correlate
 from detectors.rca.fault_catalogue import Knowledge
@@ -61,7 +61,10 @@ def decide(inputs: CycleInputs, config: DecisionConfig) -> CycleOutcome:
     planned = pipeline.messages(
         before, after, alerts, decisions.actions, config.messaging, inputs.now, breaker=decisions.breaker
     )
-    messages = drill_marking.mark(planned.messages, planned.incidents, alerts, inputs.stored.drills)
+    failed = failed_steps.messages(
+        inputs.standing.changed(decisions.steps), planned.reasons, config.messaging, inputs.now
+    )
+    messages = drill_marking.mark((*planned.messages, *failed), planned.incidents, alerts, inputs.stored.drills)
     record = _record(inputs, detected, alerts, planned.incidents)
     decided = audit_trail.CycleDecisions(
         alerts_before=inputs.stored.alerts,
@@ -134,6 +137,7 @@ def decide_actions(
         inputs.detection.values,
         sessions=stored.sessions,
         paused=stored.paused,
+        events=stored.events,
         killed=stored.killed,
         breaker=stored.breaker,
     )
