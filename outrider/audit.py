@@ -32,6 +32,7 @@ class AuditEvent(StrEnum):
     HELD = "held"
     MESSAGE_DECIDED = "message_decided"
     ACTION_DECIDED = "action_decided"
+    STEP_CHECKED = "step_checked"
     ACTION_PERFORMED = "action_performed"
     ACTION_APPROVED = "action_approved"
     ACTION_REJECTED = "action_rejected"

@@ -60,6 +60,11 @@ def approve_line(action: Action, language: Language) -> str:
     return localize(key, language, action=action.id)
 
 
+def link_to(base_url: str, incident: str) -> str:
+    """The dashboard page of an incident."""
+    return f"{base_url.rstrip('/')}/incident?incident={quote(incident, safe='')}"
+
+
 def evidence_line(evidence: Evidence, language: Language) -> str:
     """One piece of evidence as text; signal and value if it has no text."""
     if evidence.text:
@@ -94,7 +99,7 @@ class Wording:
     @property
     def link(self) -> str:
         """The incident's dashboard page."""
-        return f"{self.base_url.rstrip('/')}/incident?incident={quote(self.incident.id, safe='')}"
+        return link_to(self.base_url, self.incident.id)
 
     @property
     def labels(self) -> Mapping[str, str]:

@@ -21,6 +21,8 @@ from outrider.model.actions import (
     Outcome,
     OutcomeStatus,
     RemediationSession,
+    StepState,
+    StepStatus,
     Verdict,
 )
 from outrider.model.alerts import Alert, AlertReason, AlertState, MuteReason
@@ -143,6 +145,8 @@ __all__ = [
     "StageReason",
     "Statistic",
     "Statuses",
+    "StepState",
+    "StepStatus",
     "TimeRange",
     "TimelineEntry",
     "TrustVerdict",

@@ -78,6 +78,10 @@ class DecisionReason(StrEnum):
     APPROVED = "approved"
     REJECTED_BY_HAND = "rejected_by_hand"
     RECOVERED = "recovered"
+    RECOVERED_BY_VALUES = "recovered_by_values"  # un-cordoned without a diagnostic, as none is configured
+    TOO_MANY_EJECTED = "too_many_ejected"
+    HALF_OPEN = "half_open"
+    FAILED_AGAIN = "failed_again"
     EXPIRED = "expired"
 
 
@@ -87,10 +91,27 @@ class HoldReason(StrEnum):
     CAUSE_UNKNOWN = "cause_unknown"
     NO_PLAYBOOK = "no_playbook"
     RECOVERED = "recovered"
+    NO_REMEDY = "no_remedy"  # the playbook explains why nothing is done automatically
+    PRECONDITION_NOT_MET = "precondition_not_met"
+    VERIFYING = "verifying"  # a step is done, and its check does not hold yet
+    STEP_FAILED = "step_failed"  # a step failed, and a person was paged
+    DIAGNOSTIC_RUNNING = "diagnostic_running"
+    DIAGNOSTIC_FAILED = "diagnostic_failed"  # the node stays out of service until a person decides
     NO_STEP_DUE = "no_step_due"  # every possible action is in progress, was tried, refused, or is queued
     NOT_DUE_YET = "not_due_yet"
     SERVICE_IN_TROUBLE = "service_in_trouble"
     STANDS = "stands"  # decided before, and the decision stands
+
+
+class StepState(StrEnum):
+    """State of a playbook step on one target. The check of a step decides, not the end of its action."""
+
+    PRECONDITION_NOT_MET = "precondition_not_met"
+    VERIFYING = "verifying"
+    VERIFIED = "verified"
+    FAILED = "failed"  # the action failed, or its check did not hold in time
+    DIAGNOSTIC_RUNNING = "diagnostic_running"
+    DIAGNOSTIC_FAILED = "diagnostic_failed"
 
 
 class ActionStatus(StrEnum):
@@ -205,6 +226,21 @@ class Outcome:
     detail: str
     started_at: datetime
     ended_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class StepStatus:
+    """One step of a playbook in this round. ``check`` is the condition that it waits for, empty without one.
+
+    ``page`` is the reason to page a person about a failed step: a text id or plain text, empty without one.
+    """
+
+    incident: str
+    kind: ActionKind
+    target: EntityRef
+    state: StepState
+    check: str = ""
+    page: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ class NotifyReason(StrEnum):
     STATUS = "status"
     RESOLVED = "resolved"
     APPROVAL_WANTED = "approval_wanted"
+    STEP_FAILED = "step_failed"
     APPROVAL_EXPIRED = "approval_expired"
     BREAKER_OPENED = "breaker_opened"
     REPORT = "report"

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from outrider.model import Action, ActionKind, ActionStatus, BreakerState, EntityRef, Incident, RemediationSession
 from outrider.topology import Topology
-from remediation.decide.history import NOT_PERFORMED, UNDO, History, is_over
+from remediation.decide.history import NOT_PERFORMED, History, gives_back, is_over
 from remediation.decide.limits import BreakerLimits
 
 # These do not end a fault by themselves: a cordoned node keeps its alert until it is repaired, and a surge its load.
@@ -59,8 +59,7 @@ def opened(
 
 def _counts(action: Action, state: BreakerState, limits: BreakerLimits, now: datetime) -> bool:
     """True for an action that was really performed within the window, and after the last reset."""
-    changes = action.kind not in UNDO and action.kind is not ActionKind.RUN_DIAGNOSTIC  # a failed test is a finding
-    if action.dry_run or not changes or action.status not in (ActionStatus.DONE, ActionStatus.FAILED):
+    if action.dry_run or gives_back(action) or action.status not in (ActionStatus.DONE, ActionStatus.FAILED):
         return False
     ended = action.ended_at or action.decided_at
     stopped = action.detail.startswith(NOT_PERFORMED)

@@ -32,6 +32,8 @@ from remediation.decide.guards import GuardAnswer, Proposal, answers, judgement_
 from remediation.decide.history import IN_FLIGHT, WAITING, rejected
 from remediation.decide.record import record
 from remediation.decide.service_entry import lost, of_cluster
+from remediation.decide.steps import PreviewedStep
+from remediation.playbooks.model import Step
 from remediation.procedures.cluster_switch import ClusterSwitch
 from remediation.procedures.degrade_ladder import Level
 
@@ -83,7 +85,7 @@ def decisions(
     return actions, opened
 
 
-def preview(context: DecisionContext, incident: Incident) -> list[tuple[Proposal, tuple[GuardAnswer, ...]]]:
+def preview(context: DecisionContext, incident: Incident) -> list[PreviewedStep]:
     """The switch of every service of a cluster with the answers of all guards, whatever was done before."""
     switch, cause = context.procedures.switch, incident.hypotheses[0]
     if switch is None:
@@ -91,7 +93,10 @@ def preview(context: DecisionContext, incident: Incident) -> list[tuple[Proposal
     session = sessions.open_session(incident, context.now)
     case = _Case(incident, cause, session, True, cause.entity.cluster, switch)
     planned = [_proposal(context, case, service) for service in services_of(context, case.home)]
-    return [(proposal, _answers(context, proposal)) for proposal in planned if proposal is not None]
+    step = Step(kind=ActionKind.SWITCH_CLUSTER, target="services")
+    return [
+        PreviewedStep(proposal, _answers(context, proposal), step, None) for proposal in planned if proposal is not None
+    ]
 
 
 def handles(context: DecisionContext, fault: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -27,6 +27,7 @@ from remediation.procedures.bundle import NONE, Procedures
 
 STARTS_WITHIN = timedelta(minutes=15)  # new replicas that are missing by then will not start
 _OF_WORKLOADS = frozenset({ActionKind.SCALE, ActionKind.ROLLBACK, ActionKind.PAUSE_ROLLOUT, ActionKind.RESUME_ROLLOUT})
+SCORE_RULE = "anomaly"
 _OF_TRAFFIC = frozenset({ActionKind.SHIFT_TRAFFIC, ActionKind.RESTORE_TRAFFIC})
 _OF_ENGINES = frozenset(
     {
@@ -45,7 +46,8 @@ _BLINDING = frozenset({"exporter-down", "stale-metrics"})  # their entities must
 class DecisionContext:
     """One round. ``history`` and ``budget`` are shared by all its decisions.
 
-    ``suspect`` are all entities of active alerts; ``kept_cordoned`` are nodes held by an active session.
+    ``suspect`` are all entities of active alerts; ``kept_cordoned`` are nodes held by an active session,
+    ``kept_diverted`` replicas with the active sessions that divert them.
     """
 
     policy: Policy
@@ -58,11 +60,16 @@ class DecisionContext:
     suspect: frozenset[EntityRef]
     now: datetime
     kept_cordoned: frozenset[EntityRef] = frozenset()
+    kept_diverted: Mapping[EntityRef, frozenset[str]] = field(default_factory=dict)
     procedures: Procedures = NONE
 
     def has_alert(self, entity: EntityRef) -> bool:
         """True while an alert on this entity is active."""
         return entity in self.suspect
+
+    def diverted_elsewhere(self, replica: EntityRef, session: str) -> bool:
+        """True if another active session keeps the replica out of rotation."""
+        return bool(self.kept_diverted.get(replica, frozenset()) - {session})
 
     def node_healthy(self, node: EntityRef) -> bool:
         """True if the node is healthy and no device in it has an alert."""
@@ -90,6 +97,8 @@ class DecisionContext:
             return self._self_or(cause, EntityKind.NODE) or self.topology.below(cause, EntityKind.NODE)
         if selector == "services":
             return self._self_or(cause, EntityKind.SERVICE) or self.topology.above(cause, EntityKind.SERVICE)
+        if selector == "changed_replicas":
+            return tuple(replica for replica in self.served_by(cause) if self._runs_last_change(replica))
         replicas = self.replicas(cause)
         if selector == "replicas":
             return replicas
@@ -111,13 +120,13 @@ class DecisionContext:
         broken = frozenset() if playbook.serving else self.topology.affected_by(cause)
         diverted = self.history.shifted()
         lost: dict[EntityRef, int] = {}
-        for replica in self._served_by(target):
+        for replica in self.served_by(target):
             serves = replica not in diverted and (replica not in broken or replica in self.facts.healthy)
             for service in self.topology.above(replica, EntityKind.SERVICE):
                 lost[service] = lost.get(service, 0) + serves
         return lost
 
-    def _served_by(self, target: EntityRef) -> tuple[EntityRef, ...]:
+    def served_by(self, target: EntityRef) -> tuple[EntityRef, ...]:
         """The replicas that an action on the target reaches; for a service all of its own."""
         if target.kind is EntityKind.SERVICE:
             return self.topology.below(target, EntityKind.REPLICA)
@@ -151,6 +160,12 @@ class DecisionContext:
         }
         workloads = sorted(f"{owner}/{name}" for owner, name in named if owner and name)
         return {"workloads": workloads} if workloads else {}
+
+    def _runs_last_change(self, replica: EntityRef) -> bool:
+        """True if its process started after the last change of its service."""
+        started, changed = self.facts.started_at.get(replica), self.facts.changed_at
+        services = self.topology.above(replica, EntityKind.SERVICE)
+        return started is not None and any(service in changed and started >= changed[service] for service in services)
 
     def _engines(self, replicas: Iterable[EntityRef]) -> dict[str, str]:
         """Origins of the targets that watch these replicas, by adapter."""
@@ -204,25 +219,30 @@ class DecisionContext:
 
 
 def diverted_replicas(history: History, topology: Topology, facts: FleetFacts) -> dict[EntityRef, int]:
-    """Ready replicas of each service whose traffic we divert or are about to.
-
-    Excludes unhealthy ones, which do not count as ready.
-    """
+    """Replicas of each service that count as ready and whose traffic we divert or are about to."""
     diverting = {
         replica
         for action in history.in_flight((ActionKind.SHIFT_TRAFFIC, ActionKind.RESTART_POD, ActionKind.DRAIN))
         for replica in (action.target, *topology.above(action.target, EntityKind.REPLICA))
     }
     result: dict[EntityRef, int] = {}
-    for replica in (history.shifted() | diverting) & facts.healthy:
+    counted = facts.healthy if facts.serving is None else facts.serving
+    for replica in (history.shifted() | diverting) & counted:
         for service in topology.above(replica, EntityKind.SERVICE):
             result[service] = result.get(service, 0) + 1
     return result
 
 
 def suspects(alerts: tuple[Alert, ...]) -> frozenset[EntityRef]:
-    """All entities of active alerts."""
-    return frozenset(alert.entity for alert in alerts if alert.state is not AlertState.RESOLVED)
+    """All entities of active alerts, without statistical scores: a replica without traffic is always unusual."""
+    return frozenset(
+        alert.entity for alert in alerts if alert.state is not AlertState.RESOLVED and not is_score_only(alert)
+    )
+
+
+def is_score_only(alert: Alert) -> bool:
+    """True for a statistical score without a fault. It proves no harm."""
+    return alert.fault is None and alert.rule == SCORE_RULE
 
 
 def unobserved(alerts: tuple[Alert, ...]) -> frozenset[EntityRef]:

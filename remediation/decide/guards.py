@@ -14,7 +14,7 @@ from typing import Any
 from outrider.model import Action, ActionKind, DecisionReason, EntityRef, GuardAnswer, Verdict
 from remediation.decide.autonomy import PLAN, Autonomy, Scope, scope_of
 from remediation.decide.disruption import blocking_budgets
-from remediation.decide.history import CORDONING, UNDO, History
+from remediation.decide.history import CORDONING, History, gives_back
 from remediation.decide.limits import FleetFacts, Policy
 from remediation.decide.owners import OwnerObjection, objection
 from remediation.decide.service_entry import lost
@@ -194,7 +194,7 @@ def recheck(action: Action, policy: Policy, facts: FleetFacts, now: datetime) ->
     pause, the kill switch and lost monitoring. An action that has begun may end after its maintenance window.
     """
     held = _hold(facts, str(action.params.get("lost_cluster", "")))
-    if held is not None or action.kind in UNDO:
+    if held is not None or gives_back(action):
         return held
     owner = objection(action.kind, action.target, facts.owners, writes_replicas=policy.writes_replicas)
     if owner is not None and (owner.verdict is Verdict.REFUSED or action.approved_by is None):
@@ -207,8 +207,7 @@ def recheck(action: Action, policy: Policy, facts: FleetFacts, now: datetime) ->
 
 def _recheck_limits(action: Action, policy: Policy, facts: FleetFacts, now: datetime) -> DecisionReason | None:
     """The operator's limits, which may have changed since the decision."""
-    returns, outage = bool(action.params.get("fail_back")), bool(action.params.get("lost_cluster"))
-    if facts.breaker.is_open and not returns:
+    if facts.breaker.is_open:
         return DecisionReason.BREAKER_OPEN
     scope = scope_of_action(action.because, action.target, (), policy, facts)
     level, begun = policy.autonomy.of(scope), bool(action.detail)
@@ -216,9 +215,9 @@ def _recheck_limits(action: Action, policy: Policy, facts: FleetFacts, now: date
         return DecisionReason.AUTONOMY_OBSERVE
     if level is not Autonomy.ACT and action.approved_by is None:
         return DecisionReason.AUTONOMY_APPROVE
-    if frozen_by(policy.freezes, scope, now) and not returns:
+    if frozen_by(policy.freezes, scope, now):
         return DecisionReason.FREEZE
-    missed = not (begun or returns or outage) and _missed(action.kind, policy, scope, now)
+    missed = not (begun or action.params.get("lost_cluster")) and _missed(action.kind, policy, scope, now)
     return DecisionReason.NOT_IN_MAINTENANCE_WINDOW if missed else None
 
 
@@ -307,6 +306,9 @@ def _minimum(proposal: Proposal, policy: Policy, facts: FleetFacts, budget: Capa
         ready = budget.ready(facts, service)
         if ready is None or (count == 0 and not shifts):
             continue
+        ejected = budget.removed.get(service, 0) + count
+        if shifts and count and not policy.ejection_allowed(ejected, facts.ready_replicas.get(service, 0)):
+            return DecisionReason.TOO_MANY_EJECTED
         least = max(1 if shifts else 0, policy.service_minimum if count else 0)  # traffic needs a destination
         if ready - count < least:
             return DecisionReason.SERVICE_MINIMUM
@@ -327,11 +329,19 @@ def _survivors(proposal: Proposal, policy: Policy, facts: FleetFacts) -> Decisio
 
 
 def _headroom(proposal: Proposal, facts: FleetFacts, budget: CapacityBudget) -> bool:
-    """Safety rule 8: the remaining replicas carry the load, and the error budget is not burning."""
+    """Safety rule 8: the remaining replicas carry the load, and the error budget is not burning.
+
+    A shift away from a faulty replica is what stops the burning. It needs the capacity for the present load only.
+    """
     for service, count in proposal.takes.items():
         if count == 0:
             continue
         ready, needed = budget.ready(facts, service), facts.needed_replicas.get(service)
-        if ready is None or needed is None or ready - count < needed or service in facts.burning:
+        carrying = facts.carrying_replicas.get(service)
+        if proposal.kind is ActionKind.SHIFT_TRAFFIC and carrying is not None:
+            needed = carrying
+        elif service in facts.burning:
+            return False
+        if ready is None or needed is None or ready - count < needed:
             return False
     return True

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
+from typing import Any, Protocol
 
 from outrider.model import Action, ActionKind, ActionStatus, DecisionReason, EntityRef
+from remediation.playbooks.model import UNDOES
 
 IN_FLIGHT = frozenset({ActionStatus.INTENDED, ActionStatus.CLAIMED})
 WAITING = frozenset({ActionStatus.PROPOSED, ActionStatus.WAITING_APPROVAL})
 CANCELLABLE = WAITING | {ActionStatus.INTENDED}
 PERFORMED = IN_FLIGHT | {ActionStatus.DONE, ActionStatus.DRY_RUN, ActionStatus.FAILED}
-UNDO = frozenset({ActionKind.UNCORDON, ActionKind.RESTORE_TRAFFIC, ActionKind.RESTORE_SERVICE})
+UNDO = frozenset({*UNDOES.values(), ActionKind.RUN_DIAGNOSTIC}) - {ActionKind.WAKE_ENGINE}
+"""Actions that give capacity back or check it first. No breaker blocks them."""
 LADDER = frozenset({ActionKind.DEGRADE_SERVICE, ActionKind.RESTORE_SERVICE})
 CORDONING = frozenset({ActionKind.CORDON, ActionKind.DRAIN})  # an evicted node takes no new pods either
 
+_OVER = frozenset({DecisionReason.RECOVERED, DecisionReason.RECOVERED_BY_VALUES})
 NOT_PERFORMED = "not performed"  # detail of an action that a guard stopped at the last moment
 # These refusals end by themselves or by a person; later steps wait for it.
 _HELD = frozenset(
@@ -94,10 +98,7 @@ class History:
     def performed_since(self, start: datetime) -> int:
         """Number of actions since then, without undo actions."""
         return sum(
-            action.decided_at >= start
-            and action.status in PERFORMED
-            and action.kind not in UNDO
-            and not action.params.get("fail_back")
+            action.decided_at >= start and action.status in PERFORMED and not gives_back(action)
             for action in self.actions
         )
 
@@ -168,11 +169,19 @@ class History:
         ]
         return sorted(effective, key=lambda action: action.ended_at or action.decided_at)
 
+    def standing(self, undone: ActionKind, session: str) -> frozenset[EntityRef]:
+        """Targets of a session's changes that this kind of action undoes, and that are not undone yet."""
+        return self._standing(frozenset(kind for kind, undo in UNDOES.items() if undo is undone), undone, session)
+
     def _standing(self, done: frozenset[ActionKind], undone: ActionKind, session: str | None) -> frozenset[EntityRef]:
         targets: set[EntityRef] = set()
         ordered = sorted(self.actions, key=lambda action: action.ended_at or action.decided_at)
         for action in ordered:
-            if action.dry_run or not (action.status is ActionStatus.DONE or _is_partly_done(action)):
+            if (
+                action.dry_run
+                or action.params.get("undo") == "none"
+                or not (action.status is ActionStatus.DONE or _is_partly_done(action))
+            ):
                 continue
             if action.kind in done and session in (None, action.session):
                 targets.add(action.target)
@@ -186,9 +195,36 @@ def _is_partly_done(action: Action) -> bool:
     return action.kind is ActionKind.DRAIN and action.started_at is not None
 
 
+class Kinded(Protocol):
+    """An action or a proposal."""
+
+    @property
+    def kind(self) -> ActionKind:
+        """Its kind."""
+        ...
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        """Its parameters."""
+        ...
+
+
+def is_half_open(action: Kinded) -> bool:
+    """True for a step back into rotation: a shift to a part of the share."""
+    return action.kind is ActionKind.SHIFT_TRAFFIC and float(action.params.get("weight", 0.0)) > 0.0
+
+
+def gives_back(action: Kinded) -> bool:
+    """True for an action that takes no capacity: an undo, a diagnostic, or a step back into rotation.
+
+    Traffic that returns to its home cluster is such a step.
+    """
+    return action.kind in UNDO or is_half_open(action) or bool(action.params.get("fail_back"))
+
+
 def is_over(actions: Iterable[Action]) -> bool:
     """True if a session has begun to undo: a later fault belongs to a new session."""
-    return any(action.reason is DecisionReason.RECOVERED for action in actions)
+    return any(action.reason in _OVER for action in actions)
 
 
 def rejected(action: Action) -> bool:

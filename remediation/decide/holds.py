@@ -4,28 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from outrider.model import Action, EntityRef, HoldReason, Incident, Recommendation
+from outrider.model import Action, EntityRef, HoldReason, Incident, Recommendation, StepState, StepStatus
 from remediation.decide.context import DecisionContext, cause_of
 from remediation.decide.limits import Hold
 
 
 def holds(
-    context: DecisionContext, incidents: Sequence[Incident], actions: Iterable[Action], troubled: frozenset[EntityRef]
+    context: DecisionContext,
+    incidents: Sequence[Incident],
+    actions: Iterable[Action],
+    steps: Iterable[StepStatus],
+    troubled: frozenset[EntityRef],
 ) -> tuple[Hold, ...]:
-    """One hold per open incident without a new decision, and per service whose plan is not followed now."""
+    """One hold per open incident without a new decision, node that waits, and service whose plan is not followed."""
     decided = list(actions)
     acted = {action.because for action in decided}
     scaled = {action.target for action in decided}
+    states = list(steps)
+    idle = (incident for incident in incidents if incident.resolved_at is None and incident.id not in acted)
     return (
-        *_of_incidents(
-            context, (incident for incident in incidents if incident.resolved_at is None and incident.id not in acted)
-        ),
+        *_of_incidents(context, idle, states),
+        *(Hold(f"return {step.target}", _OF_RETURNS[step.state]) for step in states if step.state in _OF_RETURNS),
         *_of_plan(context, scaled, troubled),
     )
 
 
-def _of_incidents(context: DecisionContext, incidents: Iterable[Incident]) -> Iterator[Hold]:
+# The most telling state of several steps comes first.
+_OF_STEPS = {
+    StepState.FAILED: HoldReason.STEP_FAILED,
+    StepState.VERIFYING: HoldReason.VERIFYING,
+    StepState.PRECONDITION_NOT_MET: HoldReason.PRECONDITION_NOT_MET,
+}
+_OF_RETURNS = {
+    StepState.DIAGNOSTIC_RUNNING: HoldReason.DIAGNOSTIC_RUNNING,
+    StepState.DIAGNOSTIC_FAILED: HoldReason.DIAGNOSTIC_FAILED,
+}
+
+
+def _of_incidents(
+    context: DecisionContext, incidents: Iterable[Incident], steps: Sequence[StepStatus]
+) -> Iterator[Hold]:
     for incident in incidents:
+        states = {step.state for step in steps if step.incident == incident.id}
         cause = cause_of(incident)
         if cause is None:
             reason = HoldReason.CAUSE_UNKNOWN
@@ -33,8 +53,10 @@ def _of_incidents(context: DecisionContext, incidents: Iterable[Incident]) -> It
             reason = HoldReason.NO_PLAYBOOK
         elif context.recovered(incident):
             reason = HoldReason.RECOVERED
+        elif not context.playbooks[cause.fault].steps:
+            reason = HoldReason.NO_REMEDY
         else:
-            reason = HoldReason.NO_STEP_DUE
+            reason = next((why for state, why in _OF_STEPS.items() if state in states), HoldReason.NO_STEP_DUE)
         yield Hold(incident.id, reason)
 
 

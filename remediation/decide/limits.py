@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from math import floor
 from typing import Final
 
@@ -17,6 +17,7 @@ from outrider.model import (
     Incident,
     IncidentProgress,
     RemediationSession,
+    StepStatus,
 )
 from outrider.topology import Topology
 from remediation.decide.autonomy import AutonomyLevels, Environment
@@ -56,6 +57,19 @@ class BreakerLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class HalfOpen:
+    """Return of a diverted replica: ``weights`` of its share, each for ``time``, then all of it.
+
+    An alert on the replica meanwhile diverts it again. Without weights it returns at once. A replica that nobody has
+    repaired or restarted is tried only after ``hold``: without traffic its faults do not show.
+    """
+
+    weights: tuple[float, ...] = (0.01, 0.1)
+    time: timedelta = timedelta(seconds=30)
+    hold: timedelta = timedelta(minutes=10)
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """Limits set by the operator.
 
@@ -65,7 +79,10 @@ class Policy:
     Circuit breakers count nodes in absolute numbers and as a ratio of the fleet. One scale-in removes at most
     ``scale_in_step_ratio`` of the replicas (at least one), then waits for ``scale_in_cooldown``, so that a wrong plan
     is noticed early. ``service_minimum`` is the minimum number of serving replicas. ``plan_acts`` False is shadow
-    mode: plans cause no actions. ``writes_replicas``: SCALE patches the workload itself, not its autoscaler.
+    mode: plans cause no actions. With ``diagnostic`` a node that was cordoned for a hardware fault returns only after a
+    passed diagnostic, which may take up to ``diagnostic_timeout``. At most ``max_ejected_ratio`` of the serving
+    replicas of a service are out of rotation because of us. ``writes_replicas``:
+    SCALE patches the workload itself, not its autoscaler.
     """
 
     autonomy: AutonomyLevels = field(default_factory=AutonomyLevels)
@@ -87,6 +104,10 @@ class Policy:
     min_confidence: float = 0.6
     ask_for: frozenset[ActionKind] = frozenset()
     plan_acts: bool = True
+    diagnostic: bool = False
+    diagnostic_timeout: timedelta = timedelta(minutes=30)
+    half_open: HalfOpen = HalfOpen()
+    max_ejected_ratio: float = 0.5
     writes_replicas: bool = False
 
     def scale_in_to(self, current: int, wanted: int) -> int:
@@ -101,6 +122,11 @@ class Policy:
         share = max(1, floor(self.max_cordoned_ratio * total)) if self.max_cordoned_ratio > 0 else 0
         return ours < self.max_cordoned_nodes and ours + others < share
 
+    def ejection_allowed(self, ejected: int, total: int) -> bool:
+        """True if ``ejected`` of ``total`` serving replicas may be out of rotation; one is always allowed."""
+        share = max(1, floor(self.max_ejected_ratio * total)) if self.max_ejected_ratio > 0 else 0
+        return ejected <= share
+
 
 @dataclass(frozen=True, slots=True)
 class FleetFacts:
@@ -110,8 +136,15 @@ class FleetFacts:
     ``needed_replicas`` are by service; a missing service is unknown. ``healthy`` are components with fresh values and
     no contrary evidence. ``burning`` are services that spend their error budget. ``not_ready`` are nodes that the
     control plane itself reports as unreachable. ``killed``: the kill-switch file is present. ``incidents`` are the open
-    ones by id. ``owners`` are other programs and people, by what they manage. ``load`` and ``entries`` are the queues
-    and the probed entries of services in the last minutes; a missing service is unknown.
+    ones by id. ``owners`` are other programs and people, by what they manage.
+
+    ``serving`` are the replicas that ``ready_replicas`` counts, None if only those in ``healthy`` are known.
+    ``carrying_replicas`` carry the current load of a service without a buffer. ``unschedulable`` and ``schedulable``
+    are nodes as the control plane reports them, ``asleep`` and ``awake`` replicas as their engines report.
+    ``ready_pods`` pass their readiness probe. ``changed_at`` is the last change of a service, ``started_at``
+    the start of an engine process. ``alerted`` are (entity, fault) of active alerts.
+    ``load`` and ``entries`` are the queues and the probed entries of services in the last minutes; a missing service
+    is unknown.
     """
 
     paused: bool = False
@@ -127,6 +160,16 @@ class FleetFacts:
     healthy: frozenset[EntityRef] = frozenset()
     burning: frozenset[EntityRef] = frozenset()
     not_ready: frozenset[EntityRef] = frozenset()
+    serving: frozenset[EntityRef] | None = None
+    carrying_replicas: Mapping[EntityRef, int] = field(default_factory=dict)
+    unschedulable: frozenset[EntityRef] = frozenset()
+    schedulable: frozenset[EntityRef] = frozenset()
+    asleep: frozenset[EntityRef] = frozenset()
+    awake: frozenset[EntityRef] = frozenset()
+    ready_pods: frozenset[EntityRef] = frozenset()
+    changed_at: Mapping[EntityRef, datetime] = field(default_factory=dict)
+    started_at: Mapping[EntityRef, datetime] = field(default_factory=dict)
+    alerted: frozenset[tuple[EntityRef, str]] = frozenset()
     load: Mapping[EntityRef, ServiceLoad] = field(default_factory=dict)
     entries: Mapping[EntityRef, ServiceEntry] = field(default_factory=dict)
     owners: Mapping[EntityRef, Owners] = field(default_factory=dict)
@@ -143,8 +186,16 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
+class StepResults:
+    """Decisions about one session, and the states of its steps."""
+
+    actions: Sequence[Action] = ()
+    steps: Sequence[StepStatus] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Decisions:
-    """New and changed actions (rejected and cancelled ones too), changed sessions, and holds.
+    """New and changed actions (rejected and cancelled ones too), changed sessions, holds, and states of steps.
 
     ``breaker`` is its state if it opened in this round. ``progress`` is by incident, for status messages.
     """
@@ -152,5 +203,6 @@ class Decisions:
     actions: tuple[Action, ...] = ()
     sessions: tuple[RemediationSession, ...] = ()
     holds: tuple[Hold, ...] = ()
+    steps: tuple[StepStatus, ...] = ()
     breaker: BreakerState | None = None
     progress: Mapping[str, IncidentProgress] = field(default_factory=dict)

@@ -10,16 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from outrider.model import Action, Alert, EntityRef, Incident, Plan, RemediationSession
+from outrider.model import Action, Alert, EntityRef, Incident, Plan, RemediationSession, StepStatus
 from outrider.topology import Topology
-from remediation.decide import approval, breaker, cluster_loss, degrade, recovery, scaling
+from remediation.decide import approval, breaker, cluster_loss, degrade, recovery, rule_actions, scaling
 from remediation.decide.context import DecisionContext, cause_of, diverted_replicas, is_blind, suspects, unobserved
-from remediation.decide.guards import CapacityBudget, GuardAnswer, judgement_of
+from remediation.decide.guards import CapacityBudget, judgement_of
 from remediation.decide.history import History, is_expired
 from remediation.decide.holds import holds
-from remediation.decide.limits import Decisions, FleetFacts, Policy
+from remediation.decide.limits import Decisions, FleetFacts, Policy, StepResults
 from remediation.decide.sessions import acting, finished, open_session, refreshed
-from remediation.decide.steps import PlaybookRun
+from remediation.decide.steps import PlaybookRun, PreviewedStep
 from remediation.playbooks.model import Playbook
 from remediation.procedures.bundle import NONE, Procedures
 
@@ -59,16 +59,24 @@ def decide(
     open_sessions = refreshed(sessions, history)
     by_id = {incident.id: incident for incident in incidents}
     context = _context(policy, alerts, plan, topology, facts, history, playbooks, now, procedures)
-    context = replace(context, kept_cordoned=_still_cordoned(context, open_sessions, by_id))
+    active = [session for session in open_sessions if not context.recovered(by_id.get(session.incident))]
+    context = replace(
+        context,
+        kept_cordoned=frozenset(node for session in active for node in session.cordoned),
+        kept_diverted=_diverted_by(history, active),
+    )
     actions: list[Action] = list(expired.values())
+    steps: list[StepStatus] = []
     after: dict[str, RemediationSession] = {}
     for session in open_sessions:
-        new_actions, changed = _follow_up(context, session, by_id.get(session.incident))
-        actions += new_actions
+        undone, changed = _follow_up(context, session, by_id.get(session.incident))
+        actions += undone.actions
+        steps += undone.steps
         after[session.id] = changed
     for incident in sorted(incidents, key=lambda incident: (incident.priority.rank, incident.opened_at, incident.id)):
-        new_actions, opened = _act(context, incident, tuple(after.values()))
-        actions += new_actions
+        done, opened = _act(context, incident, alerts, tuple(after.values()))
+        actions += done.actions
+        steps += done.steps
         if opened is not None:
             after[opened.id] = opened
     for procedure in (cluster_loss.decisions, degrade.decisions):
@@ -79,8 +87,8 @@ def decide(
     actions += scaling.from_plan(context, troubled)
     known = {session.id: session for session in sessions}
     changed_sessions = tuple(session for session in after.values() if session != known.get(session.id))
-    reasons, progress = holds(context, incidents, actions, troubled), cluster_loss.progress(context, incidents)
-    return Decisions(tuple(actions), changed_sessions, reasons, tripped, progress)
+    held, progress = holds(context, incidents, actions, steps, troubled), cluster_loss.progress(context, incidents)
+    return Decisions(tuple(actions), changed_sessions, held, tuple(steps), tripped, progress)
 
 
 def preview(
@@ -94,8 +102,8 @@ def preview(
     now: datetime,
     playbooks: Mapping[str, Playbook],
     procedures: Procedures = NONE,
-) -> tuple[tuple[Action, tuple[GuardAnswer, ...]], ...]:
-    """Returns the actions of an incident's playbook with the answer of every guard. Nothing is decided or recorded.
+) -> tuple[tuple[Action, PreviewedStep], ...]:
+    """Returns the actions of an incident's playbook with their steps and guards. Nothing is decided or recorded.
 
     Empty if the playbook has no step for the cause. The incident has a cause, and its fault a playbook.
     """
@@ -106,8 +114,8 @@ def preview(
     else:
         steps = PlaybookRun(context, incident, incident.hypotheses[0], open_session(incident, now)).preview()
     return tuple(
-        (approval.proposed(proposal, judgement_of(given), dry_run=policy.dry_run, now=now), given)
-        for proposal, given in steps
+        (approval.proposed(row.proposal, judgement_of(row.answers), dry_run=policy.dry_run, now=now), row)
+        for row in steps
     )
 
 
@@ -139,46 +147,48 @@ def _context(
     )
 
 
-def _still_cordoned(
-    context: DecisionContext, open_sessions: Sequence[RemediationSession], incidents: Mapping[str, Incident]
-) -> frozenset[EntityRef]:
-    """Nodes that an active session keeps cordoned, even if another one has finished."""
-    return frozenset(
-        node
-        for session in open_sessions
-        if not context.recovered(incidents.get(session.incident))
-        for node in session.cordoned
-    )
+def _diverted_by(history: History, active: Sequence[RemediationSession]) -> dict[EntityRef, frozenset[str]]:
+    """Diverted replicas with the active sessions that keep them out of rotation."""
+    result: dict[EntityRef, frozenset[str]] = {}
+    for session in active:
+        for replica in history.shifted(session.id):
+            result[replica] = result.get(replica, frozenset()) | {session.id}
+    return result
 
 
 def _follow_up(
     context: DecisionContext, session: RemediationSession, incident: Incident | None
-) -> tuple[list[Action], RemediationSession]:
+) -> tuple[StepResults, RemediationSession]:
     """Undoes the actions of a recovered session, and closes it when nothing is left."""
     if incident is not None and not context.recovered(incident):
         if recovery.recovering(context, session):
             return recovery.undo_all(context, session, incident), session
         return recovery.restore_moved(context, session, incident), session
-    actions = recovery.undo_all(context, session, incident)
-    if not actions and finished(session, context.history):
-        return actions, replace(session, closed_at=context.now)
-    return actions, session
+    results = recovery.undo_all(context, session, incident)
+    if not results.actions and finished(session, context.history):
+        return results, replace(session, closed_at=context.now)
+    return results, session
 
 
 def _act(
-    context: DecisionContext, incident: Incident, known: Sequence[RemediationSession]
-) -> tuple[list[Action], RemediationSession | None]:
-    """The next steps for an incident; the session is returned if it is new."""
+    context: DecisionContext, incident: Incident, alerts: Sequence[Alert], known: Sequence[RemediationSession]
+) -> tuple[StepResults, RemediationSession | None]:
+    """The next steps for an incident; the session is returned if it is new.
+
+    The playbook of the cause takes precedence over the default actions of the rules that fired.
+    """
     cause = cause_of(incident)
-    if cause is None or cause.fault not in context.playbooks or context.recovered(incident):
-        return [], None
-    if cluster_loss.handles(context, cause.fault):
-        return [], None
+    if context.recovered(incident) or (cause is not None and cluster_loss.handles(context, cause.fault)):
+        return StepResults(), None
     session = acting(known, incident, context.history)
     new = session is None
     session = session or open_session(incident, context.now)
-    actions = PlaybookRun(context, incident, cause, session).actions()
-    return actions, session if new and actions else None
+    if cause is not None and rule_actions.has_steps(context, incident):
+        run = PlaybookRun(context, incident, cause, session)
+        done = StepResults(run.actions(), run.states)
+    else:
+        done = StepResults(rule_actions.default_actions(context, incident, alerts, session))
+    return done, session if new and done.actions else None
 
 
 def _troubled(context: DecisionContext, incidents: Sequence[Incident]) -> frozenset[EntityRef]:

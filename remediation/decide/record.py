@@ -7,7 +7,7 @@ from remediation.decide import approval
 from remediation.decide.autonomy import Autonomy
 from remediation.decide.context import DecisionContext
 from remediation.decide.guards import Judgement, Proposal, answers, level_of
-from remediation.decide.history import IN_FLIGHT, UNDO, WAITING
+from remediation.decide.history import IN_FLIGHT, WAITING, gives_back
 
 # If these reasons for an approval request no longer apply, the request is withdrawn and the action performed.
 _DOUBTS = frozenset(
@@ -45,7 +45,7 @@ def record(
     if ordinal is None:
         ordinal = len(history.of(proposal.session, proposal.kind, proposal.target))
     action = _action(context, proposal, judgement, ordinal)
-    if verdict is Verdict.ALLOWED and proposal.kind not in UNDO:
+    if verdict is Verdict.ALLOWED and not gives_back(proposal):
         context.budget.enter(proposal)
     return [*replaced, action]
 
@@ -53,7 +53,7 @@ def record(
 def _within_autonomy(context: DecisionContext, proposal: Proposal, judgement: Judgement) -> Judgement:
     """The judgement, limited to a recommendation where the level of autonomy says so. Undo has no level."""
     verdict, _ = judgement
-    if proposal.kind in UNDO or verdict is Verdict.REFUSED:
+    if gives_back(proposal) or verdict is Verdict.REFUSED:
         return judgement
     if level_of(proposal, context.policy, context.facts) is not Autonomy.RECOMMEND:
         return judgement
@@ -82,7 +82,7 @@ def _was_answered(newest: Action, proposal: Proposal, judgement: Judgement) -> b
 
 
 def _action(context: DecisionContext, proposal: Proposal, judgement: Judgement, ordinal: int) -> Action:
-    policy, undo = context.policy, proposal.kind in UNDO
+    policy, undo = context.policy, gives_back(proposal)
     given = answers(proposal, policy, context.facts, context.history, context.budget, context.now)
     objections = () if undo else tuple(answer for answer in given if answer.verdict is not Verdict.ALLOWED)
     return approval.action(

@@ -1,6 +1,7 @@
 """Undo: pending steps are cancelled, nodes are uncordoned, routes are restored.
 
-Only Outrider's own changes are undone, and only once the component is healthy.
+Only Outrider's own changes are undone, and only once the component is healthy. A node may need a diagnostic first
+(``diagnostic``); a replica returns step by step (``half_open``).
 """
 
 from __future__ import annotations
@@ -12,49 +13,63 @@ from outrider.model import (
     ActionKind,
     ActionStatus,
     DecisionReason,
+    EntityKind,
     EntityRef,
     Incident,
     RemediationSession,
+    StepState,
+    StepStatus,
     Verdict,
 )
-from remediation.decide import approval, sessions
+from remediation.decide import approval, half_open, sessions
 from remediation.decide.context import DecisionContext
+from remediation.decide.diagnostic import NodeReturn, Return, decide_return
 from remediation.decide.guards import Proposal, judge_undo
 from remediation.decide.history import CANCELLABLE, PERFORMED, is_over
+from remediation.decide.limits import StepResults
 from remediation.decide.record import record
 
 _SETTLING = timedelta(seconds=60)  # a restarted engine is not judged by a scrape from before the restart
 _MOVES = frozenset({ActionKind.RESTART_POD, ActionKind.DRAIN})
+_RELEASES = (ActionKind.RESUME_ROLLOUT, ActionKind.RESUME_ENGINE, ActionKind.WAKE_ENGINE)
 
 
-def undo_all(context: DecisionContext, session: RemediationSession, incident: Incident | None) -> list[Action]:
+def undo_all(context: DecisionContext, session: RemediationSession, incident: Incident | None) -> StepResults:
     """Cancels pending steps and undoes changes of a session whose cause has recovered."""
     actions = [
         approval.cancelled(action, context.now, DecisionReason.RECOVERED)
         for action in context.history.of_session(session.id)
         if action.status in CANCELLABLE and action.reason is not DecisionReason.RECOVERED and not _returns(action)
     ]
+    steps: list[StepStatus] = []
     for node in session.cordoned:
-        if node not in context.kept_cordoned and context.node_healthy(node):
-            actions += _undo(context, session, ActionKind.UNCORDON, node, incident)
+        returned = _return_node(context, session, node, incident)
+        actions += returned.actions
+        steps += returned.steps
     for replica in _shifted(context, session):
-        if replica in context.facts.healthy and not context.has_alert(replica):
-            actions += _undo(context, session, ActionKind.RESTORE_TRAFFIC, replica, incident)
-    return actions
+        if not context.diverted_elsewhere(replica, session.id) and not _rests_on_trouble(context, replica):
+            actions += _return_replica(context, session, replica, incident)
+    for kind in _RELEASES:
+        for target in _sorted(context.history.standing(kind, session.id)):
+            actions += _undo(context, session, kind, target, incident)
+    for target in _sorted(context.history.standing(ActionKind.RESTORE_TRAFFIC, session.id)):
+        if target.kind is EntityKind.SERVICE:
+            actions += _undo(context, session, ActionKind.RESTORE_TRAFFIC, target, incident)
+    return StepResults(actions, steps)
 
 
-def restore_moved(context: DecisionContext, session: RemediationSession, incident: Incident) -> list[Action]:
+def restore_moved(context: DecisionContext, session: RemediationSession, incident: Incident) -> StepResults:
     """Restores the traffic of replicas that run elsewhere again, while the cause is not repaired yet."""
     cause = incident.suspected_cause
     playbook = context.playbooks.get(cause.fault) if cause else None
-    if cause is None or playbook is None or playbook.serving:
-        return []
+    if cause is None or playbook is None:
+        return StepResults()
     actions: list[Action] = []
     for replica in _shifted(context, session):
-        healthy = replica in context.facts.healthy and not context.has_alert(replica)
-        if replica != cause.entity and healthy and _moved(context, session, replica):
-            actions += _undo(context, session, ActionKind.RESTORE_TRAFFIC, replica, incident, over=False)
-    return actions
+        returns = replica != cause.entity and not context.diverted_elsewhere(replica, session.id)
+        if returns and _moved(context, session, replica):
+            actions += _return_replica(context, session, replica, incident, over=False)
+    return StepResults(actions)
 
 
 def _returns(action: Action) -> bool:
@@ -67,8 +82,87 @@ def recovering(context: DecisionContext, session: RemediationSession) -> bool:
     return is_over(context.history.of_session(session.id))
 
 
+def _return_node(
+    context: DecisionContext, session: RemediationSession, node: EntityRef, incident: Incident | None
+) -> StepResults:
+    """Un-cordons a healthy node, after a diagnostic if it needs one."""
+    because = _because(session, incident)
+    if node in context.kept_cordoned or not context.node_healthy(node):
+        return StepResults(_cancelled_diagnostic(context, session, node))
+    cause = incident.suspected_cause if incident else None
+    decided = decide_return(context, session, node, cause.fault if cause else None)
+    if decided.step is Return.UNCORDON:
+        undone = _undo(context, session, ActionKind.UNCORDON, node, incident, reason=decided.reason)
+        return StepResults([*_cancelled_diagnostic(context, session, node), *undone])
+    if decided.step is Return.DIAGNOSE:
+        proposal = Proposal(
+            session=session.id,
+            because=because,
+            kind=ActionKind.RUN_DIAGNOSTIC,
+            target=node,
+            params={**sessions.ownership(session.id), **context.objects(ActionKind.RUN_DIAGNOSTIC, node)},
+        )
+        return StepResults(record(context, proposal, judge_undo(context.facts)), [_waiting(because, node, decided)])
+    return StepResults((), [_waiting(because, node, decided)])
+
+
+def _waiting(because: str, node: EntityRef, decided: NodeReturn) -> StepStatus:
+    failed = decided.step is Return.STAY_OUT
+    state = StepState.DIAGNOSTIC_FAILED if failed else StepState.DIAGNOSTIC_RUNNING
+    return StepStatus(because, ActionKind.RUN_DIAGNOSTIC, node, state, page=decided.page)
+
+
+def _cancelled_diagnostic(context: DecisionContext, session: RemediationSession, node: EntityRef) -> list[Action]:
+    """A diagnostic that has not begun is no use on a node that is broken again, or in service again."""
+    newest = context.history.newest(session.id, ActionKind.RUN_DIAGNOSTIC, node)
+    if newest is None or newest.status is not ActionStatus.INTENDED:
+        return []
+    return [approval.cancelled(newest, context.now, newest.reason, "the node needs no diagnostic now")]
+
+
+def _return_replica(
+    context: DecisionContext,
+    session: RemediationSession,
+    replica: EntityRef,
+    incident: Incident | None,
+    *,
+    over: bool = True,
+) -> list[Action]:
+    """The next share of a diverted replica: more while it is healthy, none once it fails again."""
+    because = _because(session, incident)
+    if replica not in context.facts.healthy or context.has_alert(replica):
+        if half_open.is_on_trial(context, session, replica):
+            return half_open.set_share(context, session, replica, because, 0.0, DecisionReason.FAILED_AGAIN)
+        return []
+    share = half_open.next_share(context, session, replica)
+    if share is None:
+        return []
+    if share < 1.0:
+        reason = DecisionReason.RECOVERED if over else DecisionReason.HALF_OPEN
+        return half_open.set_share(context, session, replica, because, share, reason)
+    reason = DecisionReason.RECOVERED if over else DecisionReason.WITHIN_LIMITS
+    return _undo(context, session, ActionKind.RESTORE_TRAFFIC, replica, incident, reason=reason)
+
+
+def _rests_on_trouble(context: DecisionContext, replica: EntityRef) -> bool:
+    """True if something below the replica has a fault whose playbook shifts traffic away: another session will."""
+    below = context.topology.causes_of(replica) - {replica}
+    return any(
+        entity in below and fault in context.playbooks and ActionKind.SHIFT_TRAFFIC in context.playbooks[fault].kinds
+        for entity, fault in context.facts.alerted
+    )
+
+
+def _because(session: RemediationSession, incident: Incident | None) -> str:
+    return incident.id if incident else session.incident
+
+
 def _shifted(context: DecisionContext, session: RemediationSession) -> list[EntityRef]:
-    return sorted(context.history.shifted(session.id), key=lambda replica: replica.key)
+    return _sorted(context.history.shifted(session.id))
+
+
+def _sorted(entities: frozenset[EntityRef]) -> list[EntityRef]:
+    return sorted(entities, key=lambda entity: entity.key)
 
 
 def _moved(context: DecisionContext, session: RemediationSession, replica: EntityRef) -> bool:
@@ -89,20 +183,18 @@ def _undo(
     target: EntityRef,
     incident: Incident | None,
     *,
-    over: bool = True,
+    reason: DecisionReason = DecisionReason.RECOVERED,
 ) -> list[Action]:
-    """``over`` marks the session as recovered, by the reason on record."""
+    """``reason`` RECOVERED, or by values, marks the session as over."""
     before = context.history.of(session.id, kind, target)
     if before and before[-1].status in PERFORMED - {ActionStatus.FAILED}:
         return []
     proposal = Proposal(
         session=session.id,
-        because=incident.id if incident else session.incident,
+        because=_because(session, incident),
         kind=kind,
         target=target,
         params={**sessions.ownership(session.id), **context.objects(kind, target)},
     )
-    verdict, reason = judge_undo(context.facts)
-    if not over and verdict is Verdict.ALLOWED:
-        reason = DecisionReason.WITHIN_LIMITS
-    return record(context, proposal, (verdict, reason))
+    verdict, given = judge_undo(context.facts)
+    return record(context, proposal, (verdict, reason if verdict is Verdict.ALLOWED else given))

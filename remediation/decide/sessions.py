@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from outrider.model import EntityRef, Incident, RemediationSession
+from outrider.model import ActionKind, EntityRef, Incident, RemediationSession
 from remediation.decide.history import IN_FLIGHT, WAITING, History, is_over
 
 OWNER = "outrider"
@@ -48,5 +48,6 @@ def _cordoned_by(session: RemediationSession, history: History) -> frozenset[Ent
 def finished(session: RemediationSession, history: History) -> bool:
     """True if nothing of a recovered session is left to do or to undo."""
     busy = any(action.status in IN_FLIGHT | WAITING for action in history.of_session(session.id))
-    standing = history.shifted(session.id) | history.degraded(session.id) | history.switched(session.id)
+    diverted = history.standing(ActionKind.RESTORE_TRAFFIC, session.id)
+    standing = diverted | history.degraded(session.id) | history.switched(session.id)
     return not busy and not session.cordoned and not standing

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
@@ -16,20 +17,40 @@ from outrider.model import (
     Incident,
     PlanReason,
     RemediationSession,
+    StepState,
+    StepStatus,
     Verdict,
 )
-from remediation.decide import sessions
+from remediation.decide import approval, sessions
+from remediation.decide.conditions import StepOnTarget, met, unmet
 from remediation.decide.context import STARTS_WITHIN, DecisionContext
 from remediation.decide.guards import GuardAnswer, Judgement, Proposal, answers, judge
-from remediation.decide.history import IN_FLIGHT, WAITING, rejected, settled
+from remediation.decide.history import IN_FLIGHT, PERFORMED, WAITING, is_half_open, rejected, settled
 from remediation.decide.record import record
-from remediation.playbooks.model import Playbook, Step
+from remediation.playbooks.conditions import Check
+from remediation.playbooks.model import UNDOES, Playbook, Step
 
-_STEP_TIMEOUT = timedelta(minutes=5)  # a step in progress for longer no longer blocks the next one
 _GROWTH_RATIO = 0.25  # share of the replicas to add without a plan
 _MUST_EXIST = frozenset({"self", "node", "services"})  # a missing replica on a broken part is not a data gap
+# A cordon removes no capacity, a rollback no more at once than a rolling update.
+_KEEP_CAPACITY = frozenset(
+    {
+        *(ActionKind.CORDON, ActionKind.ROLLBACK, ActionKind.PAUSE_ROLLOUT, ActionKind.BALANCE_TRAFFIC),
+        *(ActionKind.WAKE_ENGINE, ActionKind.RESET_PREFIX_CACHE, ActionKind.RUN_DIAGNOSTIC),
+    }
+)
 _LIMITED = frozenset({PlanReason.AT_CEILING, PlanReason.AT_QUOTA, PlanReason.STEP_LIMIT})
 _NOT_AN_ATTEMPT = WAITING | {ActionStatus.REFUSED, ActionStatus.CANCELLED}
+
+
+@dataclass(frozen=True, slots=True)
+class PreviewedStep:
+    """One step on one target with the answers of all guards. ``missing`` is its first unmet precondition."""
+
+    proposal: Proposal
+    answers: tuple[GuardAnswer, ...]
+    step: Step
+    missing: Check | None
 
 
 class PlaybookRun:
@@ -44,24 +65,30 @@ class PlaybookRun:
         self._cause = cause
         self._session = session
         self._playbook: Playbook = context.playbooks[cause.fault]
+        self.states: list[StepStatus] = []
 
     def actions(self) -> list[Action]:
-        """New decisions of every step that is due."""
+        """New decisions of every step that is due. ``states`` holds the states of all steps afterwards."""
         actions: list[Action] = []
-        earlier_steps_over = True
+        earlier_steps_over, asked = True, False
         for step in self._playbook.steps:
             waits = self._context.now - self._incident.opened_at < step.wait
-            if waits or not self._due(step) or (step.after_done and not earlier_steps_over):
+            if waits or (step.after_done and not earlier_steps_over):
                 break
             targets = self._targets(step)
             if not targets and step.target in _MUST_EXIST:
                 actions += self._unknown(step)
             for target in targets:
-                actions += self._step(step, target)
-            earlier_steps_over = earlier_steps_over and all(self._over(step, target) for target in targets)
+                actions += self._if_required(replace(step, ask=step.ask or asked), target)
+            states = [self._progress(step, target) for target in targets]
+            if StepState.FAILED in states:
+                if step.escalate.kind == "page":
+                    break  # a person decides
+                asked = asked or step.escalate.kind == "ask"
+            earlier_steps_over = earlier_steps_over and StepState.VERIFYING not in states
         return actions
 
-    def preview(self) -> list[tuple[Proposal, tuple[GuardAnswer, ...]]]:
+    def preview(self) -> list[PreviewedStep]:
         """The proposals of every step with the answers of all guards, as if each earlier step were done."""
         context = self._context
         result = []
@@ -72,22 +99,77 @@ class PlaybookRun:
                     given = answers(
                         proposal, context.policy, context.facts, context.history, context.budget, context.now
                     )
-                    result.append((proposal, given))
+                    result.append(PreviewedStep(proposal, given, step, unmet(step.require, self._on(step, target))))
         return result
 
-    def _due(self, step: Step) -> bool:
-        """True if the step's condition is met: every node of the cause reports not ready."""
-        nodes = self._context.targets(self._cause.entity, "node")
-        return step.when is None or (bool(nodes) and self._context.facts.not_ready.issuperset(nodes))
+    def _if_required(self, step: Step, target: EntityRef) -> list[Action]:
+        """The decisions of a step on a target; none while a precondition is not met and nothing was done yet."""
+        on = self._on(step, target)
+        missing = unmet(step.require, on) if on.action is None else None
+        if missing is None:
+            return self._step(step, target)
+        self._note(step, target, StepState.PRECONDITION_NOT_MET, str(missing))
+        newest = self._context.history.newest(self._session.id, step.kind, target)
+        if newest is None or newest.status not in WAITING:
+            return []
+        return [approval.cancelled(newest, self._context.now, newest.reason, f"no longer required: {missing}")]
+
+    def _on(self, step: Step, target: EntityRef) -> StepOnTarget:
+        done = [action for action in self._decided(step, target) if action.status in PERFORMED]
+        action = done[-1] if done else None
+        return StepOnTarget(self._context, self._cause.fault, self._cause.entity, target, self._session.id, action)
+
+    def _decided(self, step: Step, target: EntityRef) -> list[Action]:
+        """Earlier decisions of this session about the step, without the return into rotation."""
+        own = self._context.history.of(self._session.id, step.kind, target)
+        return [action for action in own if not is_half_open(action)]
+
+    def _progress(self, step: Step, target: EntityRef) -> StepState | None:
+        """The state of a step after this round; None if it is over without a check, or was skipped.
+
+        The time of a check counts from the end of the action. Until it holds, the step is not over.
+        """
+        on, before = self._on(step, target), self._decided(step, target)
+        if on.action is None and unmet(step.require, on) is not None:
+            return None
+        if not settled(before[-1] if before else None, self._context.now, step.timeout) or _surges(step, before):
+            return StepState.VERIFYING
+        if on.action is None:
+            return None  # refused for good, or rejected
+        if on.action.status is not ActionStatus.FAILED:
+            if step.verify is None or on.action.status is ActionStatus.DRY_RUN:
+                return None
+            if met(step.verify, on):
+                return self._note(step, target, StepState.VERIFIED, str(step.verify))
+            if not self._timed_out(step, on.action):
+                return self._note(step, target, StepState.VERIFYING, str(step.verify))
+        if len(self._tried(before)) < step.attempts:
+            return StepState.VERIFYING
+        page = step.escalate.text if step.escalate.kind == "page" else ""
+        return self._note(step, target, StepState.FAILED, str(step.verify or ""), page)
+
+    def _timed_out(self, step: Step, action: Action) -> bool:
+        return self._context.now - (action.ended_at or action.decided_at) >= step.timeout
+
+    def _awaits_check(self, step: Step, target: EntityRef) -> bool:
+        """True if the last try was done, and its check holds or may still hold."""
+        on = self._on(step, target)
+        if step.verify is None or on.action is None or on.action.status is not ActionStatus.DONE:
+            return False
+        return met(step.verify, on) or not self._timed_out(step, on.action)
+
+    def _tried(self, before: Iterable[Action]) -> list[Action]:
+        dry = self._context.policy.dry_run
+        return [action for action in before if action.status not in _NOT_AN_ATTEMPT and action.dry_run == dry]
+
+    def _note(self, step: Step, target: EntityRef, state: StepState, check: str, page: str = "") -> StepState:
+        self.states.append(StepStatus(self._incident.id, step.kind, target, state, check, page))
+        return state
 
     def _targets(self, step: Step) -> tuple[EntityRef, ...]:
         """Targets of the step. A lost device may leave the topology, but the session knows its node."""
         result = self._context.targets(self._cause.entity, step.target)
         return result or (self._session.cordoned if step.target == "node" else ())
-
-    def _over(self, step: Step, target: EntityRef) -> bool:
-        newest = self._context.history.newest(self._session.id, step.kind, target)
-        return settled(newest, self._context.now, _STEP_TIMEOUT)
 
     def _unknown(self, step: Step) -> list[Action]:
         proposal = Proposal(self._session.id, self._incident.id, step.kind, self._cause.entity)
@@ -95,9 +177,10 @@ class PlaybookRun:
 
     def _step(self, step: Step, target: EntityRef) -> list[Action]:
         context = self._context
-        before = context.history.of(self._session.id, step.kind, target)
-        dry = context.policy.dry_run
-        tried = [action for action in before if action.status not in _NOT_AN_ATTEMPT and action.dry_run == dry]
+        before, dry = self._decided(step, target), context.policy.dry_run
+        tried = self._tried(before)
+        if self._awaits_check(step, target):
+            return []
         if before and (rejected(before[-1]) or before[-1].status in IN_FLIGHT):
             return []
         if len(tried) >= (1 if dry else step.attempts):
@@ -109,8 +192,8 @@ class PlaybookRun:
         if tried and judgement[1] is DecisionReason.COOLDOWN:
             return []  # the cooldown between two attempts is not a refusal
         surge: list[Action] = []
-        if step.surge and self._short(proposal):
-            surge, judgement = self._surge(proposal, judgement)
+        if step.surge and self._short(proposal, proposal.takes):
+            surge, judgement = self._surge(step, proposal, judgement)
         return [*surge, *record(context, proposal, judgement)]
 
     def _proposal(self, step: Step, target: EntityRef) -> Proposal | None:
@@ -118,12 +201,13 @@ class PlaybookRun:
             return self._scale_out(target, self._target_replicas(target), ask=step.ask)
         if step.kind is ActionKind.ROLLBACK and target in self._context.budget.rolled_back:
             return None  # two incidents of one change: one rollback covers both
-        # A cordon removes no capacity, a rollback no more at once than a rolling update.
-        keeps_capacity = step.kind in (ActionKind.CORDON, ActionKind.ROLLBACK)
         params: dict[str, Any] = {
             **sessions.ownership(self._session.id),
             **self._context.objects(step.kind, target),
+            **self._origin(target),
         }
+        if step.undo is None and step.kind in UNDOES:
+            params["undo"] = "none"
         if step.kind is ActionKind.SHIFT_TRAFFIC:
             params["weight"] = 0.0
         return Proposal(
@@ -132,10 +216,17 @@ class PlaybookRun:
             kind=step.kind,
             target=target,
             params=params,
-            takes={} if keeps_capacity else self._context.takes(target, self._cause.entity, self._playbook),
+            takes={}
+            if step.kind in _KEEP_CAPACITY
+            else self._context.takes(target, self._cause.entity, self._playbook),
             confidence=self._cause.confidence,
             ask=step.ask,
         )
+
+    def _origin(self, target: EntityRef) -> dict[str, str]:
+        """The fault and the node of a step, by which repeated faults and the need of a diagnostic are recognized."""
+        nodes = self._context.targets(target, "node") or self._context.targets(self._cause.entity, "node")
+        return {"fault": self._cause.fault, **({"host": nodes[0].name} if len(nodes) == 1 else {})}
 
     def _target_replicas(self, service: EntityRef) -> int:
         """Replicas to order: the plan's number, else a quarter more, never above the ceiling or the quota."""
@@ -167,37 +258,58 @@ class PlaybookRun:
             ask=ask,
         )
 
-    def _short(self, proposal: Proposal) -> dict[EntityRef, int]:
-        """Number of replicas that each service would lack for its current load."""
+    def _short(self, proposal: Proposal, takes: Mapping[EntityRef, int]) -> dict[EntityRef, int]:
+        """Number of replicas that each service would lack for its current load without those of ``takes``."""
         facts, budget = self._context.facts, self._context.budget
         lacking: dict[EntityRef, int] = {}
-        for service, count in proposal.takes.items():
+        for service, count in takes.items():
             ready, needed = budget.ready(facts, service), facts.needed_replicas.get(service)
+            if proposal.kind is ActionKind.SHIFT_TRAFFIC:
+                needed = facts.carrying_replicas.get(service, needed)
             if count and ready is not None and needed is not None and ready - count < needed:
                 lacking[service] = needed - (ready - count)
         return lacking
 
-    def _surge(self, drain: Proposal, judgement: Judgement) -> tuple[list[Action], Judgement]:
+    def _whole_step(self, step: Step) -> dict[EntityRef, int]:
+        """Serving replicas that each service loses by the step on all of its targets."""
+        total: dict[EntityRef, int] = {}
+        for target in self._targets(step):
+            for service, count in self._context.takes(target, self._cause.entity, self._playbook).items():
+                total[service] = total.get(service, 0) + count
+        return total
+
+    def _surge(self, step: Step, proposal: Proposal, judgement: Judgement) -> tuple[list[Action], Judgement]:
         """Adds capacity first (safety rule 8).
 
-        Until it is ready the drain is held. If it cannot be added, approval is requested.
+        The new replicas cover the step on all of its targets. Until they are ready the step is held. If they cannot be
+        added, approval is requested.
         """
         if judgement[0] is Verdict.REFUSED:
             return [], judgement
         context, actions, expected = self._context, list[Action](), False
-        for service, count in self._short(drain).items():
+        for service, count in self._short(proposal, self._whole_step(step)).items():
             newest = context.history.newest(self._session.id, ActionKind.SCALE, service)
             if newest is None:
                 target = context.current_replicas(service) + count
                 planned = context.recommendation(service)
-                proposal = self._scale_out(service, min(target, planned.ceiling) if planned else target, ask=False)
-                if proposal is None:
+                growth = self._scale_out(service, min(target, planned.ceiling) if planned else target, ask=False)
+                if growth is None:
                     continue
-                verdict = judge(proposal, context.policy, context.facts, context.history, context.budget, context.now)
-                actions += record(context, proposal, verdict)
+                verdict = judge(growth, context.policy, context.facts, context.history, context.budget, context.now)
+                actions += record(context, growth, verdict)
                 expected = expected or verdict[0] is not Verdict.REFUSED
             else:
                 pending = newest.status in IN_FLIGHT | WAITING | {ActionStatus.DONE}
                 expected = expected or (pending and context.now - newest.decided_at < STARTS_WITHIN)
         held = (Verdict.REFUSED, DecisionReason.NO_HEADROOM)
         return actions, held if expected else (Verdict.ASK, DecisionReason.NO_HEADROOM)
+
+
+def _surges(step: Step, before: Sequence[Action]) -> bool:
+    """True while the step waits for the capacity that is added first."""
+    return bool(
+        step.surge
+        and before
+        and before[-1].status is ActionStatus.REFUSED
+        and before[-1].reason is DecisionReason.NO_HEADROOM
+    )

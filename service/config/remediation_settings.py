@@ -15,7 +15,7 @@ from outrider.model import ActionKind
 from outrider.text import yaml_file
 from outrider.vocabulary.faults import faults
 from remediation.decide.autonomy import PLAN, Autonomy, AutonomyLevels, Environment
-from remediation.decide.limits import DISRUPTIVE, BreakerLimits
+from remediation.decide.limits import DISRUPTIVE, BreakerLimits, HalfOpen
 from remediation.decide.time_windows import EVERY_DAY, DateSpan, TimeWindow, WeeklySpan
 from remediation.playbooks import files as playbook_files
 from service.config.actuator_settings import (
@@ -38,6 +38,7 @@ Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _DAY_MINUTES = 24 * 60
 _LIMITS = BreakerLimits()
+_HALF_OPEN = HalfOpen()
 _EXPECTED = "expected a time of day such as 22:00, or a date and time such as 2026-12-24 18:00"
 
 
@@ -138,6 +139,18 @@ class BreakerSettings(Section):
     )
 
 
+class HalfOpenSettings(Section):
+    """Return of a replica into rotation: a part of its share first. A failure at a part takes it out again."""
+
+    weights: list[Ratio] = Field(
+        list(_HALF_OPEN.weights), description="Parts of its share before all of it; empty: all of it at once."
+    )
+    time: Duration = Field(_HALF_OPEN.time, description="Time at each part without an alert.")
+    hold: Duration = Field(
+        _HALF_OPEN.hold, description="Time out of rotation before the first trial of a replica that nobody repaired."
+    )
+
+
 class RemediationSettings(Section):
     """Remediation: autonomy, limits and performers of actions."""
 
@@ -162,6 +175,9 @@ class RemediationSettings(Section):
         sorted(DISRUPTIVE), description="Action kinds that wait for a maintenance window."
     )
     dry_run: bool = Field(True, description="Report actions without performing them.")
+    fast_path: bool = Field(
+        True, description="Decide about unambiguous hard faults as soon as they are read, before the cycle."
+    )
     kill_switch_file: Path | None = Field(
         None, description="While this file exists or cannot be checked, nothing is sent to a cluster, not even undo."
     )
@@ -199,6 +215,17 @@ class RemediationSettings(Section):
     two_person: list[ActionKind] = Field([], description="Action kinds that need the approval of two people.")
     approval_expires: Duration = Field(
         timedelta(minutes=30), description="Time after which a request for approval expires."
+    )
+    half_open: HalfOpenSettings = Field(HalfOpenSettings(), description="Return of replicas into rotation.")
+    max_ejected_ratio: Ratio = Field(
+        0.5, description="Maximum share of the serving replicas of a service out of rotation; one is always allowed."
+    )
+    diagnostic_timeout: Duration = Field(
+        timedelta(minutes=30),
+        description=(
+            "Maximum duration of the diagnostic of a node; then a person is paged. Nodes with a hardware fault need "
+            "one if actuators names a performer of run_diagnostic."
+        ),
     )
     breaker: BreakerSettings = Field(BreakerSettings(), description="Breaker for remediation that does not help.")
 

@@ -11,6 +11,7 @@ from detectors.rca.incident_lifecycle import ABSORBED_INTO
 from outrider.clock import from_unix
 from outrider.model import (
     Action,
+    ActionKind,
     ActionStatus,
     Alert,
     AlertReason,
@@ -22,6 +23,8 @@ from outrider.model import (
 )
 from outrider.ports import StateReader
 from outrider.topology import Topology
+from remediation.decide.history import gives_back
+from remediation.playbooks.files import packaged
 from simulator.faults.base import Truth
 from simulator.scoring.recovery import Recovery
 from simulator.scoring.run import FiredAlert, InjectedFault, ScoredAction, ScoredIncident
@@ -63,7 +66,19 @@ class ObservedFault:
         path = self.path or frozenset({truth.entity, *truth.touches})
         recovered = None if at is None else from_unix(at)
         rings = (frozenset({truth.entity, *truth.touches}), path, self.service_parts)
-        return InjectedFault(truth.fault, truth.entity, truth.start, truth.end, path, recovered, rings)
+        created, playbook = self.recovery.pod_created_at, packaged().get(truth.fault)
+        return InjectedFault(
+            truth.fault,
+            truth.entity,
+            truth.start,
+            truth.end,
+            path,
+            recovered,
+            rings,
+            repaired_by=frozenset(playbook.kinds if playbook else ()),
+            pod_created_at=None if created is None else from_unix(created),
+            harmed=self.recovery.harmed,
+        )
 
 
 def path_of(truth: Truth, topology: Topology) -> frozenset[EntityRef]:
@@ -181,10 +196,20 @@ def scored_incidents(state: StateReader, since: datetime | None = None) -> tuple
 def performed_actions(state: StateReader, since: datetime | None = None) -> tuple[ScoredAction, ...]:
     """Returns every performed action, without dry runs."""
     return tuple(
-        ScoredAction(action.because, action.kind.value, action.target, action.ended_at)
+        ScoredAction(action.because, action.kind.value, action.target, action.ended_at, takes_capacity(action))
         for action in state.actions(since=since, limit=ALL)
         if _was_done(action) and action.ended_at is not None
     )
+
+
+def takes_capacity(action: Action) -> bool:
+    """Returns True for an action that took replicas from a service, restarted one, or kept pods off a node."""
+    if action.kind is ActionKind.SCALE:
+        return int(action.params.get("replicas", 0)) < int(action.params.get("current", 0))
+    return not gives_back(action) and action.kind not in _KEEP
+
+
+_KEEP = (ActionKind.PAUSE_ROLLOUT, ActionKind.BALANCE_TRAFFIC, ActionKind.WAKE_ENGINE, ActionKind.RESET_PREFIX_CACHE)
 
 
 def _was_done(action: Action) -> bool:

@@ -129,6 +129,7 @@ def _finished(
         negative=scenario.negative,
         storm=len(observer.touched()) >= STORM_ENTITIES,
         fired=fired,
+        lookalike=scenario.lookalike,
     )
 
 

@@ -9,7 +9,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from outrider.audit import AuditEvent, AuditRecord
-from outrider.model import Action, Alert, BreakerState, CycleRecord, Incident, NoRecommendation, NotifyReason, Plan
+from outrider.model import (
+    Action,
+    Alert,
+    BreakerState,
+    CycleRecord,
+    Incident,
+    NoRecommendation,
+    NotifyReason,
+    Plan,
+    StepStatus,
+)
 from remediation.decide.limits import Decisions
 
 
@@ -31,10 +41,15 @@ class CycleDecisions:
 
 @dataclass(frozen=True, slots=True)
 class StandingReasons:
-    """Reasons already on record, so that they are not written every cycle: of holds, and of muted incidents."""
+    """Reasons already on record, so that they are not written every cycle: of holds, muted incidents and steps."""
 
     held: Mapping[str, str] = field(default_factory=dict)
     muted: Mapping[str, str] = field(default_factory=dict)
+    steps: Mapping[str, str] = field(default_factory=dict)
+
+    def changed(self, steps: Iterable[StepStatus]) -> tuple[StepStatus, ...]:
+        """Returns the steps whose state is not on record."""
+        return tuple(step for step in steps if self.steps.get(_step_key(step)) != step.state.value)
 
 
 def of_cycle(
@@ -57,9 +72,22 @@ def of_cycle(
             for subject, reason in holds.items()
             if before.held.get(subject) != reason
         ),
+        *(_step(cycle, step) for step in before.changed(decided.decisions.steps)),
         *_messages(cycle, decided.notify_reasons, before.muted),
     )
-    return records, StandingReasons(holds, muted)
+    steps = {_step_key(step): step.state.value for step in decided.decisions.steps}
+    return records, StandingReasons(holds, muted, steps)
+
+
+def _step_key(step: StepStatus) -> str:
+    return f"{step.incident} {step.kind} {step.target.key}"
+
+
+def _step(cycle: CycleRecord, step: StepStatus) -> AuditRecord:
+    """The state of a playbook step, with the condition that it waits for or has checked."""
+    detail = {"because": step.incident, "check": step.check}
+    subject = f"{step.kind} {step.target}"
+    return AuditRecord(cycle.at, AuditEvent.STEP_CHECKED, subject, step.state.value, cycle.id, detail=detail)
 
 
 def _messages(

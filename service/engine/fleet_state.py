@@ -11,6 +11,7 @@ import numpy as np
 from alerts.rules.context import ServiceContext
 from alerts.rules.context import service_context as context_of
 from outrider import windows
+from outrider.clock import from_unix
 from outrider.model import (
     Action,
     Alert,
@@ -19,6 +20,8 @@ from outrider.model import (
     BreakerState,
     EntityKind,
     EntityRef,
+    Event,
+    EventKind,
     Incident,
     Layer,
     Plan,
@@ -30,9 +33,10 @@ from outrider.model import (
 from outrider.ports import Collected, StateReader
 from outrider.topology import DELETED, Topology
 from outrider.vocabulary.faults import faults
+from remediation.decide.context import is_score_only
 from remediation.decide.owners import owners_of
 from remediation.decide.policy import FleetFacts
-from service.engine import service_facts
+from service.engine import headroom, service_facts
 from service.engine.detect import RecentValues
 
 TARGETS_NAMESPACE = "targets"
@@ -41,16 +45,21 @@ TRUST = SignalKey("target_trust_code")
 DOUBTFUL = tuple(verdict.code for verdict in TrustVerdict if verdict.is_doubtful)
 UNSCHEDULABLE = SignalKey("node_unschedulable")
 NODE_READY = SignalKey("node_ready")
+AWAKE = SignalKey("engine_sleep_state")  # 1 = awake
+STARTED = SignalKey("engine_start_time_seconds")
+POD_READY = SignalKey("pod_ready")
 NEEDS = {
-    EntityKind.REPLICA: (UP,),
+    EntityKind.REPLICA: (UP, AWAKE, STARTED, *headroom.LOAD),
     EntityKind.WORKLOAD: (UP, TRUST),
     EntityKind.NODE: (UNSCHEDULABLE, NODE_READY),
+    EntityKind.POD: (POD_READY,),
     EntityKind.SERVICE: service_facts.NEEDS,
 }
 RECENT = timedelta(minutes=2)
 ACTIVE = (AlertState.PENDING, AlertState.FIRING)
 UNLIMITED = 1_000_000  # rows; an active alert that is not read would never resolve
 ReplicaCounter = Callable[[EntityRef, Topology], tuple[int, int]]
+REVISION_CODES = frozenset({"deploy", "rollout", "rollback", "image", "flags", "model-revision", "configmap", "config"})
 NOT_SERVING = frozenset({"engine-dead", "engine-hung", "engine-core-dead", "engine-asleep"})
 
 
@@ -148,6 +157,36 @@ def needed(plan: Plan) -> dict[EntityRef, int]:
     return needed_replicas
 
 
+def _carrying(
+    plan: Plan, topology: Topology, values: RecentValues, alerts: Sequence[Alert], well: frozenset[EntityRef]
+) -> dict[EntityRef, int]:
+    """Returns the replicas that carry the load: the larger of the measured number and the plan's."""
+    load = values.window(EntityKind.REPLICA, headroom.LOAD, headroom.SPAN)
+    result = headroom.measured(topology, load, _serving(values, alerts), well)
+    for service, count in headroom.planned(plan).items():
+        result[service] = max(count, result.get(service, 0))
+    return result
+
+
+def _started_at(values: RecentValues) -> dict[EntityRef, datetime]:
+    """Returns the start of each engine process."""
+    window = values.window(EntityKind.REPLICA, (STARTED,), RECENT)
+    newest = windows.last_value(window, STARTED)
+    return {entity: from_unix(float(at)) for entity, at in zip(window.entities, newest, strict=True) if at > 0}
+
+
+def changed_at(events: Iterable[Event], topology: Topology) -> dict[EntityRef, datetime]:
+    """Returns the time of the last change of each service's revision, flags or model."""
+    result: dict[EntityRef, datetime] = {}
+    for event in events:
+        if event.kind is not EventKind.CHANGE or event.code not in REVISION_CODES:
+            continue
+        for entity in (event.entity, *topology.above(event.entity, EntityKind.SERVICE)):
+            if entity.kind is EntityKind.SERVICE:
+                result[entity] = max(result.get(entity, event.at), event.at)
+    return result
+
+
 def fleet_facts(
     incidents: Sequence[Incident],
     alerts: Sequence[Alert],
@@ -157,6 +196,7 @@ def fleet_facts(
     *,
     sessions: Sequence[RemediationSession],
     paused: bool,
+    events: Sequence[Event] = (),
     killed: bool = False,
     breaker: BreakerState | None = None,
 ) -> FleetFacts:
@@ -169,6 +209,7 @@ def fleet_facts(
     cordoned = _with_value(values, EntityKind.NODE, UNSCHEDULABLE, 1.0) & nodes
     ready = ready_replicas(topology, values, alerts)
     doubtful = untrusted(alerts, topology, values)
+    well = healthy(alerts, topology, values, doubtful)
     return FleetFacts(
         paused=paused,
         killed=killed,
@@ -182,10 +223,22 @@ def fleet_facts(
         nodes_cordoned_by_others=frozenset(cordoned - ours),
         ready_replicas=ready,
         needed_replicas=needed(plan),
-        healthy=healthy(alerts, topology, values, doubtful),
+        healthy=well,
         burning=service_context(alerts, plan, topology, values, ready).burning,
         owners=owners,
         not_ready=frozenset(_with_value(values, EntityKind.NODE, NODE_READY, 0.0) & nodes),
+        serving=frozenset(_serving(values, alerts)),
+        carrying_replicas=_carrying(plan, topology, values, alerts, well),
+        unschedulable=frozenset(cordoned),
+        schedulable=frozenset(_with_value(values, EntityKind.NODE, UNSCHEDULABLE, 0.0) & nodes),
+        asleep=frozenset(_with_value(values, EntityKind.REPLICA, AWAKE, 0.0)),
+        awake=frozenset(_with_value(values, EntityKind.REPLICA, AWAKE, 1.0)),
+        ready_pods=frozenset(_with_value(values, EntityKind.POD, POD_READY, 1.0)),
+        changed_at=changed_at(events, topology),
+        started_at=_started_at(values),
+        alerted=frozenset(
+            (alert.entity, alert.fault) for alert in alerts if alert.fault and alert.state is not AlertState.RESOLVED
+        ),
         load=service_facts.loads(values),
         entries=service_facts.entries(values),
     )
@@ -258,7 +311,7 @@ def healthy(
     """Returns nodes and replicas that respond, are not ``doubtful``, and have no active alert."""
     alerted: set[EntityRef] = set()
     for alert in alerts:
-        if alert.state is AlertState.RESOLVED:
+        if alert.state is AlertState.RESOLVED or is_score_only(alert):
             continue
         alerted.add(alert.entity)
         known = faults().get(alert.fault or "")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from outrider.errors import ActuationError, UsageError
 from outrider.model import (
@@ -21,13 +22,15 @@ from outrider.model import (
 )
 from outrider.ports import Actuator, MetricStore, StateReader
 from outrider.text import yaml_file
+from outrider.text.i18n import translate
 from outrider.topology import Topology
 from outrider.vocabulary.faults import faults
 from remediation.decide.guards import GuardAnswer
 from remediation.decide.policy import Policy, preview
-from remediation.playbooks.model import Playbook
+from remediation.playbooks.model import Playbook, Step
 from remediation.procedures.bundle import NONE, Procedures
 from service.engine import fleet_state
+from service.engine.inputs import EVENTS_WINDOW
 
 _SPAN = timedelta(hours=24)
 _PENDING = (ActionStatus.PROPOSED, ActionStatus.WAITING_APPROVAL, ActionStatus.INTENDED, ActionStatus.CLAIMED)
@@ -35,12 +38,17 @@ _PENDING = (ActionStatus.PROPOSED, ActionStatus.WAITING_APPROVAL, ActionStatus.I
 
 @dataclass(frozen=True, slots=True)
 class PlannedAction:
-    """One step. ``error`` explains why its requests are unknown; empty if they are known."""
+    """One step. ``error`` explains why its requests are unknown; empty if they are known.
+
+    ``step`` is that of the playbook, None for another pending action; ``missing`` its unmet precondition.
+    """
 
     action: Action
     guards: tuple[GuardAnswer, ...]
     requests: tuple[ActionRequest, ...]
     error: str = ""
+    step: Step | None = None
+    missing: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +98,7 @@ class RemediationPreview:
             _StoredValues(metrics, interval, self._now),
             sessions=sessions,
             paused=state.paused(),
+            events=tuple(metrics.events(self._now - EVENTS_WINDOW, self._now)),
             killed=killed,
             breaker=state.breaker(),
         )
@@ -99,8 +108,11 @@ class RemediationPreview:
         known = faults().get(fault)
         if known is None:
             raise UsageError(f"unknown fault {fault!r}{yaml_file.near(fault, faults())}", hint="outrider drill list")
-        if fault not in self._playbooks:
+        playbook = self._playbooks.get(fault)
+        if playbook is None:
             raise UsageError(f"{fault} has no playbook", hint=f"its remedy is manual: see docs/runbooks/{fault}.md")
+        if not playbook.steps:
+            raise UsageError(f"{fault} has no automatic remedy", hint=translate(playbook.none))
         target = entity_named(self._topology, entity, known.entity)
         cause = Hypothesis(target, fault, 1.0)
         return self._of(Incident("preview", known.layer, Priority.P1, self._now, (cause,), (), (), (), self._now))
@@ -131,13 +143,34 @@ class RemediationPreview:
             self._playbooks,
             self._procedures,
         )
-        return [self._row(known.get((action.kind, action.target), action), given) for action, given in steps]
+        return [
+            replace(
+                self._row(known.get((action.kind, action.target), action), row.answers),
+                step=row.step,
+                missing="" if row.missing is None else str(row.missing),
+            )
+            for action, row in steps
+        ]
 
     def _row(self, action: Action, guards: tuple[GuardAnswer, ...]) -> PlannedAction:
         try:
             return PlannedAction(action, guards, self._actuator.requests(action))
         except ActuationError as error:
             return PlannedAction(action, guards, (), f"{error.message}; {error.hint}" if error.hint else error.message)
+
+
+def step_document(step: Step | None, missing: str) -> dict[str, Any]:
+    """Returns the keys of a step in the JSON of ``remediate plan``: conditions, time, consequence of a failure."""
+    if step is None:
+        return {"require": [], "missing": None, "verify": None, "timeout_seconds": None, "escalate": None, "undo": None}
+    return {
+        "require": [str(check) for check in step.require],
+        "missing": missing or None,
+        "verify": None if step.verify is None else str(step.verify),
+        "timeout_seconds": step.timeout.total_seconds() if step.verify else None,
+        "escalate": step.escalate.kind,
+        "undo": step.undo,
+    }
 
 
 def entity_named(topology: Topology, text: str, kind: EntityKind) -> EntityRef:

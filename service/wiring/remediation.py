@@ -22,7 +22,7 @@ from remediation.actuators.kubernetes.actuator import KubernetesActuator
 from remediation.actuators.registry import ACTUATORS
 from remediation.actuators.router import ActuatorRouter
 from remediation.actuators.traffic.actuator import traffic_actuator
-from remediation.decide.limits import BreakerLimits
+from remediation.decide.limits import BreakerLimits, HalfOpen
 from remediation.decide.policy import Policy
 from remediation.playbooks import files as playbook_files
 from remediation.playbooks.model import Playbook
@@ -58,6 +58,12 @@ def policy(settings: Settings) -> Policy:
             max_unsuccessful_ratio=remediation.breaker.max_unsuccessful_ratio,
             recovers_within=remediation.breaker.recovers_within,
         ),
+        diagnostic=ActionKind.RUN_DIAGNOSTIC in remediation.actuators,
+        diagnostic_timeout=remediation.diagnostic_timeout,
+        half_open=HalfOpen(
+            tuple(remediation.half_open.weights), remediation.half_open.time, remediation.half_open.hold
+        ),
+        max_ejected_ratio=remediation.max_ejected_ratio,
         plan_acts=not settings.planner.scaling.shadow,
         writes_replicas=remediation.performer(ActionKind.SCALE) == "kubernetes",
     )

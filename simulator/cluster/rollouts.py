@@ -87,14 +87,14 @@ class Rollouts:
             self._log_change(service, "flags", message, *flags, revision=revision)
 
     def back(self, service: str, *, text: str = "") -> str | None:
-        """Rolls back to the previous revision and returns its name, None if there is none."""
+        """Rolls back to the previous revision and returns its name, None if there is none. Ends a pause."""
         state = self._states[service]
         if len(state.revisions) < 2:
             return None
         before = state.revisions.pop()
         after = state.revisions[-1]
         self._aim(service, instantly=state.instant)
-        state.instant = False
+        state.instant = state.paused = False
         self._log_change(service, "rollback", text or f"{service} is rolled back to {after}", before, after)
         return after
 

@@ -29,6 +29,7 @@ from typing import Any, Literal
 from outrider.errors import ConfigProblem, UsageError
 from outrider.text import yaml_file
 from outrider.text.yaml_file import Document, Path_
+from outrider.vocabulary.faults import faults
 from outrider.vocabulary.units import parse_duration
 from simulator.faults import FAULTS
 from simulator.scenarios.entity_choice import is_name
@@ -72,6 +73,14 @@ class Scenario:
     storm: bool = False
     world: Literal["single", "standby"] = "single"
     note: str = ""
+
+    @property
+    def lookalike(self) -> bool:
+        """True if a fault occurs beside a harmless state, or with a fault that it is confused with."""
+        known, vocabulary = [planned.fault for planned in self.faults], faults()
+        if any(FAULTS[fault].negative for fault in known):
+            return True
+        return any(other in vocabulary[fault].confusable for fault in known for other in known if fault != other)
 
     @property
     def minutes(self) -> int:

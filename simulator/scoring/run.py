@@ -15,6 +15,8 @@ class InjectedFault:
     """An injected fault. ``path`` has the entity with everything above and below it.
 
     ``recovered_at`` is the time at which its impact on the service ended before the fault itself, None if never.
+    ``repaired_by`` are the action kinds of its playbook, None if unknown. ``pod_created_at`` is the creation of the pod
+    whose start ended the impact, None if no pod had to start. ``harmed`` is False if it never had an impact.
     ``rings`` are its symptomatic parts, nearest first: touched entities, its path, the rest of the services on it;
     empty if grouping is not scored.
     """
@@ -26,6 +28,9 @@ class InjectedFault:
     path: frozenset[EntityRef]
     recovered_at: datetime | None = None
     rings: tuple[frozenset[EntityRef], ...] = ()
+    repaired_by: frozenset[str] | None = None
+    pod_created_at: datetime | None = None
+    harmed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +61,13 @@ class ScoredIncident:
 
 @dataclass(frozen=True, slots=True)
 class ScoredAction:
-    """An allowed and performed action, not a dry run."""
+    """An allowed and performed action, not a dry run. ``takes_capacity``: it took replicas away or restarted one."""
 
     incident: str
     kind: str
     target: EntityRef
     at: datetime
+    takes_capacity: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +81,10 @@ class FiredAlert:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of a scenario: injected faults and observations. ``alerts`` counts fired alerts.
+    """One run of a scenario: injected faults and observations. ``alerts`` counts fired alerts, ``fired`` lists them.
 
-    ``fired`` lists those alerts. ``storm``: its faults touch ``STORM_ENTITIES`` or more.
+    ``lookalike``: its faults resemble each other, or a state beside them. ``storm``: its faults touch
+    ``STORM_ENTITIES`` or more.
     """
 
     scenario: str
@@ -91,6 +98,7 @@ class Run:
     negative: bool = False
     storm: bool = False
     fired: tuple[FiredAlert, ...] = ()
+    lookalike: bool = False
 
     @property
     def target_days(self) -> float:

@@ -16,15 +16,26 @@ from typing import Any
 
 from scipy.special import gammaincinv
 
-from outrider.model import Priority
+from outrider.model import ActionKind, Priority
 from outrider.vocabulary.faults import faults
+from simulator.scoring.beyond_repair import beyond_repair
 from simulator.scoring.calibration import answers_of, reliability
 from simulator.scoring.grouping import Pairs, pairs_of
-from simulator.scoring.run import InjectedFault, Run, ScoredIncident
+from simulator.scoring.run import InjectedFault, Run, ScoredAction, ScoredIncident
 
 GRACE = timedelta(seconds=120)
 REPAIRED_WITHIN = timedelta(minutes=5)
 LOUD = (Priority.P0, Priority.P1, Priority.P2)
+# Undo, preparation and diagnosis end no impact.
+_UNDO = frozenset(
+    {
+        *(ActionKind.UNCORDON, ActionKind.RESTORE_TRAFFIC, ActionKind.RESUME_ROLLOUT, ActionKind.PAUSE_ROLLOUT),
+        *(ActionKind.RESUME_ENGINE, ActionKind.RESTORE_SERVICE, ActionKind.RUN_DIAGNOSTIC),
+    }
+)
+_ENDS_NOTHING = _UNDO | {ActionKind.CORDON}
+# A cordon decides where the next pod starts; traffic does not start one.
+_STARTS_NOTHING = _UNDO | {ActionKind.SHIFT_TRAFFIC, ActionKind.BALANCE_TRAFFIC, ActionKind.WAKE_ENGINE}
 BY_HAND = ("ask", "notify", "watch", "propose", "link", "check")
 
 
@@ -40,6 +51,7 @@ class Verdict:
     fault_correct: bool
     lost: bool  # no own incident while another one was open
     repaired_after: float | None
+    remedied_by: str | None = None  # kind of the action that ended it
 
     @property
     def delay(self) -> float | None:
@@ -67,6 +79,7 @@ def _answers(incident: ScoredIncident, injected: InjectedFault) -> bool:
 
 
 def _verdict(run: Run, injected: InjectedFault, incident: ScoredIncident | None) -> Verdict:
+    remedy = _remedy(run, injected) if incident is not None else None
     truth = (injected.entity, injected.fault)
     named = incident.hypotheses if incident else ()
     return Verdict(
@@ -78,6 +91,7 @@ def _verdict(run: Run, injected: InjectedFault, incident: ScoredIncident | None)
         fault_correct=bool(named) and named[0][1] == injected.fault,
         lost=incident is None and any(_open_during(incident, injected) for incident in run.incidents),
         repaired_after=_repaired_after(run, injected, incident),
+        remedied_by=str(remedy.kind) if remedy else None,
     )
 
 
@@ -87,15 +101,32 @@ def _open_during(incident: ScoredIncident, injected: InjectedFault) -> bool:
 
 
 def _repaired_after(run: Run, injected: InjectedFault, incident: ScoredIncident | None) -> float | None:
-    """Returns seconds to recovery, if an allowed action for its incident or on its path preceded it."""
+    """Returns seconds to recovery, if an action of its playbook ended it."""
     done = injected.recovered_at
-    if incident is None or done is None:
+    if incident is None or done is None or _remedy(run, injected) is None:
         return None
-    helped = any(
-        injected.start <= act.at <= done and (act.incident == incident.id or act.target in injected.path)
+    return (done - injected.start).total_seconds()
+
+
+def _remedy(run: Run, injected: InjectedFault) -> ScoredAction | None:
+    """Returns the last action before the recovery that can have ended the fault; None if it ended by itself.
+
+    It is an action of the fault's playbook, on its path, after its start. If a pod had to start, the action came before
+    that pod was created: a pod that existed already started without it. If none had to, a cordon changed nothing.
+    """
+    done, created = injected.recovered_at, injected.pod_created_at
+    if done is None:
+        return None
+    fitting = [
+        act
         for act in run.acted
-    )
-    return (done - injected.start).total_seconds() if helped else None
+        if injected.start <= act.at
+        and (act.at < done if created is None else act.at <= created)
+        and act.target in injected.path
+        and (injected.repaired_by is None or act.kind in injected.repaired_by)
+        and act.kind not in (_ENDS_NOTHING if created is None else _STARTS_NOTHING)
+    ]
+    return max(fitting, key=lambda act: act.at, default=None)
 
 
 def has_remedy(fault_id: str) -> bool:
@@ -135,6 +166,11 @@ def score(runs: Sequence[Run]) -> dict[str, Any]:
         "target_days": target_days,
         "false_pages_per_target_day_upper95": poisson_upper95(false_pages) / target_days if target_days else None,
         "remediated_ratio": _remediated(detected),
+        "remediated_ratio_of_endable": _share(repaired(verdict) for verdict in detected if _is_endable(verdict)),
+        "beyond_repair": _beyond_repair(detected),
+        "remedied_by": _remedies(detected),
+        "harmful_actions": sum(len(harmful_actions(run)) for run in runs),
+        "actions_off_path": sum(len(off_path_actions(run)) for run in runs),
         **reliability(answers_of(runs, GRACE)),
         "by_fault": _by_fault(judged),
         "by_storm": _by_storm(storms),
@@ -218,6 +254,46 @@ def _remediated(detected: Iterable[Verdict]) -> float | None:
     return _share(repaired(verdict) for verdict in detected if has_remedy(verdict.injected.fault))
 
 
+def _is_endable(verdict: Verdict) -> bool:
+    """Returns True if an automatic action can end this event within five minutes."""
+    fault = verdict.injected
+    return has_remedy(fault.fault) and fault.harmed and fault.fault not in beyond_repair()
+
+
+def _beyond_repair(detected: Iterable[Verdict]) -> dict[str, dict[str, Any]]:
+    """Returns the faults with a remedy that cannot end them, with their number of events and the reason."""
+    result: dict[str, dict[str, Any]] = {}
+    for verdict in detected:
+        fault = verdict.injected
+        if not has_remedy(fault.fault) or _is_endable(verdict):
+            continue
+        reason = beyond_repair().get(fault.fault, "This event had no impact on the service.")
+        row = result.setdefault(fault.fault, {"events": 0, "reason": reason})
+        row["events"] += 1
+    return dict(sorted(result.items()))
+
+
+def _remedies(detected: Iterable[Verdict]) -> dict[str, int]:
+    """Returns the number of events that each action kind ended within five minutes."""
+    kinds = [verdict.remedied_by for verdict in detected if repaired(verdict) and verdict.remedied_by]
+    return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
+
+
+def harmful_actions(run: Run) -> tuple[ScoredAction, ...]:
+    """Returns actions that took capacity from something healthy, in a scenario without a fault or with look-alikes."""
+    return off_path_actions(run) if run.negative or run.lookalike else ()
+
+
+def off_path_actions(run: Run) -> tuple[ScoredAction, ...]:
+    """Returns actions that took capacity from something that no active fault reached."""
+    return tuple(
+        act
+        for act in run.acted
+        if act.takes_capacity
+        and not any(fault.start <= act.at <= fault.end + GRACE and act.target in fault.path for fault in run.injected)
+    )
+
+
 def repaired(verdict: Verdict) -> bool:
     """Returns True if the service recovered by an allowed action within five minutes of the fault's start."""
     return verdict.repaired_after is not None and verdict.repaired_after <= REPAIRED_WITHIN.total_seconds()
@@ -240,7 +316,14 @@ def _one_fault(fault: str, judged: Sequence[Verdict]) -> dict[str, Any]:
         "ac3": _share(_ranked(verdict, 3) for verdict in detected),
         "named_instead": _named_instead(fault, detected),
         "remediated_ratio": _remediated(detected) if has_remedy(fault) else None,
+        "remedied_by": _remedies(detected),
+        "recover_seconds": _median_recovery(detected),
     }
+
+
+def _median_recovery(detected: Sequence[Verdict]) -> float | None:
+    known = [verdict.repaired_after for verdict in detected if verdict.repaired_after is not None]
+    return median(known) if known else None
 
 
 def _named_instead(fault: str, detected: Iterable[Verdict]) -> dict[str, int]:

@@ -25,7 +25,7 @@ from outrider.model import (
 )
 from outrider.topology import Topology
 from remediation.decide.autonomy import Autonomy, AutonomyLevels
-from remediation.decide.limits import FleetFacts, Policy
+from remediation.decide.limits import FleetFacts, HalfOpen, Policy
 from remediation.decide.policy import decide
 from remediation.playbooks.files import packaged
 
@@ -38,6 +38,7 @@ class Fleet:
     """Surroundings of ``decide``: stores decisions as the store does."""
 
     def __init__(self, nodes: int = 8, *, autonomy: str = "act", dry_run: bool = False, **limits: object) -> None:
+        limits.setdefault("half_open", HalfOpen(weights=()))  # its own tests set weights
         self.policy = Policy(autonomy=AutonomyLevels(Autonomy(autonomy)), dry_run=dry_run, **limits)  # type: ignore[arg-type]
         self.nodes = [EntityRef("c1", EntityKind.NODE, None, f"node-{n}") for n in range(nodes)]
         self.gpus = [EntityRef("c1", EntityKind.GPU, None, f"GPU-{n}") for n in range(nodes)]
@@ -102,7 +103,8 @@ class Fleet:
     def facts_now(self):
         ours = {node for session in self.sessions.values() if session.closed_at is None for node in session.cordoned}
         healthy = frozenset({*self.nodes, *self.replicas} - self.sick - set(self.alerts))
-        return replace(self.facts, healthy=healthy, nodes_cordoned_by_us=frozenset(ours))
+        alerted = self.facts.alerted | {(alert.entity, alert.fault) for alert in self.alerts.values() if alert.fault}
+        return replace(self.facts, alerted=alerted, healthy=healthy, nodes_cordoned_by_us=frozenset(ours))
 
     def decide(self, **changed):
         given = {

@@ -13,9 +13,10 @@ from outrider.documents import serialization
 from outrider.documents.summaries import word
 from outrider.errors import UsageError
 from outrider.text.i18n import Language, translate
+from outrider.vocabulary.units import format_duration
 from service.cli.core import client, tables
 from service.cli.core.common import ON_A_TERMINAL, Context, leaf
-from service.incidents.remediation_preview import RemediationPreview
+from service.incidents.remediation_preview import RemediationPreview, step_document
 from service.wiring import remediation as wiring_remediation
 from service.wiring import stores as wiring_stores
 
@@ -62,7 +63,11 @@ def plan(context: Context, fault: Fault = None, entity: Entity = None) -> None:
         )
         planned = preview.of_fault(fault, entity) if fault and entity else preview.of_open_incidents()
     context.show(
-        [serialization.planned_action(row.action, row.guards, row.requests, row.error) for row in planned],
+        [
+            serialization.planned_action(row.action, row.guards, row.requests, row.error)
+            | step_document(row.step, row.missing)
+            for row in planned
+        ],
         lambda shown: _steps(shown, context.language),
     )
 
@@ -80,12 +85,34 @@ def _steps(shown: list[dict[str, Any]], language: Language) -> str:
             for answer in row["guards"]
             if answer["verdict"] != "allowed"
         ]
+        lines += _conditions(row, language)
         for request in row["requests"]:
             lines += [f"  {request['method']} {request['url']}", f"    {json.dumps(request['body'])}"]
         if row["error"]:
             lines.append(f"  {row['error']}")
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
+
+
+def _conditions(row: dict[str, Any], language: Language) -> list[str]:
+    """Preconditions and the check of a step."""
+    lines = [
+        translate(
+            "cli.step_missing" if check == row["missing"] else "cli.step_requires",
+            language,
+            check=_name(check, language),
+        )
+        for check in row["require"]
+    ]
+    if row["verify"]:
+        after = format_duration(row["timeout_seconds"])
+        lines.append(translate("cli.step_verifies", language, check=_name(row["verify"], language), after=after))
+    return [f"  {line}" for line in lines]
+
+
+def _name(check: str, language: Language) -> str:
+    name, _, value = check.partition(" ")
+    return f"{word('condition', name, language)} {value}".strip()
 
 
 @leaf(app, "approve", example="outrider remediate approve a-3f2a91c0")

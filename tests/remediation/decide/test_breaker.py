@@ -119,7 +119,7 @@ def test_it_never_blocks_an_uncordon(patient, words):
     patient.run(2)
     patient.facts = replace(patient.facts, breaker=BreakerState(opened_at=patient.now, unsuccessful=9, performed=9))
     patient.mend(patient.gpus[5], resolve=incident)
-    assert words(patient.cycle(perform=False)) == [("uncordon", "node-5", "allowed", "recovered")]
+    assert words(patient.cycle(perform=False)) == [("uncordon", "node-5", "allowed", "recovered_by_values")]
     (undo,) = [action for action in patient.actions.values() if action.kind is ActionKind.UNCORDON]
     assert recheck(undo, patient.policy, patient.facts_now(), patient.now) is None
     cordon = replace(undo, kind=ActionKind.CORDON)

@@ -20,8 +20,13 @@ from outrider.topology import Topology
 from outrider.vocabulary.faults import faults
 from remediation.decide import approval
 from remediation.decide.history import action_id
+from remediation.playbooks.conditions import Check, Condition
 from remediation.playbooks.files import packaged
 from remediation.playbooks.model import read
+
+
+def allowed(actions):
+    return [action for action in actions if action.decision is Verdict.ALLOWED]
 
 
 def test_gpu_lost_step_by_step(fleet, words):
@@ -34,8 +39,9 @@ def test_gpu_lost_step_by_step(fleet, words):
     ]
     (restart,) = fleet.cycle()
     assert (restart.kind, restart.target) == (ActionKind.RESTART_POD, fleet.pods[0])
-    assert words(fleet.cycle()) == [("drain", "node-0", "ask", "needs_approval")]
-    assert fleet.run(10) == []
+    assert fleet.run(2) == [], "the new pod is not ready yet"
+    fleet.mend(fleet.replicas[0])
+    assert ("drain", "node-0", "ask", "needs_approval") in words(fleet.cycle())
 
 
 def test_traffic_comes_back_while_the_gpu_is_still_lost(fleet, words):
@@ -43,7 +49,7 @@ def test_traffic_comes_back_while_the_gpu_is_still_lost(fleet, words):
     fleet.sick.add(fleet.replicas[0])
     fleet.run(4)
     fleet.mend(fleet.replicas[0])  # its pod runs on another node now
-    back = fleet.run(6)
+    back = [action for action in fleet.run(6) if action.kind is not ActionKind.DRAIN]
     assert words(back) == [("restore_traffic", "chat-0", "allowed", "within_limits")]
     assert not [a for a in fleet.actions.values() if a.kind is ActionKind.UNCORDON]
     (session,) = fleet.sessions.values()
@@ -51,14 +57,11 @@ def test_traffic_comes_back_while_the_gpu_is_still_lost(fleet, words):
 
 
 def test_a_throttled_replica_gets_its_traffic_back_only_with_the_end_of_the_fault(fleet, words):
-    incident = fleet.break_("gpu-thermal-throttle", fleet.gpus[0])
+    incident = fleet.break_("gpu-slow-peer", fleet.gpus[0])
     fleet.run(10)
-    assert {a.kind for a in fleet.actions.values()} == {ActionKind.SHIFT_TRAFFIC, ActionKind.CORDON}
+    assert [a.kind for a in allowed(fleet.actions.values())] == [ActionKind.SHIFT_TRAFFIC]
     fleet.mend(fleet.gpus[0], resolve=incident)
-    assert sorted(words(fleet.run(3))) == [
-        ("restore_traffic", "chat-0", "allowed", "recovered"),
-        ("uncordon", "node-0", "allowed", "recovered"),
-    ]
+    assert words(allowed(fleet.run(3))) == [("restore_traffic", "chat-0", "allowed", "recovered")]
 
 
 def test_a_dead_engine_waits_for_its_kubelet_first(fleet, words):
@@ -104,7 +107,8 @@ def test_inaction_has_a_reason(fleet):
     fleet.incidents[unknown] = replace(fleet.incidents[unknown], hypotheses=())
     unplanned = fleet.break_("clock-skew", fleet.nodes[1])
     lost = fleet.break_("gpu-lost", fleet.gpus[2])
-    assert held() == {unknown: HoldReason.CAUSE_UNKNOWN, unplanned: HoldReason.NO_PLAYBOOK}
+    assert held() == {unknown: HoldReason.CAUSE_UNKNOWN, unplanned: HoldReason.NO_REMEDY}
+    assert fleet.decide(playbooks={}).holds[1].reason is HoldReason.NO_PLAYBOOK
     fleet.run(6)
     assert held()[lost] is HoldReason.NO_STEP_DUE
     fleet.mend(fleet.gpus[2], resolve=lost)
@@ -208,7 +212,7 @@ def test_a_pause_holds_an_uncordon_until_it_ends(fleet, words):
     fleet.facts = replace(fleet.facts, paused=True)
     assert words(fleet.run(3)) == [("uncordon", "node-0", "refused", "paused")]
     fleet.facts = replace(fleet.facts, paused=False)
-    assert words(fleet.cycle()) == [("uncordon", "node-0", "allowed", "recovered")]
+    assert words(fleet.cycle()) == [("uncordon", "node-0", "allowed", "recovered_by_values")]
 
 
 def test_a_dry_run_continues_to_the_next_step_and_undoes_nothing(make_fleet, words):
@@ -350,7 +354,7 @@ def test_a_failed_scaling_sets_no_number(fleet):
 def test_at_the_ceiling_nothing_is_scaled(fleet):
     fleet.break_("kv-pressure", fleet.replicas[0])
     fleet.recommend(8, 8, ceiling=8)
-    assert fleet.run(3) == []
+    assert not [action for action in fleet.run(3) if action.kind is ActionKind.SCALE]
 
 
 # --- ids, playbooks, invariants -------------------------------------------------------------------
@@ -386,6 +390,10 @@ def test_every_playbook_of_a_fault_can_find_its_targets(fleet):
             continue
         one = type(fleet)()
         one.break_(fault, entity)
+        if any(Check(Condition.DEVICE_THROTTLED) in step.require for step in playbook.steps):
+            one.facts = replace(one.facts, alerted=frozenset({(one.gpus[0], "gpu-thermal-throttle")}))
+        if entity.kind is EntityKind.POD:
+            one.sick.add(one.replicas[0])
         made = one.run(8)
         assert bool(made) == bool(playbook.steps), fault
         assert DecisionReason.UNKNOWN_TARGET not in {a.reason for a in made}, fault
@@ -459,7 +467,7 @@ def test_the_traffic_of_a_whole_service_has_no_destination(fleet, words):
     assert words(fleet.cycle()) == []
     text = "playbooks: {garbled-output: {steps: [{action: shift_traffic, target: self}]}}"
     made = fleet.decide(playbooks=read([yaml_file.parse(text, "own.yaml")])).actions
-    assert words(made) == [("shift_traffic", "chat", "refused", "service_minimum")]
+    assert words(made) == [("shift_traffic", "chat", "refused", "too_many_ejected")]
 
 
 def test_pods_of_a_lost_node_are_restarted_once_the_control_plane_reports_it_not_ready(fleet, words):
@@ -475,13 +483,28 @@ def test_pods_of_a_lost_node_are_restarted_once_the_control_plane_reports_it_not
 def test_a_regression_is_rolled_back_at_high_confidence(fleet, words):
     fleet.break_("kernel-regression", fleet.service)
     fleet.break_("bad-rollout", fleet.service)
-    assert words(fleet.cycle()) == [("rollback", "chat", "allowed", "within_limits")], "one revision, not two"
+    first = [row for row in words(fleet.cycle()) if row[0] == "rollback"]
+    assert first == [("rollback", "chat", "allowed", "within_limits")], "one revision, not two"
     assert words(fleet.cycle()) == [("rollback", "chat", "refused", "cooldown")]
 
 
 def test_a_rollback_at_low_confidence_needs_approval(fleet, words):
     fleet.break_("bad-rollout", fleet.service, confidence=0.4)
-    assert words(fleet.cycle()) == [("rollback", "chat", "ask", "low_confidence")]
+    assert ("rollback", "chat", "ask", "low_confidence") in words(fleet.run(2))
+
+
+def test_a_bad_rollout_is_paused_before_it_is_rolled_back(fleet, words):
+    fleet.break_("bad-rollout", fleet.service)
+    fleet.facts = replace(
+        fleet.facts,
+        changed_at={fleet.service: fleet.now - timedelta(seconds=15)},
+        started_at={fleet.replicas[0]: fleet.now, fleet.replicas[1]: fleet.now - timedelta(hours=1)},
+    )
+    assert words(fleet.cycle()) == [
+        ("pause_rollout", "chat", "allowed", "within_limits"),
+        ("shift_traffic", "chat-0", "allowed", "within_limits"),
+    ]
+    assert words(fleet.cycle()) == [("rollback", "chat", "allowed", "within_limits")]
 
 
 def test_a_surge_that_outgrows_a_scale_out_does_not_wait_for_the_cooldown(fleet, words):

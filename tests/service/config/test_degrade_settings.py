@@ -43,7 +43,7 @@ def test_an_own_ladder_is_checked_with_its_own_lines(tmp_path):
     own.write_text("version: 1\ndegrade:\n  faults: [no-such]\n")
     found = problems(tmp_path, f"remediation:\n  degrade:\n    file: {own}\n")
     assert "degrade.faults[0]" in found
-    with pytest.raises(ConfigError, match=r"ladder\.yaml:3"):
+    with pytest.raises(ConfigError, match=r"ladder\.yaml:2"):
         load(tmp_path / "outrider.yaml")
 
 

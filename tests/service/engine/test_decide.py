@@ -79,7 +79,9 @@ def collected(*events: Event, up: float = 1.0) -> Collected:
     ]
     if up:
         batches.append(batch(EntityKind.GPU, GPUS, np.full((len(GPUS), 1), 300.0)))
-        batches.append(batch(EntityKind.REPLICA, REPLICAS, np.ones((len(REPLICAS), 1))))
+        batches.append(
+            batch(EntityKind.REPLICA, REPLICAS, np.ones((len(REPLICAS), len(fleet_state.NEEDS[EntityKind.REPLICA]))))
+        )
     return Collected(tuple(batches), events, topology=TOPOLOGY)
 
 

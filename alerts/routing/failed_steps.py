@@ -1,0 +1,50 @@
+"""Pages about failed repair steps: the step, its check, and the reason that the playbook gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+
+from alerts.routing import wording
+from alerts.routing.routes import NotificationSettings
+from outrider.documents.summaries import entity_name, word
+from outrider.model import Message, NotifyReason, Priority, StepStatus
+from outrider.text.i18n import Language, translate
+
+
+def messages(
+    steps: Iterable[StepStatus], reasons: Mapping[str, NotifyReason], messaging: NotificationSettings, now: datetime
+) -> tuple[Message, ...]:
+    """The messages about steps that have just failed. ``reasons`` are those of the incidents: a muted one is silent."""
+    return tuple(
+        _message(step, channel, messaging, now)
+        for step in steps
+        if step.page and reasons.get(step.incident) is not NotifyReason.MUTED
+        for channel in messaging.channels(Priority.P1)
+    )
+
+
+def _message(step: StepStatus, channel: str, messaging: NotificationSettings, now: datetime) -> Message:
+    language = messaging.language_of(channel)
+    name = f"{word('action_kind', step.kind, language)} {entity_name(step.target, language)}"
+    return Message(
+        id=f"{step.incident}:{NotifyReason.STEP_FAILED}:{channel}:{step.kind}:{step.target.key}",
+        channel=channel,
+        reason=NotifyReason.STEP_FAILED,
+        priority=Priority.P1,
+        incident=step.incident,
+        title=wording.localize("title.step_failed", language, action=name),
+        body="\n".join(_lines(step, name, language)),
+        created_at=now,
+        language=language,
+        link=wording.link_to(messaging.base_url, step.incident),
+    )
+
+
+def _lines(step: StepStatus, name: str, language: Language) -> list[str]:
+    lines = [translate(step.page, language), wording.localize("line.failed_step", language, action=name)]
+    if step.check:
+        name, _, value = step.check.partition(" ")
+        condition = word("condition", name, language)
+        lines.append(wording.localize("line.failed_check", language, check=f"{condition} {value}".strip()))
+    return lines

@@ -1,0 +1,156 @@
+"""Preconditions, checks, timeouts and escalation of playbook steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from outrider.model import ActionKind, ActionStatus, HoldReason, StepState
+from outrider.text import yaml_file
+from remediation.playbooks.model import read
+
+
+def book(steps, fault="engine-hung"):
+    """A playbook of steps for one fault."""
+    listed = "".join(f"      - {step}\n" for step in steps)
+    return read([yaml_file.parse(f"playbooks:\n  {fault}:\n    serving: false\n    steps:\n{listed}", "own.yaml")])
+
+
+class Run:
+    """Rounds of one fault with its own playbook."""
+
+    def __init__(self, fleet, steps, fault="engine-hung", entity=None) -> None:
+        self.fleet, self.playbooks = fleet, book(steps, fault)
+        self.incident = fleet.break_(fault, entity or fleet.replicas[0])
+
+    def round(self, status=ActionStatus.DONE):
+        """Decides, records and performs; returns the decisions."""
+        decided = self.fleet.decide(playbooks=self.playbooks)
+        self.fleet.actions |= {action.id: action for action in decided.actions}
+        self.fleet.sessions |= {session.id: session for session in decided.sessions}
+        self.fleet.perform(status=status)
+        self.fleet.now += timedelta(seconds=15)
+        return decided
+
+    def kinds(self, rounds=1):
+        """Kinds of the actions of some rounds."""
+        return [action.kind for _ in range(rounds) for action in self.round().actions]
+
+    def states(self):
+        """States of the steps of one round."""
+        return [step.state for step in self.round().steps]
+
+
+RESTART = "{action: restart_pod, target: pods, verify: serving, timeout: 2m}"
+SCALE = "{action: scale, target: services, after: done}"
+
+
+def test_a_step_waits_for_its_precondition(fleet):
+    run = Run(fleet, ["{action: restart_pod, target: pods, require: [node_not_ready]}"])
+    decided = run.round()
+    assert decided.actions == ()
+    assert [(step.state, step.check) for step in decided.steps] == [(StepState.PRECONDITION_NOT_MET, "node_not_ready")]
+    assert decided.holds[0].reason is HoldReason.PRECONDITION_NOT_MET
+    fleet.facts = replace(fleet.facts, not_ready=frozenset(fleet.nodes[:1]))
+    assert run.kinds() == [ActionKind.RESTART_POD]
+
+
+def test_a_request_is_withdrawn_when_its_precondition_no_longer_holds(fleet):
+    run = Run(fleet, ["{action: restart_pod, target: pods, ask: true, require: [node_not_ready]}"])
+    fleet.facts = replace(fleet.facts, not_ready=frozenset(fleet.nodes[:1]))
+    assert [action.status for action in run.round().actions] == [ActionStatus.WAITING_APPROVAL]
+    fleet.facts = replace(fleet.facts, not_ready=frozenset())
+    assert [action.status for action in run.round().actions] == [ActionStatus.CANCELLED]
+
+
+def test_the_next_step_waits_for_the_check(fleet):
+    run = Run(fleet, [RESTART, SCALE])
+    assert run.kinds() == [ActionKind.RESTART_POD]
+    decided = run.round()
+    assert (decided.actions, decided.holds[0].reason) == ((), HoldReason.VERIFYING)
+
+
+def test_a_check_that_holds_lets_the_next_step_go(fleet):
+    fleet.sick.add(fleet.replicas[0])
+    run = Run(fleet, [RESTART, SCALE], "gpu-lost", fleet.gpus[0])
+    assert run.kinds(2) == [ActionKind.RESTART_POD]
+    fleet.sick.discard(fleet.replicas[0])
+    decided = run.round()
+    assert [step.state for step in decided.steps][:1] == [StepState.VERIFIED]
+    assert [action.kind for action in decided.actions] == [ActionKind.SCALE]
+
+
+def test_a_failed_check_goes_on_by_default(fleet):
+    run = Run(fleet, [RESTART, SCALE])
+    run.round()
+    fleet.now += timedelta(minutes=2)
+    decided = run.round()
+    assert [action.kind for action in decided.actions] == [ActionKind.SCALE]
+    assert decided.steps[0].state is StepState.FAILED
+
+
+def test_a_failed_check_can_ask_for_the_rest(fleet):
+    run = Run(fleet, [RESTART.replace("2m", "2m, escalate: ask"), SCALE])
+    run.round()
+    fleet.now += timedelta(minutes=2)
+    assert [action.status for action in run.round().actions] == [ActionStatus.WAITING_APPROVAL]
+
+
+def test_a_failed_check_can_page_and_stops_the_rest(fleet):
+    run = Run(fleet, [RESTART.replace("2m", "2m, escalate: {page: Call us.}"), SCALE])
+    run.round()
+    fleet.now += timedelta(minutes=2)
+    decided = run.round()
+    assert decided.actions == ()
+    assert [(step.state, step.page) for step in decided.steps] == [(StepState.FAILED, "Call us.")]
+    assert decided.holds[0].reason is HoldReason.STEP_FAILED
+
+
+def test_a_failed_action_is_a_failed_step(fleet):
+    run = Run(fleet, [RESTART.replace("2m", "2m, escalate: {page: Call us.}"), SCALE])
+    run.round(status=ActionStatus.FAILED)
+    assert run.states() == [StepState.FAILED]
+
+
+def test_a_retry_follows_a_failed_check_only(fleet):
+    run = Run(fleet, [RESTART.replace("target", "attempts: 2, target").replace("2m", "15m")])
+    run.round()
+    fleet.now += timedelta(minutes=12)
+    assert run.kinds(3) == [], "the cooldown is over, but the model may still load"
+    fleet.now += timedelta(minutes=4)
+    assert run.kinds() == [ActionKind.RESTART_POD]
+
+
+@pytest.mark.parametrize(("minutes", "kinds"), [(10, [ActionKind.ROLLBACK]), (40, [])])
+def test_a_rollback_needs_a_recent_change(fleet, minutes, kinds):
+    step = "{action: rollback, target: services, require: [{rollout_preceded: 30m}]}"
+    fleet.facts = replace(fleet.facts, changed_at={fleet.service: fleet.now - timedelta(minutes=minutes)})
+    assert Run(fleet, [step], "crash-loop", fleet.pods[0]).kinds() == kinds
+
+
+def test_a_repeated_fault_on_the_node_is_recognized(fleet):
+    steps = ["{action: restart_pod, target: pods}", "{action: cordon, target: node, require: [{repeated: 24h}]}"]
+    run = Run(fleet, steps, "gpu-xid-application", fleet.pods[0])
+    assert run.kinds(3) == [ActionKind.RESTART_POD]
+    fleet.mend(fleet.pods[0], resolve=run.incident)
+    again = Run(fleet, steps, "gpu-xid-application", fleet.pods[1])
+    assert ActionKind.CORDON not in again.kinds(2), "another node"
+    first = next(action for action in fleet.actions.values() if action.target == fleet.pods[0])
+    fleet.actions[first.id] = replace(first, params={**first.params, "host": "node-1"})
+    assert ActionKind.CORDON in again.kinds(2)
+
+
+def test_a_step_without_undo_leaves_nothing_to_undo(fleet):
+    run = Run(fleet, ["{action: pause_rollout, target: services, undo: none}"])
+    run.round()
+    fleet.mend(fleet.replicas[0], resolve=run.incident)
+    assert run.kinds(2) == []
+
+
+def test_a_paused_rollout_is_resumed_after_the_recovery(fleet):
+    run = Run(fleet, ["{action: pause_rollout, target: services}"])
+    run.round()
+    fleet.mend(fleet.replicas[0], resolve=run.incident)
+    assert run.kinds(2) == [ActionKind.RESUME_ROLLOUT]
