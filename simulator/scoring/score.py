@@ -121,7 +121,7 @@ def _remedy(run: Run, injected: InjectedFault) -> ScoredAction | None:
         act
         for act in run.acted
         if injected.start <= act.at
-        and (act.at < done if created is None else act.at <= created)
+        and act.at <= (done if created is None else created)  # a switched entry takes effect at once
         and act.target in injected.path
         and (injected.repaired_by is None or act.kind in injected.repaired_by)
         and act.kind not in (_ENDS_NOTHING if created is None else _STARTS_NOTHING)
