@@ -16,6 +16,7 @@ CANCELLABLE = WAITING | {ActionStatus.INTENDED}
 PERFORMED = IN_FLIGHT | {ActionStatus.DONE, ActionStatus.DRY_RUN, ActionStatus.FAILED}
 UNDO = frozenset({*UNDOES.values(), ActionKind.RUN_DIAGNOSTIC}) - {ActionKind.WAKE_ENGINE}
 """Actions that give capacity back or check it first. No breaker blocks them."""
+LADDER = frozenset({ActionKind.DEGRADE_SERVICE, ActionKind.RESTORE_SERVICE})
 CORDONING = frozenset({ActionKind.CORDON, ActionKind.DRAIN})  # an evicted node takes no new pods either
 
 _OVER = frozenset({DecisionReason.RECOVERED, DecisionReason.RECOVERED_BY_VALUES})
@@ -97,7 +98,10 @@ class History:
     def performed_since(self, start: datetime) -> int:
         """Number of actions since then, without undo actions."""
         return sum(
-            action.decided_at >= start and action.status in PERFORMED and not gives_back(action)
+            action.decided_at >= start
+            and action.status in PERFORMED
+            and not gives_back(action)
+            and not action.params.get("fail_back")
             for action in self.actions
         )
 
@@ -108,6 +112,33 @@ class History:
     def shifted(self, session: str | None = None) -> frozenset[EntityRef]:
         """Replicas whose traffic we currently divert."""
         return self._standing(frozenset({ActionKind.SHIFT_TRAFFIC}), ActionKind.RESTORE_TRAFFIC, session)
+
+    def ladder(self, service: EntityRef) -> list[Action]:
+        """Performed changes of a service's degrade level, in any session, oldest first."""
+        return self._performed(LADDER, service)
+
+    def degraded(self, session: str | None = None) -> frozenset[EntityRef]:
+        """Services below level 0 (whose level one session set)."""
+        newest = {action.target: action for action in self._performed(LADDER)}
+        return frozenset(
+            service
+            for service, action in newest.items()
+            if action.params.get("level", 0) and session in (None, action.session)
+        )
+
+    def switches(self, service: EntityRef) -> list[Action]:
+        """Performed switches of a service between clusters, in any session, oldest first."""
+        return self._performed(frozenset({ActionKind.SWITCH_CLUSTER}), service)
+
+    def switched(self, session: str | None = None) -> frozenset[EntityRef]:
+        """Services of which another cluster serves a share (switched by one session)."""
+        newest = {action.target: action for action in self._performed(frozenset({ActionKind.SWITCH_CLUSTER}))}
+        return frozenset(
+            service
+            for service, action in newest.items()
+            if session in (None, action.session)
+            and not (action.params.get("cluster") == service.cluster and action.params.get("share") == 1.0)
+        )
 
     def uncordoned(self, since: datetime) -> frozenset[EntityRef]:
         """Nodes uncordoned by a decision since then."""
@@ -132,6 +163,18 @@ class History:
     def standing(self, undone: ActionKind, session: str) -> frozenset[EntityRef]:
         """Targets of a session's changes that this kind of action undoes, and that are not undone yet."""
         return self._standing(frozenset(kind for kind, undo in UNDOES.items() if undo is undone), undone, session)
+
+    def _performed(self, kinds: frozenset[ActionKind], target: EntityRef | None = None) -> list[Action]:
+        """Actions that took effect, in the order of their end."""
+        effective = [
+            action
+            for action in self.actions
+            if action.kind in kinds
+            and target in (None, action.target)
+            and action.status is ActionStatus.DONE
+            and not action.dry_run
+        ]
+        return sorted(effective, key=lambda action: action.ended_at or action.decided_at)
 
     def _standing(self, done: frozenset[ActionKind], undone: ActionKind, session: str | None) -> frozenset[EntityRef]:
         targets: set[EntityRef] = set()

@@ -15,12 +15,15 @@ from outrider.model import (
     EntityRef,
     HoldReason,
     Incident,
+    IncidentProgress,
     RemediationSession,
     StepStatus,
 )
 from outrider.topology import Topology
 from remediation.decide.autonomy import AutonomyLevels, Environment
 from remediation.decide.owners import Owners
+from remediation.decide.service_entry import ServiceEntry
+from remediation.decide.service_load import ServiceLoad
 from remediation.decide.time_windows import TimeWindow
 
 DISRUPTIVE: Final = frozenset(
@@ -133,7 +136,8 @@ class FleetFacts:
     ``needed_replicas`` are by service; a missing service is unknown. ``healthy`` are components with fresh values and
     no contrary evidence. ``burning`` are services that spend their error budget. ``not_ready`` are nodes that the
     control plane itself reports as unreachable. ``killed``: the kill-switch file is present. ``incidents`` are the open
-    ones by id. ``owners`` are other programs and people, by what they manage.
+    ones by id. ``owners`` are other programs and people, by what they manage. ``load`` and ``entries`` are the queues
+    and the probed entries of services in the last minutes; a missing service is unknown.
 
     ``serving`` are the replicas that ``ready_replicas`` counts, None if only those in ``healthy`` are known.
     ``carrying_replicas`` carry the current load of a service without a buffer. ``unschedulable`` and ``schedulable``
@@ -165,6 +169,8 @@ class FleetFacts:
     changed_at: Mapping[EntityRef, datetime] = field(default_factory=dict)
     started_at: Mapping[EntityRef, datetime] = field(default_factory=dict)
     alerted: frozenset[tuple[EntityRef, str]] = frozenset()
+    load: Mapping[EntityRef, ServiceLoad] = field(default_factory=dict)
+    entries: Mapping[EntityRef, ServiceEntry] = field(default_factory=dict)
     owners: Mapping[EntityRef, Owners] = field(default_factory=dict)
     incidents: Mapping[str, Incident] = field(default_factory=dict, compare=False, repr=False)
     topology: Topology = field(default_factory=Topology, compare=False, repr=False)
@@ -190,7 +196,7 @@ class StepResults:
 class Decisions:
     """New and changed actions (rejected and cancelled ones too), changed sessions, holds, and states of steps.
 
-    ``breaker`` is its state if it opened in this round.
+    ``breaker`` is its state if it opened in this round. ``progress`` is by incident, for status messages.
     """
 
     actions: tuple[Action, ...] = ()
@@ -198,3 +204,4 @@ class Decisions:
     holds: tuple[Hold, ...] = ()
     steps: tuple[StepStatus, ...] = ()
     breaker: BreakerState | None = None
+    progress: Mapping[str, IncidentProgress] = field(default_factory=dict)
