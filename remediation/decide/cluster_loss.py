@@ -33,6 +33,7 @@ from remediation.decide.history import IN_FLIGHT, WAITING, rejected
 from remediation.decide.record import record
 from remediation.decide.service_entry import lost, of_cluster
 from remediation.decide.steps import PreviewedStep
+from remediation.playbooks.model import Step
 from remediation.procedures.cluster_switch import ClusterSwitch
 from remediation.procedures.degrade_ladder import Level
 
@@ -92,7 +93,7 @@ def preview(context: DecisionContext, incident: Incident) -> list[PreviewedStep]
     session = sessions.open_session(incident, context.now)
     case = _Case(incident, cause, session, True, cause.entity.cluster, switch)
     planned = [_proposal(context, case, service) for service in services_of(context, case.home)]
-    step = context.playbooks[cause.fault].steps[0]
+    step = Step(kind=ActionKind.SWITCH_CLUSTER, target="services")
     return [
         PreviewedStep(proposal, _answers(context, proposal), step, None) for proposal in planned if proposal is not None
     ]

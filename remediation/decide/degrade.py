@@ -273,13 +273,13 @@ def _may_step_up(context: DecisionContext, service: EntityRef, ladder: Ladder, l
 
 def _exit_wait(context: DecisionContext, service: EntityRef, ladder: Ladder, level: Level) -> timedelta:
     """Minimum time at a level: it doubles with each return of the level within an hour."""
-    entries = sum(
+    entries: int = sum(
         action.kind is ActionKind.DEGRADE_SERVICE
         and action.params["level"] == level.number
         and context.now - action.decided_at < _HOUR
         for action in context.history.ladder(service)
     )
-    factor: int = 2 ** min(max(0, entries - 1), 10)
+    factor = 1 << min(max(0, entries - 1), 10)
     return min(level.exit_for * factor, max(ladder.longest_exit, level.exit_for))
 
 

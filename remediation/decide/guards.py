@@ -207,8 +207,7 @@ def recheck(action: Action, policy: Policy, facts: FleetFacts, now: datetime) ->
 
 def _recheck_limits(action: Action, policy: Policy, facts: FleetFacts, now: datetime) -> DecisionReason | None:
     """The operator's limits, which may have changed since the decision."""
-    returns, outage = bool(action.params.get("fail_back")), bool(action.params.get("lost_cluster"))
-    if facts.breaker.is_open and not returns:
+    if facts.breaker.is_open:
         return DecisionReason.BREAKER_OPEN
     scope = scope_of_action(action.because, action.target, (), policy, facts)
     level, begun = policy.autonomy.of(scope), bool(action.detail)
@@ -216,9 +215,9 @@ def _recheck_limits(action: Action, policy: Policy, facts: FleetFacts, now: date
         return DecisionReason.AUTONOMY_OBSERVE
     if level is not Autonomy.ACT and action.approved_by is None:
         return DecisionReason.AUTONOMY_APPROVE
-    if frozen_by(policy.freezes, scope, now) and not returns:
+    if frozen_by(policy.freezes, scope, now):
         return DecisionReason.FREEZE
-    missed = not (begun or returns or outage) and _missed(action.kind, policy, scope, now)
+    missed = not (begun or action.params.get("lost_cluster")) and _missed(action.kind, policy, scope, now)
     return DecisionReason.NOT_IN_MAINTENANCE_WINDOW if missed else None
 
 

@@ -98,10 +98,7 @@ class History:
     def performed_since(self, start: datetime) -> int:
         """Number of actions since then, without undo actions."""
         return sum(
-            action.decided_at >= start
-            and action.status in PERFORMED
-            and not gives_back(action)
-            and not action.params.get("fail_back")
+            action.decided_at >= start and action.status in PERFORMED and not gives_back(action)
             for action in self.actions
         )
 
@@ -160,10 +157,6 @@ class History:
             if action.kind in selected and action.status in IN_FLIGHT and not action.dry_run
         ]
 
-    def standing(self, undone: ActionKind, session: str) -> frozenset[EntityRef]:
-        """Targets of a session's changes that this kind of action undoes, and that are not undone yet."""
-        return self._standing(frozenset(kind for kind, undo in UNDOES.items() if undo is undone), undone, session)
-
     def _performed(self, kinds: frozenset[ActionKind], target: EntityRef | None = None) -> list[Action]:
         """Actions that took effect, in the order of their end."""
         effective = [
@@ -175,6 +168,10 @@ class History:
             and not action.dry_run
         ]
         return sorted(effective, key=lambda action: action.ended_at or action.decided_at)
+
+    def standing(self, undone: ActionKind, session: str) -> frozenset[EntityRef]:
+        """Targets of a session's changes that this kind of action undoes, and that are not undone yet."""
+        return self._standing(frozenset(kind for kind, undo in UNDOES.items() if undo is undone), undone, session)
 
     def _standing(self, done: frozenset[ActionKind], undone: ActionKind, session: str | None) -> frozenset[EntityRef]:
         targets: set[EntityRef] = set()
@@ -218,8 +215,11 @@ def is_half_open(action: Kinded) -> bool:
 
 
 def gives_back(action: Kinded) -> bool:
-    """True for an action that takes no capacity: an undo, a diagnostic, or a step back into rotation."""
-    return action.kind in UNDO or is_half_open(action)
+    """True for an action that takes no capacity: an undo, a diagnostic, or a step back into rotation.
+
+    Traffic that returns to its home cluster is such a step.
+    """
+    return action.kind in UNDO or is_half_open(action) or bool(action.params.get("fail_back"))
 
 
 def is_over(actions: Iterable[Action]) -> bool:

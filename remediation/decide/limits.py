@@ -136,14 +136,15 @@ class FleetFacts:
     ``needed_replicas`` are by service; a missing service is unknown. ``healthy`` are components with fresh values and
     no contrary evidence. ``burning`` are services that spend their error budget. ``not_ready`` are nodes that the
     control plane itself reports as unreachable. ``killed``: the kill-switch file is present. ``incidents`` are the open
-    ones by id. ``owners`` are other programs and people, by what they manage. ``load`` and ``entries`` are the queues
-    and the probed entries of services in the last minutes; a missing service is unknown.
+    ones by id. ``owners`` are other programs and people, by what they manage.
 
     ``serving`` are the replicas that ``ready_replicas`` counts, None if only those in ``healthy`` are known.
     ``carrying_replicas`` carry the current load of a service without a buffer. ``unschedulable`` and ``schedulable``
     are nodes as the control plane reports them, ``asleep`` and ``awake`` replicas as their engines report.
     ``ready_pods`` pass their readiness probe. ``changed_at`` is the last change of a service, ``started_at``
     the start of an engine process. ``alerted`` are (entity, fault) of active alerts.
+    ``load`` and ``entries`` are the queues and the probed entries of services in the last minutes; a missing service
+    is unknown.
     """
 
     paused: bool = False

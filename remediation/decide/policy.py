@@ -177,14 +177,12 @@ def _act(
 
     The playbook of the cause takes precedence over the default actions of the rules that fired.
     """
-    if context.recovered(incident):
+    cause = cause_of(incident)
+    if context.recovered(incident) or (cause is not None and cluster_loss.handles(context, cause.fault)):
         return StepResults(), None
     session = acting(known, incident, context.history)
     new = session is None
     session = session or open_session(incident, context.now)
-    cause = cause_of(incident)
-    if cause is not None and cluster_loss.handles(context, cause.fault):
-        return StepResults(), None
     if cause is not None and rule_actions.has_steps(context, incident):
         run = PlaybookRun(context, incident, cause, session)
         done = StepResults(run.actions(), run.states)

@@ -48,6 +48,6 @@ def _cordoned_by(session: RemediationSession, history: History) -> frozenset[Ent
 def finished(session: RemediationSession, history: History) -> bool:
     """True if nothing of a recovered session is left to do or to undo."""
     busy = any(action.status in IN_FLIGHT | WAITING for action in history.of_session(session.id))
-    standing = history.standing(ActionKind.RESTORE_TRAFFIC, session.id)
-    standing |= history.degraded(session.id) | history.switched(session.id)
+    diverted = history.standing(ActionKind.RESTORE_TRAFFIC, session.id)
+    standing = diverted | history.degraded(session.id) | history.switched(session.id)
     return not busy and not session.cordoned and not standing

@@ -123,5 +123,5 @@ def degrade_problems(
             yield from error.problems or (document.problem(("remediation", key, "file"), error.message),)
     for cluster, standby in switch.standby.items():
         if cluster == standby:
-            path = ("remediation", "cluster_switch", "standby", cluster)
-            yield document.problem(path, "a cluster cannot be its own standby")
+            key_path = ("remediation", "cluster_switch", "standby", cluster)
+            yield document.problem(key_path, "a cluster cannot be its own standby")
