@@ -46,6 +46,7 @@ BENCHMARKS = {
     "rootcause_petshop": "benchmarks.rootcause_petshop",
     "sdk_overhead": "benchmarks.sdk_overhead",
     "receive": "benchmarks.receive",
+    "remediation_latency": "benchmarks.remediation_latency",
 }
 RESULTS = Path(__file__).with_name("results.json")
 

@@ -18,7 +18,7 @@ from outrider.model import ActionKind, EntityKind, Priority
 from outrider.text import yaml_file
 from outrider.vocabulary import catalog
 from outrider.vocabulary.faults import faults
-from outrider.vocabulary.rules import Rule
+from outrider.vocabulary.rules import RULE_ACTIONS, Rule, RuleCheck
 from outrider.vocabulary.units import parse_duration
 
 ROUTES = ("phone", "sms", "im", "mail", "report")
@@ -26,6 +26,7 @@ PLAN = "plan:"
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 _FUNCTIONS = frozenset({"last", "sum", "mean", "max", "min", "quantile", "rate", "present", "greatest"})
 _DURATIONS = ("wait", "clear", "answer_within")
+_THEN = (*sorted(kind.value for kind in RULE_ACTIONS), *(check.value for check in RuleCheck))
 _TEXTS = ("name", "expr", "default_action_text", "runbook")
 _KEYS = frozenset(
     {
@@ -39,7 +40,7 @@ _KEYS = frozenset(
         "priority",
         "routes",
         "service_level",
-        "default_actions",
+        "then",
         "labels",
         "enabled",
     }
@@ -127,7 +128,7 @@ def _check_choices(raw: _Raw) -> list[ConfigProblem]:
     lists: dict[str, tuple[str, ...] | None] = {
         "faults": tuple(faults()),
         "routes": ROUTES,
-        "default_actions": tuple(ActionKind),
+        "then": _THEN,
         "detectors": None,
     }
     for key, allowed in lists.items():
@@ -210,12 +211,16 @@ def _rule(keys: dict[str, Any]) -> Rule:
         answer_within=_duration(keys.get("answer_within")),
         routes=tuple(keys.get("routes") or ()),
         service_level=keys.get("service_level", False),
-        default_actions=tuple(ActionKind(kind) for kind in keys.get("default_actions") or ()),
+        then=tuple(_then(str(word)) for word in keys.get("then") or ()),
         default_action_text=keys.get("default_action_text", ""),
         runbook=keys.get("runbook", ""),
         labels={str(name): str(value) for name, value in (keys.get("labels") or {}).items()},
         threshold=None if keys.get("threshold") is None else float(keys["threshold"]),
     )
+
+
+def _then(word: str) -> ActionKind | RuleCheck:
+    return RuleCheck(word) if word in tuple(RuleCheck) else ActionKind(word)
 
 
 def _duration(value: object) -> timedelta | None:

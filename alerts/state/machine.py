@@ -204,7 +204,7 @@ def _annotations(observation: _Observation) -> dict[str, str]:
             ],
             ensure_ascii=False,
         ),
-        "default_actions": ",".join(observation.rule.default_actions),
+        "then": ",".join(observation.rule.then),
         "default_action_text": observation.rule.default_action_text,
         "runbook": observation.rule.runbook,
     }

@@ -83,6 +83,15 @@ class EventDeduplicator:
         self._faults: dict[tuple[EntityRef, str], list[_Fault]] = {}
         self._keys: dict[str, datetime] = {}
 
+    def copy(self) -> EventDeduplicator:
+        """Returns a copy that can be used without effect on this one."""
+        other = EventDeduplicator()
+        other._keys = dict(self._keys)
+        other._faults = {
+            key: [_Fault(list(fault.reports), fault.event) for fault in faults] for key, faults in self._faults.items()
+        }
+        return other
+
     def new_readings(self, readings: Sequence[_KeyedReadingT], at: datetime) -> list[_KeyedReadingT]:
         """Returns the readings whose key was not returned before; of several with one key the last."""
         fresh = {reading.key: reading for reading in readings if reading.key not in self._keys}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -79,22 +79,24 @@ class EventSources:
         if not topology.shares_graph(self._resolver.topology):
             self._resolver = EntityResolver(topology)
 
-    async def read(self, at: datetime) -> list[UnresolvedEvent]:
-        """Returns the events of every source that were not returned before."""
+    async def read(self, at: datetime, names: Collection[str] | None = None) -> list[UnresolvedEvent]:
+        """Returns the events of every source (or of those named) that were not returned before."""
         nodes = self._resolver.topology.of_kind(EntityKind.NODE)
         started = asyncio.get_running_loop().time()
         for name, source in self._sources.items():
-            if name not in self._running and self._is_due(name, at):
+            if name not in self._running and self._is_due(name, at) and (names is None or name in names):
                 self._started[name] = at
                 self._running[name] = asyncio.create_task(source.read(at, nodes), name=f"events {name}")
-        if self._running:
+        awaited = [task for name, task in self._running.items() if names is None or name in names]
+        if awaited:
             seconds = None if self._deadline is None else self._deadline.total_seconds()
-            await asyncio.wait(self._running.values(), timeout=seconds)
+            await asyncio.wait(awaited, timeout=seconds)
         seconds_spent = asyncio.get_running_loop().time() - started
         unresolved: list[UnresolvedEvent] = []
         for name in list(self._running):
             if not self._running[name].done():
-                self._health[name] = replace(self._health[name], late=True)
+                late = names is None or name in names
+                self._health[name] = replace(self._health[name], late=self._health[name].late or late)
                 continue
             events, errors = _result(name, self._running.pop(name))
             self._note(name, events, errors, seconds_spent, at)

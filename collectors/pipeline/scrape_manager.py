@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Protocol
+from threading import Lock
+from typing import Protocol, runtime_checkable
 from zlib import crc32
 
 from collectors.exposition.parser import Page, Parser
@@ -17,6 +19,7 @@ from collectors.normalise.service_rollup import device_batches, service_batches
 from collectors.normalise.source_precedence import apply_precedence
 from collectors.pipeline.backoff import ScrapeBackoff
 from collectors.pipeline.carry_forward import CarryForward
+from collectors.pipeline.early_screen import EarlyScreen
 from collectors.pipeline.log_once import OncePerTargetLogger
 from collectors.pipeline.page_ownership import refusal
 from collectors.scrape.result import Scrape
@@ -29,6 +32,7 @@ from outrider.ports import Collected
 from outrider.topology import Edge, Graph, Topology, merge_graphs, unlisted_by_pages
 
 Tap = Callable[[Sequence[Scrape]], None]
+EarlySink = Callable[[Collected], None]
 _FULL_SPREAD_TARGETS = 1_000  # number of targets whose scrapes use all of ``spread``
 _MAX_ERROR_TEXT = 300  # characters of an exception in an error message
 
@@ -75,6 +79,24 @@ class PushSource(Protocol):
         ...
 
 
+@runtime_checkable
+class EarlyPushSource(PushSource, Protocol):
+    """A push source that can be read between two rounds."""
+
+    def take_early(self, at: datetime) -> tuple[tuple[Scrape, Page | None], ...]:
+        """Returns the pages that are complete by now. They belong to the next round, and ``take`` omits them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _ParsedScrape:
+    """A scrape and its page, None if it failed. ``normalised`` is set if that was done before the round ended."""
+
+    scrape: Scrape
+    page: Page | None
+    normalised: Collected | None = None
+
+
 class ScrapeManager:
     """Collects from targets. One round at a time; a target has at most one scrape in flight."""
 
@@ -116,7 +138,18 @@ class ScrapeManager:
         self._page_topology: dict[str, tuple[tuple[Edge, ...], Mapping[EntityRef, Mapping[str, str]]]] = {}
         self._topology: Topology | None = None
         self._anomalies = OncePerTargetLogger()
+        self._early_sink: EarlySink | None = None
+        self._screen = EarlyScreen(self.normaliser.adapter)
+        self._early: dict[str, Future[_ParsedScrape]] = {}  # normalised before the end of their round, by target
+        self._early_pushed: list[_ParsedScrape] = []
+        self._normalising = Lock()  # parser and normaliser serve one thread at a time
+        self._early_reader: ThreadPoolExecutor | None = None
         self.set_targets(targets)
+
+    def on_early(self, sink: EarlySink) -> None:
+        """Sets the receiver of pages that may show a hard fault; each is sent as soon as it is normalised."""
+        self._early_sink = sink
+        self._early_reader = ThreadPoolExecutor(1, thread_name_prefix="early-reader")
 
     @property
     def targets(self) -> tuple[Target, ...]:
@@ -146,6 +179,8 @@ class ScrapeManager:
             self.parser.forget(name)
             self._page_topology.pop(name, None)
             self._anomalies.forget(name)
+            self._screen.forget(name)
+            self._early.pop(name, None)
         old_edges, old_labels = self._extra_topology
         self._extra_topology = (old_edges if edges is None else tuple(edges), old_labels if labels is None else labels)
         self._known_pushed = self._pushed_targets
@@ -221,7 +256,7 @@ class ScrapeManager:
         if later:
             await asyncio.sleep(later.total_seconds())
         try:
-            return await scraper.scrape_one(target, at=at + later)
+            scrape = await scraper.scrape_one(target, at=at + later)
         except Exception as fault:  # noqa: BLE001 (a bug in one target's scrape must not end the round)
             error = CollectError(
                 f"{target.name}: the scrape failed ({type(fault).__name__}: {str(fault)[:_MAX_ERROR_TEXT]})",
@@ -229,6 +264,47 @@ class ScrapeManager:
                 hint="check the target's response; the log has the error once",
             )
             return Scrape(target, at + later, None, error, 0.0)
+        self._read_early(scrape)
+        return scrape
+
+    def _read_early(self, scrape: Scrape) -> None:
+        """Normalises a page that may show a hard fault in a thread of its own; the round then takes the result.
+
+        The event loop would be too slow for that: it has a thousand other scrapes to serve.
+        """
+        current = self._by_name.get(scrape.target.name)
+        if self._early_reader is None or current is None or not current.follows(scrape.target):
+            return
+        if self._screen.selects(scrape):
+            self._early[scrape.target.name] = self._early_reader.submit(self._normalise_early, scrape)
+
+    def _normalise_early(self, scrape: Scrape) -> _ParsedScrape:
+        with self._normalising:
+            parsed, page = self._parse(scrape)
+            early = _ParsedScrape(parsed, page, self.normaliser.normalise(parsed, page))
+        self._send_early(early)
+        return early
+
+    async def read_pushed_early(self, at: datetime) -> None:
+        """Normalises pushed pages that are complete by now, between two rounds. The next round takes the results."""
+        if self._early_sink is None or not isinstance(self._pushed, EarlyPushSource) or self._normalising.locked():
+            return  # a round that is being normalised takes them itself
+        await asyncio.to_thread(self._take_early, self._pushed, at)
+
+    def _take_early(self, pushed: EarlyPushSource, at: datetime) -> None:
+        with self._normalising:
+            try:
+                pages = pushed.take_early(at)
+            except StoreUnavailableError:
+                return
+            new = [_ParsedScrape(*parsed, self.normaliser.normalise(*parsed)) for parsed in pages]
+            self._early_pushed += new
+        for early in new:
+            self._send_early(early)
+
+    def _send_early(self, early: _ParsedScrape) -> None:
+        if self._early_sink is not None and early.normalised is not None:
+            self._early_sink(early.normalised)
 
     def _finished(self) -> list[Scrape]:
         done = [name for name, task in self._running.items() if task.done()]
@@ -245,29 +321,37 @@ class ScrapeManager:
 
     def absorb(self, scrapes: Sequence[Scrape], at: datetime) -> Collected:
         """Normalises scrapes of any origin and adds the signals of services."""
-        return self._absorb([self._parse(scrape) for scrape in scrapes], at, scrapes)
+        early = [self._taken_early(scrape) for scrape in scrapes]
+        with self._normalising:
+            parsed = [item or _ParsedScrape(*self._parse(scrape)) for item, scrape in zip(early, scrapes, strict=True)]
+            return self._absorb(parsed, at, scrapes)
 
     def absorb_pages(self, scrapes: Sequence[tuple[Scrape, Page | None]], at: datetime) -> Collected:
         """Same for scrapes with parsed pages; None stands for a failed scrape."""
-        return self._absorb(scrapes, at, [_with_page(*scrape) for scrape in scrapes])
+        parsed = [_ParsedScrape(scrape, page) for scrape, page in scrapes]
+        with self._normalising:
+            return self._absorb(parsed, at, [_with_page(*scrape) for scrape in scrapes])
 
-    def _absorb(self, scrapes: Sequence[tuple[Scrape, Page | None]], at: datetime, raw: Sequence[Scrape]) -> Collected:
+    def _absorb(self, scrapes: Sequence[_ParsedScrape], at: datetime, raw: Sequence[Scrape]) -> Collected:
         push = self._take(at)
+        pushed = [*self._early_pushed, *(_ParsedScrape(scrape, page) for scrape, page in push.pages)]
+        self._early_pushed = []
         if self._tap is not None:
-            self._tap([*raw, *(_with_page(*scrape) for scrape in push.pages)])
-        pushing = {scrape.target.name for scrape, _ in push.pages}
+            self._tap([*raw, *(_with_page(item.scrape, item.page) for item in pushed)])
+        pushing = {item.scrape.target.name for item in pushed}
         batches: list[SampleBatch] = list(push.batches)
         events: list[Event] = []
         for target in push.unseen:
             batches.extend(self.normaliser.unseen(target, at).batches)
-        for scrape, page in sorted((*scrapes, *push.pages), key=lambda pair: pair[0].at):
-            normalised = self.normaliser.normalise(scrape, page)
+        for item in sorted((*scrapes, *pushed), key=lambda item: item.scrape.at):
+            name = item.scrape.target.name
+            normalised = item.normalised or self.normaliser.normalise(item.scrape, item.page)
             batches.extend(normalised.batches)
             events.extend(normalised.events)
-            self._note(scrape, page, normalised)
-            if scrape.target.name in pushing:
-                self._carried.keep(scrape.target.name, normalised.batches)
-        batches.extend(self._between_pages(push, at))
+            self._note(item.scrape, item.page, normalised)
+            if name in pushing:
+                self._carried.keep(name, normalised.batches)
+        batches.extend(self._between_pages(pushing, push.unseen, at))
         topology = self.topology(at)
         batches.extend(device_batches(batches, topology, at))
         services = service_batches(batches, topology, at)
@@ -293,11 +377,24 @@ class ScrapeManager:
             self._pushed_facts, self._topology = push.facts, None
         return push
 
-    def _between_pages(self, push: PushedBatch, at: datetime) -> list[SampleBatch]:
+    def _between_pages(self, pushing: Collection[str], unseen: Sequence[Target], at: datetime) -> list[SampleBatch]:
         """Batches carried forward for targets that pushed nothing since the last round."""
-        reported = {scrape.target.name for scrape, _ in push.pages} | {target.name for target in push.unseen}
+        reported = {*pushing, *(target.name for target in unseen)}
         silent = [target.name for target in self._pushed_targets if target.name not in reported]
         return [batch for name in silent for batch in self._carried.again(name, at)]
+
+    def _taken_early(self, scrape: Scrape) -> _ParsedScrape | None:
+        """Returns the page as it was read early; None if it was not, or if that failed."""
+        reading = self._early.pop(scrape.target.name, None)
+        if reading is None:
+            return None
+        try:
+            early = reading.result()
+        except Exception as fault:  # noqa: BLE001 (the round reads the page again)
+            name, error = scrape.target.name, str(fault)[:_MAX_ERROR_TEXT]
+            log.get("collect").error("early_reading_failed", target=name, error=error)
+            return None
+        return early if early.scrape.at == scrape.at else None
 
     def _parse(self, scrape: Scrape) -> tuple[Scrape, Page | None]:
         scrape = within_limit(scrape, self.normaliser.adapter(scrape.target.adapter).reads)
@@ -345,6 +442,8 @@ class ScrapeManager:
             task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
         self._running.clear()
+        if self._early_reader is not None:
+            self._early_reader.shutdown(cancel_futures=True)
         if self._scraper is not None:
             await self._scraper.close()
         if self._pushed is not None:

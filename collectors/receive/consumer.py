@@ -85,6 +85,7 @@ class PushReceiver:
         self._senders: dict[str, datetime] = {}
         self._targets: tuple[Target, ...] = ()
         self._taken = 0
+        self._handed_over = 0  # blocks up to this one were part of a round
         self._buffered_series = 0
         self._dropped: dict[str, int] = {}
         self._logged_reasons: set[DropReason] = set()
@@ -96,21 +97,13 @@ class PushReceiver:
 
     def take(self, at: datetime) -> PushedBatch:
         """Data received since the last round. Data of the previous round has been written and is dropped now."""
-        self._layouts.tidy()
-        if self._taken:
-            self._spool.release(self._taken)
-        self._buffered_series = sum(target_state.buffer.series for target_state in self._by_source.values())
-        for block in self._spool.take(self._taken, self._limits.samples_per_cycle):
-            self._read(block, at)
-            self._taken = block.id
+        if self._handed_over:
+            self._spool.release(self._handed_over)
         now = self._clock.now()
+        self._read_blocks(at)
+        self._handed_over = self._taken
         self._forget(now)
-        due = [
-            target_state
-            for target_state in self._by_source.values()
-            if target_state.buffer.due(now, self._limits.settle)
-        ]
-        pages = [page for page in (self._page(target_state, now) for target_state in due) if page is not None]
+        pages = self._complete_pages(now)
         failed, unseen, batches = self._silent(now, at)
         self._store_drop_counts()
         self._targets = tuple(
@@ -118,6 +111,26 @@ class PushReceiver:
         )
         batches += self._kpis.batches(at)
         return PushedBatch((*pages, *failed), tuple(batches), tuple(unseen), self._kpis.facts())
+
+    def take_early(self, at: datetime) -> tuple[tuple[Scrape, Page | None], ...]:
+        """Pages that are complete by now. Their data stays in the buffer until the next round has been written."""
+        self._read_blocks(at)
+        return tuple(self._complete_pages(self._clock.now()))
+
+    def _read_blocks(self, at: datetime) -> None:
+        self._layouts.tidy()
+        self._buffered_series = sum(target_state.buffer.series for target_state in self._by_source.values())
+        for block in self._spool.take(self._taken, self._limits.samples_per_cycle):
+            self._read(block, at)
+            self._taken = block.id
+
+    def _complete_pages(self, now: datetime) -> list[tuple[Scrape, Page | None]]:
+        due = [
+            target_state
+            for target_state in self._by_source.values()
+            if target_state.buffer.due(now, self._limits.settle)
+        ]
+        return [page for page in (self._page(target_state, now) for target_state in due) if page is not None]
 
     def close(self) -> None:
         """Closes the ingest buffer."""

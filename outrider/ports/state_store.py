@@ -39,6 +39,7 @@ class CycleCommit:
 
     ``alerts`` and ``incidents`` are those that changed. ``plan`` None: the planner did not run. ``detector_statuses``
     are those of every detector; empty leaves the previous ones. ``breaker`` is the state of one that opened.
+    ``early``: decided between two cycles, so that no cycle is recorded.
     """
 
     cycle: CycleRecord
@@ -52,6 +53,7 @@ class CycleCommit:
     topology: Topology | None = None
     detector_statuses: tuple[DetectorStatus, ...] = ()
     breaker: BreakerState | None = None
+    early: bool = False
 
 
 @dataclass(frozen=True, slots=True)

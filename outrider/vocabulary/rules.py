@@ -7,8 +7,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import timedelta
+from enum import StrEnum
 
 from outrider.model import ActionKind, EntityKind, Priority
+
+# Undoing follows from a session, never from a rule.
+RULE_ACTIONS = frozenset(ActionKind) - {
+    ActionKind.UNCORDON,
+    ActionKind.RESTORE_TRAFFIC,
+    ActionKind.RESUME_ROLLOUT,
+    ActionKind.RESUME_ENGINE,
+    ActionKind.RESTORE_SERVICE,
+}
+
+
+class RuleCheck(StrEnum):
+    """A check that a rule runs when it fires. Its result is a line in the incident's timeline."""
+
+    TIME_TO_EXHAUSTION = "time_to_exhaustion"
+    LONG_PROMPTS = "long_prompts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +38,7 @@ class Rule:
     ``clear`` the time it must be false before it resolves. ``answer_within`` is the response time of a person.
     ``routes`` are channel groups (``phone``, ``sms``, ``im``, ``mail``, ``report``); empty: those of the alert's
     priority. A detector ``plan:<measure>`` reads that figure of a recommendation's derivation and holds at
-    ``threshold`` or above.
+    ``threshold`` or above. ``then`` are the default actions of an incident that no playbook repairs, and the checks.
     """
 
     name: str
@@ -36,7 +53,7 @@ class Rule:
     answer_within: timedelta | None = None
     routes: tuple[str, ...] = ()
     service_level: bool = False
-    default_actions: tuple[ActionKind, ...] = ()
+    then: tuple[ActionKind | RuleCheck, ...] = ()
     default_action_text: str = ""
     runbook: str = ""
     labels: dict[str, str] = field(default_factory=dict)

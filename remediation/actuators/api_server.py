@@ -28,7 +28,7 @@ class TooManyRequestsError(ActuationError):
 
 
 class ApiServer:
-    """One API server, for one action: credentials and certificates are read when it is created."""
+    """One API server, for one or more threads: credentials and certificates are read when it is created."""
 
     def __init__(self, url: str, access: Access, *, setting: str = "planner.scaling.kubernetes.url") -> None:
         """``url`` is empty without a configured server; ``setting`` is its configuration key.
@@ -124,14 +124,20 @@ class ApiServer:
                 configuration.proxy_headers = urllib3.make_headers(proxy_basic_auth=user and unquote(user))
             if tls.insecure_skip_verify:  # configured: a warning for each request is noise
                 urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
-            self._client = ApiClient(configuration)
-            self._client.user_agent = FIELD_MANAGER
+            client = ApiClient(configuration)
+            client.user_agent = FIELD_MANAGER
             for name, value in self._headers.items():
-                self._client.set_default_header(name, value)
+                client.set_default_header(name, value)
+            self._client = client  # complete before another thread can use it
         return self._client
 
     def _not_a_url(self) -> ActuationError:
         return ActuationError(f"{self._url!r} is not a URL", retryable=False)
+
+
+def load_client() -> None:
+    """Imports the client, which takes a second, before the first action needs it."""
+    import kubernetes.client  # noqa: F401, PLC0415
 
 
 def checked(method: str, url: str, status: int, content: bytes) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from outrider.model import Action, Alert, EntityRef, Incident, Plan, RemediationSession, StepStatus
 from outrider.topology import Topology
-from remediation.decide import approval, breaker, recovery, scaling
+from remediation.decide import approval, breaker, recovery, rule_actions, scaling
 from remediation.decide.context import DecisionContext, cause_of, diverted_replicas, is_blind, suspects, unobserved
 from remediation.decide.guards import CapacityBudget, judgement_of
 from remediation.decide.history import History, is_expired
@@ -72,7 +72,7 @@ def decide(
         steps += undone.steps
         after[session.id] = changed
     for incident in sorted(incidents, key=lambda incident: (incident.priority.rank, incident.opened_at, incident.id)):
-        done, opened = _act(context, incident, tuple(after.values()))
+        done, opened = _act(context, incident, alerts, tuple(after.values()))
         actions += done.actions
         steps += done.steps
         if opened is not None:
@@ -159,18 +159,24 @@ def _follow_up(
 
 
 def _act(
-    context: DecisionContext, incident: Incident, known: Sequence[RemediationSession]
+    context: DecisionContext, incident: Incident, alerts: Sequence[Alert], known: Sequence[RemediationSession]
 ) -> tuple[StepResults, RemediationSession | None]:
-    """The next steps for an incident; the session is returned if it is new."""
-    cause = cause_of(incident)
-    if cause is None or cause.fault not in context.playbooks or context.recovered(incident):
+    """The next steps for an incident; the session is returned if it is new.
+
+    The playbook of the cause takes precedence over the default actions of the rules that fired.
+    """
+    if context.recovered(incident):
         return StepResults(), None
     session = acting(known, incident, context.history)
     new = session is None
     session = session or open_session(incident, context.now)
-    run = PlaybookRun(context, incident, cause, session)
-    actions = run.actions()
-    return StepResults(actions, run.states), session if new and actions else None
+    cause = cause_of(incident)
+    if cause is not None and rule_actions.has_steps(context, incident):
+        run = PlaybookRun(context, incident, cause, session)
+        done = StepResults(run.actions(), run.states)
+    else:
+        done = StepResults(rule_actions.default_actions(context, incident, alerts, session))
+    return done, session if new and done.actions else None
 
 
 def _troubled(context: DecisionContext, incidents: Sequence[Incident]) -> frozenset[EntityRef]:

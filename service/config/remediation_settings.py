@@ -173,6 +173,9 @@ class RemediationSettings(Section):
         sorted(DISRUPTIVE), description="Action kinds that wait for a maintenance window."
     )
     dry_run: bool = Field(True, description="Report actions without performing them.")
+    fast_path: bool = Field(
+        True, description="Decide about unambiguous hard faults as soon as they are read, before the cycle."
+    )
     kill_switch_file: Path | None = Field(
         None, description="While this file exists or cannot be checked, nothing is sent to a cluster, not even undo."
     )

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from alerts.routing.pipeline import NotificationSettings
 from collectors.events.deduplication import EventDeduplicator
 from detectors.base.protocols import AlertFeedback
+from detectors.hardware.hard_fault_signs import HardFaultSign
 from detectors.rca.fault_catalogue import Knowledge
 from outrider import log
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.clock import Clock, SystemClock, rfc3339
 from outrider.errors import StoreUnavailableError
-from outrider.model import Action, CycleRecord, DecisionReason, Event
+from outrider.model import Action, AlertState, CycleRecord, DecisionReason, EntityRef, Event, Finding
 from outrider.ports import Collected, CycleCommit, MetricStore, Source, StateStore
 from outrider.topology import Topology
 from outrider.vocabulary.rules import Rule
@@ -32,6 +34,7 @@ from service.engine.audit_trail import StandingReasons
 from service.engine.decide import CycleOutcome, DecisionConfig, decide
 from service.engine.detect import DetectionInputs
 from service.engine.detector_memory import Detection
+from service.engine.early_decision import EarlyInputs, EarlyOutcome, decide_early
 from service.engine.forecast_context import ForecastContext
 from service.engine.inputs import CycleInputs, StoredState
 from service.engine.recent_topology import RecentTopology
@@ -79,7 +82,9 @@ class Parts:
 class _Memory:
     """State that the cycle itself carries on.
 
-    ``committed`` is the topology that was last written. ``facts`` are those of the newest decision.
+    ``committed`` is the topology that was last written. ``facts`` are those of the newest decision, ``findings`` those
+    of the last cycle and of early decisions since. ``known`` are the entities and faults of active alerts. ``early_at``
+    is the time of the newest early decision.
     """
 
     forecasts: ForecastContext
@@ -91,14 +96,22 @@ class _Memory:
     feedback_read_at: datetime | None = None
     committed: Topology | None = None
     facts: policy.FleetFacts | None = None
+    pages: Topology = field(default_factory=Topology)
+    recent: Topology = field(default_factory=Topology)
+    findings: tuple[Finding, ...] = ()
+    known: frozenset[tuple[EntityRef, str | None]] = frozenset()
+    early_at: datetime | None = None
 
 
 class Cycle:
-    """One platform's loop. Not thread-safe: there is one engine per store."""
+    """One platform's loop. There is one engine per store, and it decides in one thread at a time."""
 
     def __init__(self, parts: Parts) -> None:
         """``parts`` must not be shared."""
         self.parts = parts
+        self.on_decision: Callable[[], None] = lambda: None
+        """Called after a commit with actions or messages, so that they are dispatched at once."""
+        self._deciding = threading.Lock()
         self._memory = _Memory(ForecastContext(), RecentTopology(), StandingReasons(), EventDeduplicator())
 
     def may_act(self) -> bool:
@@ -122,7 +135,68 @@ class Cycle:
         return await asyncio.to_thread(self.run_stages, now, await self.parts.source.collect(now))
 
     def run_stages(self, now: datetime, collected: Collected) -> CycleRecord:
-        """Runs everything after collection: write, read, decide, commit in one transaction."""
+        """Runs everything after collection: write, read, decide, commit in one transaction.
+
+        ``now`` is never before an early decision: a cycle that began before it continues from it.
+        """
+        with self._deciding:
+            return self._run_stages(self._after_early(now), collected)
+
+    def decide_early(self, collected: Sequence[Collected], signs: frozenset[HardFaultSign]) -> bool:
+        """Decides about hard faults that single scrapes or readings show, without waiting for the cycle.
+
+        Returns False if nothing was decided: the cycle that takes the same values decides. Raises StoreError.
+        """
+        with self._deciding:
+            inputs = self._early_inputs(collected, signs)
+            outcome = decide_early(inputs, self.parts.config) if inputs is not None else None
+            if outcome is None:
+                return False
+            self._commit_early(outcome)
+        if outcome.commit.actions:
+            self.on_decision()
+        return True
+
+    def is_known(self, sign: HardFaultSign) -> bool:
+        """True if an alert about the sign is active: the cycle follows it up."""
+        return (sign.entity, sign.fault) in self._memory.known
+
+    def _early_inputs(self, collected: Sequence[Collected], signs: frozenset[HardFaultSign]) -> EarlyInputs | None:
+        """Returns None before the first cycle, after a step back of the clock, and without a new sign."""
+        parts, memory, now = self.parts, self._memory, self.parts.clock.now()
+        signs = frozenset(sign for sign in signs if not self.is_known(sign))
+        if memory.facts is None or memory.last_at is None or now <= memory.last_at or not signs:
+            return None
+        deduplicator = memory.events.copy()
+        unique = [replace(part, events=deduplicator.deduplicate(part.events)) for part in collected]
+        inputs = CycleInputs(
+            cycle_id=f"{rfc3339(now)}-{secrets.token_hex(2)}",
+            now=now,
+            collected=Collected(topology=memory.pages),
+            detection=DetectionInputs(now, memory.pages, parts.detection),
+            memory=parts.detection.memory,
+            recent_topology=memory.recent,
+            stored=cycle_inputs.read(parts.state, parts.metrics, now, killed=parts.kill_switch()),
+            latest_plan=parts.planning.latest,
+            standing=memory.standing,
+        )
+        return EarlyInputs(inputs, signs, unique, memory.findings)
+
+    def _commit_early(self, outcome: EarlyOutcome) -> None:
+        commit, memory = outcome.commit, self._memory
+        self.parts.state.commit(commit)
+        memory.facts, memory.early_at = outcome.facts, commit.cycle.at
+        memory.findings = (*memory.findings, *outcome.findings)
+        memory.known |= {(item.entity, item.fault) for item in outcome.findings}
+        _log.info("early_decision", id=commit.cycle.id, findings=len(outcome.findings), actions=len(commit.actions))
+
+    def _after_early(self, now: datetime) -> datetime:
+        """Returns the time of the cycle. An early decision beyond the interval dates from before a clock step."""
+        early = self._memory.early_at
+        within = early is not None and early - now <= self.parts.detection.interval
+        return max(now, early) if early is not None and within else now
+
+    def _run_stages(self, now: datetime, collected: Collected) -> CycleRecord:
         started = _STOPWATCH.monotonic()
         cycle_id = f"{rfc3339(now)}-{secrets.token_hex(2)}"
         collected = self._with_derived_events(now, collected)
@@ -133,6 +207,8 @@ class Cycle:
         outcome = decide(inputs, self.parts.config)
         # the memory counts from here on, even if the commit fails: the values have been seen
         self.parts.detection.memory, self._memory.facts = outcome.memory, outcome.facts
+        self._memory.pages, self._memory.recent = collected.topology, inputs.recent_topology
+        self._memory.findings = outcome.findings
         return self._commit(outcome, _STOPWATCH.monotonic() - started)
 
     def _read(self, cycle_id: str, now: datetime, collected: Collected, written: int) -> CycleInputs:
@@ -176,6 +252,10 @@ class Cycle:
         self.parts.state.commit(replace(commit, cycle=record))
         self._memory.standing = outcome.standing
         self._memory.committed = commit.topology or self._memory.committed
+        active = (alert for alert in commit.alerts if alert.state is not AlertState.RESOLVED)
+        self._memory.known = frozenset((alert.entity, alert.fault) for alert in active)
+        if commit.actions or commit.messages:
+            self.on_decision()
         _log.info(
             "cycle",
             cycle=record.id,

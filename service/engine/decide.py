@@ -12,13 +12,13 @@ from alerts.routing import failed_steps, pipeline
 from alerts.state import machine as alert_state
 from detectors.rca import correlate
 from detectors.rca.fault_catalogue import Knowledge
-from outrider.model import Alert, AlertState, CycleRecord, Incident
+from outrider.model import Alert, AlertState, CycleRecord, Finding, Incident
 from outrider.ports import CycleCommit
 from outrider.topology import Topology
 from outrider.vocabulary.rules import Rule
 from remediation.decide import policy
 from remediation.playbooks.model import Playbook
-from service.engine import audit_trail, drill_marking, fleet_state
+from service.engine import audit_trail, drill_marking, fleet_state, rule_checks
 from service.engine.audit_trail import StandingReasons
 from service.engine.detect import DetectionMemory, DetectionResult, DetectorSet
 from service.engine.inputs import CycleInputs
@@ -39,12 +39,13 @@ class DecisionConfig:
 
 @dataclass(frozen=True, slots=True)
 class CycleOutcome:
-    """Everything that one cycle decided: what to commit, and the memory for the next cycle."""
+    """Everything that one cycle decided: what to commit, and the memory and findings for the next decision."""
 
     commit: CycleCommit
     facts: policy.FleetFacts
     standing: StandingReasons
     memory: DetectionMemory = field(compare=False)
+    findings: tuple[Finding, ...] = ()
 
 
 def decide(inputs: CycleInputs, config: DecisionConfig) -> CycleOutcome:
@@ -53,9 +54,10 @@ def decide(inputs: CycleInputs, config: DecisionConfig) -> CycleOutcome:
     before = inputs.stored.incidents
     topology = role_pools.with_pools(inputs.collected.topology)
     alerts = _advance(inputs, config, detected, topology)
-    after = _correlate(inputs, config, detected, alerts)
-    alerts = alert_state.mute(_with_incidents(alerts, after), after, inputs.stored.silences)
-    facts, decisions = _actions(inputs, config, after, alerts, topology)
+    after = correlate_alerts(inputs, config, detected.findings, alerts)
+    alerts = alert_state.mute(with_incidents(alerts, after), after, inputs.stored.silences)
+    after = rule_checks.with_checks(after, alerts, inputs.detection.values, inputs.now)
+    facts, decisions = decide_actions(inputs, config, after, alerts, topology)
     planned = pipeline.messages(
         before, after, alerts, decisions.actions, config.messaging, inputs.now, breaker=decisions.breaker
     )
@@ -87,7 +89,7 @@ def decide(inputs: CycleInputs, config: DecisionConfig) -> CycleOutcome:
         detector_statuses=detected.detector_statuses,
         breaker=decisions.breaker,
     )
-    return CycleOutcome(commit, facts, standing, memory)
+    return CycleOutcome(commit, facts, standing, memory, detected.findings)
 
 
 def _advance(
@@ -100,15 +102,15 @@ def _advance(
     )
 
 
-def _correlate(
-    inputs: CycleInputs, config: DecisionConfig, detected: DetectionResult, alerts: Sequence[Alert]
+def correlate_alerts(
+    inputs: CycleInputs, config: DecisionConfig, findings: Sequence[Finding], alerts: Sequence[Alert]
 ) -> tuple[Incident, ...]:
     """Returns the open incidents, and those that resolved in this cycle."""
     before = inputs.stored.incidents
     changed = correlate.correlate(
         before,
         alerts,
-        detected.findings,
+        findings,
         inputs.stored.events,
         inputs.recent_topology,
         config.knowledge,
@@ -118,13 +120,14 @@ def _correlate(
     return tuple({incident.id: incident for incident in (*before, *changed)}.values())
 
 
-def _actions(
+def decide_actions(
     inputs: CycleInputs,
     config: DecisionConfig,
     incidents: Sequence[Incident],
     alerts: Sequence[Alert],
     topology: Topology,
 ) -> tuple[policy.FleetFacts, policy.Decisions]:
+    """Returns the facts of the fleet, and the actions on the incidents."""
     stored = inputs.stored
     facts = fleet_state.fleet_facts(
         incidents,
@@ -170,7 +173,7 @@ def _record(
     )
 
 
-def _with_incidents(alerts: Sequence[Alert], incidents: Sequence[Incident]) -> tuple[Alert, ...]:
+def with_incidents(alerts: Sequence[Alert], incidents: Sequence[Incident]) -> tuple[Alert, ...]:
     """Returns the alerts, each with the id of the incident that it belongs to."""
     incident_of = {fingerprint: incident.id for incident in incidents for fingerprint in incident.alerts}
     return tuple(replace(alert, incident=incident_of.get(alert.fingerprint, alert.incident)) for alert in alerts)

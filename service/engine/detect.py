@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -91,6 +91,11 @@ class DetectorSet:
         self.detectors = tuple(detectors)
         self.interval = interval
         self._trial = trial
+
+    def only(self, names: Collection[str]) -> DetectorSet:
+        """Returns the set of these detectors alone."""
+        chosen = [detector for detector in self.detectors if detector.name in names]
+        return DetectorSet(chosen, self.interval, self._trial)
 
     def initial(self) -> DetectionMemory:
         """Returns the memory before the first cycle."""

@@ -19,6 +19,7 @@ from outrider.errors import StoreUnavailableError
 _log = log.get("jobs")
 CHECKPOINT_EVERY = timedelta(minutes=5)
 DISPATCH_EVERY = timedelta(seconds=1)
+EARLY_EVERY = timedelta(seconds=1)
 INCIDENT_RECORDING_EVERY = timedelta(seconds=15)
 GAME_DAYS_EVERY = timedelta(seconds=15)
 MAINTENANCE_EVERY = timedelta(minutes=5)
@@ -42,7 +43,10 @@ class PeriodicTasks:
         self._clock = clock
         self._scheduler = AsyncIOScheduler(timezone="UTC", job_defaults=_JOB_DEFAULTS)
         self._running: set[asyncio.Future[None]] = set()
+        self._started: set[asyncio.Future[None]] = set()  # keeps a reference while they run
         self._stopping = Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._again: dict[str, bool] = {}  # tasks in progress, and whether they are due again after that
 
     def every(self, duration: timedelta, name: str, work: Callable[[], Awaitable[Any]]) -> None:
         """Runs ``work`` every ``duration``. Missed runs are merged into one."""
@@ -79,8 +83,21 @@ class PeriodicTasks:
         """Runs one task now, as its schedule would."""
         await self._scheduler.get_job(name).func()
 
+    def run_soon(self, name: str) -> None:
+        """Runs one task now, from any thread; once more if it is in progress. No effect before ``start``."""
+        if self._loop is not None and not self._stopping.is_set():
+            self._loop.call_soon_threadsafe(self._start_now, name)
+
+    def _start_now(self, name: str) -> None:
+        job = self._scheduler.get_job(name)
+        if job is not None and not self._stopping.is_set():
+            started = asyncio.ensure_future(job.func())
+            self._started.add(started)
+            started.add_done_callback(self._started.discard)
+
     def start(self) -> None:
         """Starts the schedule; requires a running event loop."""
+        self._loop = asyncio.get_running_loop()
         self._scheduler.start()
 
     def stopping(self) -> bool:
@@ -99,19 +116,35 @@ class PeriodicTasks:
         return lambda: asyncio.to_thread(call, self._clock.now())
 
     def _guarded(self, name: str, work: Callable[[], Awaitable[Any]]) -> Callable[[], Awaitable[None]]:
-        """Returns the work with a failure boundary: a failure is logged with its task, and the schedule continues."""
+        """Returns the work with a failure boundary: a failure is logged with its task, and the schedule continues.
+
+        A run that is due while the task is in progress follows it.
+        """
 
         async def run() -> None:
+            if name in self._again:
+                self._again[name] = True
+                return
             ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._running.add(ended)
             try:
-                await work()
-            except StoreUnavailableError as error:
-                _log.error("job_failed", job=name, error=error.message, hint=error.hint)
-            except Exception as error:  # noqa: BLE001 - a failed task must not stop the platform
-                _log.exception("job_failed", job=name, error=str(error))
+                due = True
+                while due and not self._stopping.is_set():
+                    self._again[name] = False
+                    await _bounded(name, work)
+                    due = self._again[name]
             finally:
+                self._again.pop(name, None)
                 self._running.discard(ended)
                 ended.set_result(None)
 
         return run
+
+
+async def _bounded(name: str, work: Callable[[], Awaitable[Any]]) -> None:
+    try:
+        await work()
+    except StoreUnavailableError as error:
+        _log.error("job_failed", job=name, error=error.message, hint=error.hint)
+    except Exception as error:  # noqa: BLE001 - a failed task must not stop the platform
+        _log.exception("job_failed", job=name, error=str(error))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import signal
+import sys
 from datetime import datetime
 from functools import partial
 
@@ -22,6 +23,7 @@ from service.wiring import platform as wiring_platform
 from store import factory
 
 _log = log.get("engine")
+SWITCH_SECONDS = 0.001  # a thread gives way to others after this time
 
 
 def run(settings: Settings) -> None:
@@ -55,7 +57,7 @@ async def _run(settings: Settings, leader: Leader) -> None:
     tasks.call_every(CHECK_EVERY, "leader", check_leader)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # after SIGHUP the supervisor restarts the process
         loop.add_signal_handler(number, stopped.set)
-    gc_tuning.settle()
+    tune()
     tasks.start()
     _log.info("engine_started", targets=len(settings.collect.targets), interval=str(settings.collect.interval))
     await stopped.wait()
@@ -63,6 +65,12 @@ async def _run(settings: Settings, leader: Leader) -> None:
     if leader.held():
         platform.checkpoint(clock.now())
     await platform.close()
+
+
+def tune() -> None:
+    """Sets the interpreter up for an engine: an early decision must not wait for a thousand scrapes."""
+    gc_tuning.settle()
+    sys.setswitchinterval(SWITCH_SECONDS)
 
 
 def still_leading(leader: Leader, platform: wiring_platform.Platform) -> bool:
@@ -90,7 +98,12 @@ def periodic_tasks_of(platform: wiring_platform.Platform, clock: Clock) -> Perio
     """Returns all periodic tasks of the engine; nothing runs before ``start``."""
     tasks, settings = PeriodicTasks(clock), platform.settings
     tasks.every(settings.collect.interval, "cycle", platform.cycle.run_in_thread)
-    tasks.call_every(periodic_tasks.DISPATCH_EVERY, "dispatch", lambda _now: platform.dispatcher.run_once())
+    dispatcher = platform.dispatcher
+    tasks.call_every(periodic_tasks.DISPATCH_EVERY, "dispatch", lambda _now: dispatcher.perform_actions())
+    tasks.call_every(periodic_tasks.DISPATCH_EVERY, "deliver", lambda _now: dispatcher.deliver_messages())
+    platform.cycle.on_decision = partial(_dispatch, tasks)
+    if platform.fast_path is not None:
+        tasks.every(periodic_tasks.EARLY_EVERY, "early", lambda: platform.collector.read_early(clock.now()))
     tasks.call_every(periodic_tasks.CHECKPOINT_EVERY, "checkpoint", platform.checkpoint)
     maintenance = StoreMaintenance(platform.metrics, settings.store.retention.retention, tasks.stopping)
     tasks.add(periodic_tasks.MAINTENANCE_EVERY, "upkeep", maintenance)
@@ -102,6 +115,12 @@ def periodic_tasks_of(platform: wiring_platform.Platform, clock: Clock) -> Perio
         tasks.call_every(periodic_tasks.INCIDENT_RECORDING_EVERY, "flight", partial(_record_incidents, platform))
     tasks.call_weekly("weekly_report", partial(_weekly_report, platform))
     return tasks
+
+
+def _dispatch(tasks: PeriodicTasks) -> None:
+    """Dispatches new decisions at once; a slow message channel does not delay an action."""
+    tasks.run_soon("dispatch")
+    tasks.run_soon("deliver")
 
 
 def _record_incidents(platform: wiring_platform.Platform, now: datetime) -> None:

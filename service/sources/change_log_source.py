@@ -41,14 +41,28 @@ class ChangeLogContributor(SilentContributor):
     ) -> None:
         """``clusters`` and ``logs`` are read elsewhere. The change log is closed with this contributor."""
         self._change_log, self._clusters, self._logs = change_log, tuple(clusters), tuple(logs)
-        self._cursor = 0
+        self._cursor = self._early_cursor = 0
         self._resolver = EntityResolver()
         self._audited: datetime | None = None
         self._resumed: set[str] = set()
+        self._topology: Topology | None = None  # of the last cycle
         self._missed: deque[Change] = deque(maxlen=MOST_MISSED)  # changes while the change log was unavailable
+
+    async def read_early(self, at: datetime) -> tuple[Event, ...]:
+        """Returns the events that other processes posted since; the next cycle reads them again."""
+        if self._topology is None:
+            return ()
+        after = max(self._cursor, self._early_cursor)
+        try:
+            posted = await asyncio.to_thread(self._change_log.posted, after, at - FIRST_LOOK)
+        except StoreError:
+            return ()  # the next cycle logs it
+        self._early_cursor = posted[-1][0] if posted else after
+        return self._resolved(posted, self._topology)
 
     async def add(self, collected: Collected, at: datetime) -> Collected:
         """Records the cycle. A failure is logged and does not fail the cycle."""
+        self._topology = collected.topology
         try:
             return await asyncio.to_thread(self._record, collected, collected.topology, at)
         except StoreError as error:
@@ -74,7 +88,10 @@ class ChangeLogContributor(SilentContributor):
         if not posted:
             return ()
         self._cursor = posted[-1][0]
-        if not topology.shares_graph(self._resolver.topology):
+        return self._resolved(posted, topology)
+
+    def _resolved(self, posted: Sequence[tuple[int, Event]], topology: Topology) -> tuple[Event, ...]:
+        if posted and not topology.shares_graph(self._resolver.topology):
             self._resolver = EntityResolver(topology)
         return tuple(replace(event, entity=self._resolver.entity(_unresolved(event, topology))) for _, event in posted)
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from collectors.mapping.target import Target
 from collectors.scrape.target_health import TargetHealth
-from outrider.model import EntityRef
+from outrider.model import EntityRef, Event
 from outrider.ports import Collected, Source
 from outrider.topology import Topology
 
 Labels = Mapping[EntityRef, Mapping[str, str]]
+EarlySink = Callable[[Collected], None]
 
 
 class PageSource(Source, Protocol):
@@ -31,6 +32,19 @@ class PageSource(Source, Protocol):
         ...
 
 
+@runtime_checkable
+class EarlyPages(Protocol):
+    """A source of pages that sends single pages on before their round ends."""
+
+    def on_early(self, sink: EarlySink) -> None:
+        """Sets the receiver of single pages."""
+        ...
+
+    async def read_pushed_early(self, at: datetime) -> None:
+        """Sends on pushed pages that are complete between two rounds."""
+        ...
+
+
 class Contributor(Protocol):
     """A part of a cycle's data besides the metrics pages."""
 
@@ -43,8 +57,12 @@ class Contributor(Protocol):
         """Runs before the metrics pages are read."""
         ...
 
-    async def read(self, at: datetime) -> None:
-        """Runs while the metrics pages are read."""
+    async def read(self, at: datetime) -> Sequence[Event]:
+        """Runs while the metrics pages are read. Returns the new events, resolved by the last cycle's topology."""
+        ...
+
+    async def read_early(self, at: datetime) -> Sequence[Event]:
+        """Returns new events between two cycles. The next cycle adds them, too."""
         ...
 
     async def add(self, collected: Collected, at: datetime) -> Collected:
@@ -67,8 +85,15 @@ class SilentContributor:
     async def prepare(self, at: datetime) -> None:
         """Does nothing."""
 
-    async def read(self, at: datetime) -> None:
-        """Does nothing."""
+    async def read(self, at: datetime) -> Sequence[Event]:
+        """Nothing is read."""
+        del at
+        return ()
+
+    async def read_early(self, at: datetime) -> Sequence[Event]:
+        """Nothing is read."""
+        del at
+        return ()
 
     async def add(self, collected: Collected, at: datetime) -> Collected:
         """Returns the collected data unchanged."""
@@ -88,15 +113,34 @@ class CompositeSource:
         self.contributors = tuple(contributors)
         self.page_topology = Topology()
         """Topology of the newest metrics pages alone."""
+        self._early_sink: EarlySink | None = None
 
     @property
     def health(self) -> list[TargetHealth]:
         """Health of each target, then of the sources of each contributor."""
         return [*self.pages.health, *(health for part in self.contributors for health in part.health)]
 
+    def on_early(self, sink: EarlySink) -> None:
+        """Sets the receiver of single pages and readings, which gets them before their cycle."""
+        self._early_sink = sink
+        if isinstance(self.pages, EarlyPages):
+            self.pages.on_early(sink)
+
+    async def read_early(self, at: datetime) -> None:
+        """Reads what arrives between two cycles: pushed pages, and events that need no request per node."""
+        if self._early_sink is None:
+            return
+        pages = [self.pages.read_pushed_early(at)] if isinstance(self.pages, EarlyPages) else []
+        await asyncio.gather(*pages, *(self._send_on(contributor.read_early(at)) for contributor in self.contributors))
+
+    async def _send_on(self, reading: Coroutine[Any, Any, Sequence[Event]]) -> None:
+        events = tuple(await reading)
+        if events and self._early_sink is not None:
+            self._early_sink(Collected(events=events))
+
     async def collect(self, at: datetime) -> Collected:
         """Collects once: metrics pages and contributors are read concurrently."""
-        reading = asyncio.gather(*(contributor.read(at) for contributor in self.contributors))
+        reading = asyncio.gather(*(self._send_on(contributor.read(at)) for contributor in self.contributors))
         collected, _ = await asyncio.gather(self._collect_pages(at), reading)
         self.page_topology = collected.topology
         for contributor in self.contributors:

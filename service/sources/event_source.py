@@ -17,13 +17,15 @@ from collectors.logs.loki import LokiLogs
 from collectors.logs.matcher import LogMatcher, LogReader
 from collectors.net.http import HttpClient
 from collectors.scrape.target_health import TargetHealth
-from outrider.model import EntityKind, EntityRef
+from outrider.model import EntityKind, EntityRef, Event
 from outrider.ports import Collected
 from service.config.event_settings import EventSettings
 from service.config.settings import Settings
 from service.sources.composite_source import PageSource, SilentContributor
 from service.sources.kube_clients import KubeClientPool
 from service.sources.kube_view import KubeView
+
+_READ_EARLY = (KubernetesEventSource, KernelLogFile)
 
 
 class EventContributor(SilentContributor):
@@ -34,6 +36,7 @@ class EventContributor(SilentContributor):
         self.view = view or KubeView(())
         self._events, self._pages = events, pages
         self._unresolved: list[UnresolvedEvent] = []
+        self._early = frozenset(source.name for source in events.sources if isinstance(source, _READ_EARLY))
 
     @property
     def health(self) -> list[TargetHealth]:
@@ -45,15 +48,25 @@ class EventContributor(SilentContributor):
         """The matchers of the event sources that read logs."""
         return tuple(source.lines for source in self._events.sources if isinstance(source, LogReader))
 
-    async def read(self, at: datetime) -> None:
-        """Reads the event sources."""
-        self._unresolved = await self._events.read(at)
+    async def read(self, at: datetime) -> tuple[Event, ...]:
+        """Reads the event sources. Returns the new events."""
+        return self._noted(await self._events.read(at))
+
+    async def read_early(self, at: datetime) -> tuple[Event, ...]:
+        """Reads the sources that need one watch or one file, not a request for each node."""
+        return self._noted(await self._events.read(at, self._early)) if self._early else ()
+
+    def _noted(self, readings: list[UnresolvedEvent]) -> tuple[Event, ...]:
+        """Keeps the readings for the next cycle, and resolves them by the topology of the last one."""
+        self._unresolved += readings
+        return self._events.events(readings)
 
     async def add(self, collected: Collected, at: datetime) -> Collected:
         """Adds the events, resolved by the topology of this cycle."""
         topology = await asyncio.to_thread(self.view.topology, collected.topology)  # slow for a large fleet
         self._events.know(topology)
-        events = (*self._events.events(self._unresolved), *collected.events)
+        unresolved, self._unresolved = self._unresolved, []
+        events = (*self._events.events(unresolved), *collected.events)
         batches = collected.batches
         if self.view.clusters:
             batches = (*batches, *self.view.batches(self._pages.health, at))

@@ -18,7 +18,7 @@ from collectors.probes.result import Probe
 from collectors.probes.scheduler import ProbeScheduler
 from collectors.probes.tls import TlsProbe
 from collectors.scrape.target_health import TargetHealth
-from outrider.model import SampleBatch
+from outrider.model import Event, SampleBatch
 from outrider.ports import Collected
 from service.config.probe_settings import ProbeSettings
 from service.sources.composite_source import SilentContributor, TopologyOverlay
@@ -38,9 +38,10 @@ class ProbeContributor(SilentContributor):
         """Health of each probe."""
         return self._probes.health
 
-    async def read(self, at: datetime) -> None:
-        """Runs the probes that are due."""
+    async def read(self, at: datetime) -> tuple[Event, ...]:
+        """Runs the probes that are due. They return no events."""
         self._batches = await self._probes.collect(at)
+        return ()
 
     async def add(self, collected: Collected, at: datetime) -> Collected:
         """Adds the values of all probes."""

@@ -15,12 +15,14 @@ from outrider.clock import Clock
 from outrider.errors import StoreUnavailableError
 from outrider.ports import MetricStore, Source, StateStore
 from outrider.records.change_log import ChangeLog
+from remediation.actuators.api_server import load_client
 from service.config import knowledge_overlay
 from service.config.settings import Settings
 from service.config.tokens import flights_of, spool_of
 from service.engine.cycle import Cycle, Parts
 from service.engine.detector_memory import Detection
-from service.engine.dispatch import Dispatcher
+from service.engine.dispatch import WORKERS, Dispatcher
+from service.engine.fast_path import FastPath
 from service.incidents import recent_feedback
 from service.planning.planning import NoPlanning, Planning
 from service.recorder.incident_recordings import IncidentRecorder
@@ -53,9 +55,13 @@ class Platform:
     settings: Settings
     spool: BufferedMetricStore
     flight: IncidentRecorder | None = None
+    fast_path: FastPath | None = None
 
     def warm(self, now: datetime) -> None:
         """Restores checkpoints, teaches the detectors the history, and audits the start."""
+        remediation = self.settings.remediation
+        if "kubernetes" in {remediation.actuator, *remediation.actuators.values()}:
+            load_client()
         self.cycle.parts.detection.restore(self.state)
         try:
             self.cycle.parts.detection.warm(self.metrics, now, HISTORY, self.settings.store.retention.raw)
@@ -70,6 +76,8 @@ class Platform:
 
     async def close(self) -> None:
         """Stops collecting and releases the stores."""
+        if self.fast_path is not None:
+            self.fast_path.close()
         await self.collector.close()
         if self.flight is not None:
             self.flight.close()
@@ -83,7 +91,8 @@ def platform(
 ) -> Platform:
     """Returns a platform on the configured store. With ``lockstep`` the planner runs inside the cycle.
 
-    While ``may_write`` returns False, values wait on disk.
+    In lockstep no time passes between a scrape and its cycle, so that there is no fast path. While ``may_write``
+    returns False, values wait on disk.
     """
     state, metrics = open_stores(settings)
     recording, folder = settings.collect.flight, flights_of(settings.store.url)
@@ -98,9 +107,19 @@ def platform(
     planning = planning_of(settings, detection, state, buffered, change_log=change_log, in_background=not lockstep)
     cycle = Cycle(_parts(settings, source, clock, state, buffered, detection, planning, messaging_of(settings)))
     dispatcher = Dispatcher(
-        state, notifiers(settings), actuator(settings), clock, cycle, kill_switch(settings), time_limits(settings)
+        state,
+        notifiers(settings),
+        actuator(settings),
+        clock,
+        cycle,
+        kill_switch(settings),
+        time_limits(settings),
+        workers=WORKERS,
     )
-    return Platform(cycle, dispatcher, metrics, state, source, change_log, settings, buffered, recorder)
+    fast_path = FastPath(cycle, clock) if settings.remediation.fast_path and not lockstep else None
+    if fast_path is not None:
+        source.on_early(fast_path.offer)
+    return Platform(cycle, dispatcher, metrics, state, source, change_log, settings, buffered, recorder, fast_path)
 
 
 def cycle_in_memory(

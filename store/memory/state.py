@@ -64,7 +64,8 @@ class MemoryStateStore(MemoryStateReader):
             if commit.breaker is not None and commit.breaker.reset_at == self._breaker.reset_at:
                 self._breaker = commit.breaker  # unless a person reset it meanwhile
             self._append(commit.audit)
-            self._cycles[commit.cycle.id] = commit.cycle
+            if not commit.early:
+                self._cycles[commit.cycle.id] = commit.cycle
             while len(self._cycles) > state_rows.KEPT_CYCLES:
                 del self._cycles[next(iter(self._cycles))]
 

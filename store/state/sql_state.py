@@ -94,6 +94,8 @@ class SqlStateStore(SqlStateReader):
                     _document(DETECTOR_STATUSES, DETECTOR_STATUSES, commit.cycle.at, payload),
                 )
             _append(connection, commit.audit)
+            if commit.early:
+                return
             cycle = {"id": commit.cycle.id, "at_us": micros(commit.cycle.at), "body": json_codec.dumps(commit.cycle)}
             put(connection, metadata.cycle, cycle)
             _trim(connection, metadata.cycle, state_rows.KEPT_CYCLES)

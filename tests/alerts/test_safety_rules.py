@@ -47,10 +47,9 @@ def test_rule_1_a_metrics_outage_fires_nothing_that_was_pending(world):
         assert [a.state for a in alerts] == [AlertState.PENDING]
 
 
-def test_rule_10_saturation_leads_to_scaling_and_a_hang_to_a_restart():
-    assert [str(kind) for kind in rule("traffic-surge").default_actions] == ["scale"]
-    assert [str(kind) for kind in rule("kv-pressure").default_actions] == ["scale"]
-    assert "restart_pod" in [str(kind) for kind in rule("engine-hung").default_actions]
+def test_rule_10_a_full_cache_leads_to_scaling_and_no_rule_restarts_by_itself():
+    assert [str(kind) for kind in rule("kv-cache-full").then] == ["scale"]
+    assert not [name.name for name in RULES if {"restart_pod", "drain"} & {str(kind) for kind in name.then}]
 
 
 def test_rule_11_a_resolved_incident_takes_no_new_alerts(world):

@@ -9,10 +9,12 @@ from outrider.errors import ActuationError
 from outrider.model import Action, ActionKind, ActionRequest, Outcome, OutcomeStatus
 from outrider.wire.http_auth import Access
 from remediation.actuators.api_server import ApiServer, ConflictError, TooManyRequestsError
+from remediation.actuators.kept_connection import KeptConnection
 from remediation.actuators.kubernetes import nodes, pods, workloads
 from remediation.actuators.kubernetes.change import Attempt, Change, ChangeReader
 
 SETTING = "remediation.kubernetes.url"
+_RECONNECTED = (None, 401, 403)  # no response; or credentials that may have been replaced
 _TRIES = 3  # reads again after a concurrent write
 CHANGES: Mapping[ActionKind, ChangeReader] = {
     ActionKind.CORDON: nodes.cordon,
@@ -46,23 +48,26 @@ class KubernetesActuator:
 
         ``changes`` are the action kinds that it performs, ``name`` is that of the performer.
         """
-        self._url, self._access = (url or "").rstrip("/"), access
+        self._connection = KeptConnection((url or "").rstrip("/"), access, setting=SETTING)
         self._changes, self._name = changes, name
         self._clock = clock or SystemClock()
 
     def perform(self, action: Action) -> Outcome:
         """Sends the requests of an action, or raises ActuationError. IN_PROGRESS if more is left to do."""
         started = self._clock.now()
-        with ApiServer(self._url, self._access, setting=SETTING) as server:
-            change, blocked = self._applied(server, action)
+        try:
+            change, blocked = self._applied(self._connection.server(), action)
+        except ActuationError as error:
+            if error.status in _RECONNECTED:
+                self._connection.drop()
+            raise
         status = _status(action, change, blocked)
         detail = "; ".join([change.detail, *blocked])
         return Outcome(action.id, status, detail, started, self._clock.now())
 
     def requests(self, action: Action) -> tuple[ActionRequest, ...]:
         """Returns the requests that ``perform`` would send now. Raises ActuationError."""
-        with ApiServer(self._url, self._access, setting=SETTING) as server:
-            return self._change(server, action).requests
+        return self._change(self._connection.server(), action).requests
 
     def _applied(self, server: ApiServer, action: Action) -> tuple[Change, list[str]]:
         """Returns the change, and a sentence for each request that the server delays."""

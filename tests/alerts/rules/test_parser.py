@@ -68,7 +68,7 @@ def test_every_rule_has_texts_in_both_languages_and_a_runbook():
 def test_load_faults_never_restart_by_default():
     for rule in load_rules():
         if {"traffic-surge", "kv-pressure"} & {*rule.faults, rule.fault}:
-            assert ActionKind.RESTART_POD not in rule.default_actions
+            assert ActionKind.RESTART_POD not in rule.then
 
 
 def test_a_user_file_changes_a_rule_by_name_and_keeps_the_rest(tmp_path):
@@ -125,7 +125,8 @@ def test_mistakes_of_a_file_are_reported_in_line_order_with_the_expectation(tmp_
         ("{name: a, faults: [gpu-lost], enabled: 'no'}", "enabled", "true or false"),
         ("{name: a, detectors: ['plan:x']}", "detectors", "threshold"),
         ("{name: a, detectors: ['plan:x'], threshold: much}", "threshold", "expected a number"),
-        ("{name: a, faults: [gpu-lost], default_actions: [reboot]}", "default_actions", "unknown default_actions"),
+        ("{name: a, faults: [gpu-lost], then: [reboot]}", "then", "unknown then"),
+        ("{name: a, faults: [gpu-lost], then: [uncordon]}", "then", "unknown then"),
         ("{name: a, faults: [gpu-lost], routes: [pigeon]}", "routes", "unknown routes"),
         ("{name: a, faults: [gpu-lost], fault: nothing}", "fault", "unknown fault"),
         ("{name: a, faults: [gpu-lost], labels: 3}", "labels", "mapping"),

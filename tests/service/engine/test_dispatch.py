@@ -1,5 +1,7 @@
 """Dispatchers: at least once, one claim per row, failures recorded and retried, no actions while paused."""
 
+import threading
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -127,6 +129,42 @@ def test_a_failed_action_is_recorded_with_its_reason():
     assert action.status is ActionStatus.FAILED
     assert "no such node" in action.detail
     assert any(record.reason == "failed" for record in state.audit())
+
+
+class Together(RecordingActuator):
+    """An actuator that returns only once two actions are in progress, and records their order."""
+
+    def __init__(self, parties) -> None:
+        super().__init__()
+        self.barrier = threading.Barrier(parties, timeout=10)
+
+    def perform(self, action):
+        if action.target != NODE:
+            self.barrier.wait()
+        return super().perform(action)
+
+
+def test_actions_on_several_targets_run_at_once_and_those_on_one_target_in_order():
+    others = [EntityRef("c", EntityKind.NODE, None, f"node-{number}") for number in range(1, 4)]
+    own = [replace(CORDON, id=f"act-1{number}", decided_at=NOW + timedelta(seconds=number)) for number in range(3)]
+    actions = [*own, *(replace(CORDON, id=f"act-2{number}", target=node) for number, node in enumerate(others))]
+    state, clock, actuator = MemoryStateStore(), ManualClock(NOW), Together(3)
+    state.commit(CycleCommit(RECORD, actions=tuple(actions)))
+    dispatcher = Dispatcher(state, {}, actuator, clock, Gate(), workers=4)
+    assert dispatcher.perform_actions() == 6
+    assert [action for action in actuator.performed if action.startswith("act-1")] == ["act-10", "act-11", "act-12"]
+    assert {action.status for action in state.actions()} == {ActionStatus.DONE}
+    assert dispatcher.perform_actions() == 0
+
+
+def test_more_actions_than_one_claim_are_performed_in_one_run():
+    nodes = [EntityRef("c", EntityKind.NODE, None, f"node-{number}") for number in range(50)]
+    state, clock, actuator = MemoryStateStore(), ManualClock(NOW), RecordingActuator()
+    state.commit(
+        CycleCommit(RECORD, actions=tuple(replace(CORDON, id=f"act-{node.name}", target=node) for node in nodes))
+    )
+    assert Dispatcher(state, {}, actuator, clock, Gate(), workers=8).perform_actions() == 50
+    assert len(set(actuator.performed)) == 50
 
 
 class Drain:

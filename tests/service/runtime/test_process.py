@@ -49,6 +49,8 @@ def test_an_hour_that_is_over_is_compacted_and_reads_as_before(platform):
     assert set(schedule.names) == {
         "cycle",
         "dispatch",
+        "deliver",
+        "early",
         "checkpoint",
         "upkeep",
         "flight",
@@ -78,6 +80,38 @@ async def let_runs_pass(interval):
     other.start()
     await until_async(ran_thrice, "another schedule has run three times")
     await other.stop()
+
+
+def test_a_task_that_is_due_soon_runs_at_once_and_once_more_if_it_was_in_progress():
+    async def wake():
+        schedule, runs, first = PeriodicTasks(ManualClock(HOUR)), [], asyncio.Event()
+
+        async def dispatch():
+            runs.append(len(runs))
+            await first.wait()
+
+        schedule.every(timedelta(hours=1), "dispatch", dispatch)
+        schedule.run_soon("dispatch")
+        await asyncio.sleep(0)
+        assert runs == [], "nothing runs before the start"
+        schedule.start()
+
+        async def ran(count):
+            return len(runs) == count
+
+        await asyncio.to_thread(schedule.run_soon, "dispatch")
+        await until_async(lambda: ran(1), "the task runs")
+        for _ in range(3):
+            schedule.run_soon("dispatch")
+        await asyncio.sleep(0)
+        first.set()
+        await until_async(lambda: ran(2), "the task has run once more")
+        await schedule.stop()
+        schedule.run_soon("dispatch")
+        await asyncio.sleep(0)
+        return runs
+
+    assert asyncio.run(wake()) == [0, 1]
 
 
 def test_stopping_waits_for_the_cycle_in_flight():

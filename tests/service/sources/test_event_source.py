@@ -292,3 +292,29 @@ def test_this_machines_kernel_log_needs_a_path_and_a_node(tmp_path) -> None:
 
     (event,) = asyncio.run(scene())
     assert identity(event) == (EventKind.XID, EntityRef("default", EntityKind.NODE, None, "gpu-1"), "79")
+
+
+def test_a_line_of_the_local_kernel_log_is_sent_on_before_its_cycle_and_is_one_event(tmp_path):
+    log = tmp_path / "kernel.log"
+    log.write_text("")
+    written = {
+        "cluster": "c",
+        "events": [{"type": "kernel_log", "path": str(log), "node": "node-1"}],
+    }
+
+    async def scene() -> None:
+        source, sent_on = factory.source(Settings.model_validate(written), ManualClock(START)), []
+        source.on_early(sent_on.append)
+        await source.collect(START)
+        message = "NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off the bus."
+        log.write_text(f"2026-11-18T12:00:05+00:00 node-1 kernel: {message}\n")
+        at = START + timedelta(seconds=6)
+        await source.read_early(at)
+        (early,) = sent_on
+        assert [(event.kind, event.code) for event in early.events] == [(EventKind.XID, "79")]
+        collected = await source.collect(START + STEP)
+        assert [event.id for event in collected.events] == [event.id for event in early.events]
+        assert (await source.collect(START + 2 * STEP)).events == ()
+        await source.close()
+
+    asyncio.run(scene())

@@ -1,5 +1,6 @@
 """Pushed samples reach the store, or the sender gets the reason in one sentence."""
 
+import asyncio
 import gzip
 import json
 import re
@@ -88,6 +89,24 @@ def test_requests_of_one_scrape_are_assembled_into_one_page():
     collected = world.cycle()
     assert cell(collected, EntityKind.REPLICA, "engine_generation_tokens_total")[0] == 300.0
     assert cell(collected, EntityKind.REPLICA, "engine_requests_waiting")[0] == 1.0
+
+
+def test_a_page_that_is_read_between_two_rounds_counts_once_and_stays_in_the_buffer_until_it_is_written():
+    world, sent_on = PushWorld(), []
+    world.collector.on_early(sent_on.append)
+    world.write(vllm_page(START, 1000.0))
+    world.cycle()
+    world.write(vllm_page(START + STEP, 1300.0))
+    world.clock.advance(timedelta(seconds=6))
+    asyncio.run(world.collector.read_pushed_early(world.clock.now()))
+    asyncio.run(world.collector.read_pushed_early(world.clock.now()))
+    (page,) = sent_on
+    assert cell(page, EntityKind.REPLICA, "engine_generation_tokens_total")[0] == 300.0
+    assert world.spool.waiting().blocks == 2, "a kill before the next round must not lose it"
+    assert cell(world.cycle(), EntityKind.REPLICA, "engine_generation_tokens_total")[0] == 300.0
+    held = cell(world.cycle(), EntityKind.REPLICA, "engine_generation_tokens_total")
+    assert held[0] != 300.0, "the next round does not count it again"
+    assert world.spool.waiting().blocks == 0
 
 
 def test_a_backlog_becomes_one_page_with_all_of_its_increases():

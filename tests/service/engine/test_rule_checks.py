@@ -1,0 +1,104 @@
+"""Checks of rules: one line in the timeline of the incident, written once, and only with a result."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+
+from outrider.model import (
+    Alert,
+    AlertReason,
+    AlertState,
+    EntityKind,
+    EntityRef,
+    Floats,
+    Incident,
+    Layer,
+    Priority,
+    SignalKey,
+    Window,
+)
+from outrider.text.i18n import LANGUAGES, translate
+from outrider.vocabulary.rules import RuleCheck
+from service.engine.rule_checks import with_checks
+
+NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
+STEP = timedelta(seconds=15)
+POINTS = 40
+GPU = EntityRef("c", EntityKind.GPU, None, "GPU-0")
+CHAT = EntityRef("c", EntityKind.SERVICE, "llm", "chat")
+RATIO = "hw_accel_memory_used_ratio"
+
+
+class Values:
+    """Recent values of one entity, by signal."""
+
+    def __init__(self, entity: EntityRef, signals: Mapping[str, Floats]) -> None:
+        self._entity, self._signals = entity, signals
+
+    def window(self, kind: EntityKind, keys: Sequence[SignalKey], span: timedelta) -> Window:
+        del span
+        (key,) = keys
+        level = self._signals[key.name]
+        times = NOW.timestamp() - STEP.total_seconds() * np.arange(level.size - 1, -1, -1)
+        values = level.reshape(1, -1, 1)
+        return Window(kind, (self._entity,), times, tuple(keys), values, np.zeros(values.shape, np.uint8), STEP)
+
+
+def alert(entity: EntityRef, check: str, signal: str) -> Alert:
+    evidence = json.dumps([{"signal": signal, "observed": 0.9, "text": "findings.rule_holds", "arguments": {}}])
+    annotations = {"then": f"scale,{check}", "evidence": evidence}
+    return Alert(
+        "a", "mine", Priority.P2, entity, AlertState.FIRING, AlertReason.STILL_TRUE, NOW, NOW, annotations=annotations
+    )
+
+
+INCIDENT = Incident("inc-0", Layer.HARDWARE, Priority.P2, NOW, (), (), ("a",), (), NOW)
+
+
+def lines(fired: Alert, values: Values) -> tuple[tuple[str, Mapping[str, str]], ...]:
+    (checked,) = with_checks([INCIDENT], [fired], values, NOW)
+    (again,) = with_checks([checked], [fired], values, NOW + STEP)
+    assert again == checked, "a result is written once"
+    return tuple((entry.what, entry.arguments) for entry in checked.timeline)
+
+
+def test_the_time_to_exhaustion_follows_from_the_trend() -> None:
+    climbing = 0.90 + 0.05 * np.arange(POINTS) / POINTS  # 0.05 in 10 min, 0.0513 left at the end
+    ((what, arguments),) = lines(alert(GPU, "time_to_exhaustion", RATIO), Values(GPU, {RATIO: climbing}))
+    assert what == "incidents.timeline.check_time_to_exhaustion"
+    assert (arguments["percent"], arguments["hours"]) == ("95", "0.17")
+
+
+@pytest.mark.parametrize(
+    "level", [np.full(POINTS, 0.93), np.linspace(0.95, 0.9, POINTS), np.full(POINTS, np.nan)], ids=str
+)
+def test_without_a_rising_trend_nothing_is_written(level: Floats) -> None:
+    assert lines(alert(GPU, "time_to_exhaustion", RATIO), Values(GPU, {RATIO: level})) == ()
+
+
+def test_longer_prompts_are_named_with_their_length_before() -> None:
+    requests = np.full(POINTS, 10.0)
+    tokens = np.where(np.arange(POINTS) < POINTS / 2, 5_000.0, 20_000.0)
+    values = Values(CHAT, {"svc_requests_total": requests, "svc_prompt_tokens_total": tokens})
+    ((what, arguments),) = lines(alert(CHAT, "long_prompts", "svc_ttft_seconds"), values)
+    assert what == "incidents.timeline.check_long_prompts"
+    assert (arguments["tokens"], arguments["before"]) == ("2000", "500")
+
+
+def test_prompts_of_the_usual_length_are_not_mentioned() -> None:
+    values = Values(
+        CHAT, {"svc_requests_total": np.full(POINTS, 10.0), "svc_prompt_tokens_total": np.full(POINTS, 5_000.0)}
+    )
+    assert lines(alert(CHAT, "long_prompts", "svc_ttft_seconds"), values) == ()
+
+
+@pytest.mark.parametrize("check", list(RuleCheck))
+def test_every_check_has_a_text_in_every_language(check: RuleCheck) -> None:
+    for language in LANGUAGES:
+        key = f"incidents.timeline.check_{check.value}"
+        assert translate(key, language) != key
