@@ -70,7 +70,7 @@ class PlaybookRun:
     def actions(self) -> list[Action]:
         """New decisions of every step that is due. ``states`` holds the states of all steps afterwards."""
         actions: list[Action] = []
-        earlier_steps_over, asked = True, False
+        earlier_steps_over, approval_needed = True, False
         for step in self._playbook.steps:
             waits = self._context.now - self._incident.opened_at < step.wait
             if waits or (step.after_done and not earlier_steps_over):
@@ -79,12 +79,12 @@ class PlaybookRun:
             if not targets and step.target in _MUST_EXIST:
                 actions += self._unknown(step)
             for target in targets:
-                actions += self._if_required(replace(step, ask=step.ask or asked), target)
+                actions += self._if_required(replace(step, ask=step.ask or approval_needed), target)
             states = [self._progress(step, target) for target in targets]
             if StepState.FAILED in states:
                 if step.escalate.kind == "page":
                     break  # a person decides
-                asked = asked or step.escalate.kind == "ask"
+                approval_needed = approval_needed or step.escalate.kind == "ask"
             earlier_steps_over = earlier_steps_over and StepState.VERIFYING not in states
         return actions
 
