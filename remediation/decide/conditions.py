@@ -106,7 +106,8 @@ def _awake(check: Check, on: StepOnTarget) -> bool:
 
 def _not_serving(check: Check, on: StepOnTarget) -> bool:
     del check
-    return not on.context.facts.healthy.intersection(on.replicas)
+    facts = on.context.facts
+    return not (facts.healthy if facts.serving is None else facts.serving).intersection(on.replicas)
 
 
 def _confined(check: Check, on: StepOnTarget) -> bool:

@@ -40,6 +40,7 @@ _KEEP_CAPACITY = frozenset(
     }
 )
 _LIMITED = frozenset({PlanReason.AT_CEILING, PlanReason.AT_QUOTA, PlanReason.STEP_LIMIT})
+_MORE_REPLICAS_HELP = frozenset({DecisionReason.DISRUPTION_BUDGET, DecisionReason.SERVICE_MINIMUM})
 _NOT_AN_ATTEMPT = WAITING | {ActionStatus.REFUSED, ActionStatus.CANCELLED}
 
 
@@ -70,7 +71,7 @@ class PlaybookRun:
     def actions(self) -> list[Action]:
         """New decisions of every step that is due. ``states`` holds the states of all steps afterwards."""
         actions: list[Action] = []
-        earlier_steps_over, asked = True, False
+        earlier_steps_over, approval_needed = True, False
         for step in self._playbook.steps:
             waits = self._context.now - self._incident.opened_at < step.wait
             if waits or (step.after_done and not earlier_steps_over):
@@ -79,12 +80,12 @@ class PlaybookRun:
             if not targets and step.target in _MUST_EXIST:
                 actions += self._unknown(step)
             for target in targets:
-                actions += self._if_required(replace(step, ask=step.ask or asked), target)
+                actions += self._if_required(replace(step, ask=step.ask or approval_needed), target)
             states = [self._progress(step, target) for target in targets]
             if StepState.FAILED in states:
                 if step.escalate.kind == "page":
                     break  # a person decides
-                asked = asked or step.escalate.kind == "ask"
+                approval_needed = approval_needed or step.escalate.kind == "ask"
             earlier_steps_over = earlier_steps_over and StepState.VERIFYING not in states
         return actions
 
@@ -192,7 +193,7 @@ class PlaybookRun:
         if tried and judgement[1] is DecisionReason.COOLDOWN:
             return []  # the cooldown between two attempts is not a refusal
         surge: list[Action] = []
-        if step.surge and self._short(proposal, proposal.takes):
+        if step.surge and (self._short(proposal, proposal.takes) or _is_too_tight(step, judgement[1])):
             surge, judgement = self._surge(step, proposal, judgement)
         return [*surge, *record(context, proposal, judgement)]
 
@@ -282,12 +283,17 @@ class PlaybookRun:
         """Adds capacity first (safety rule 8).
 
         The new replicas cover the step on all of its targets. Until they are ready the step is held. If they cannot be
-        added, approval is requested.
+        added, approval is requested. A disruption budget or the service minimum refuses the step until one more is
+        ready.
         """
-        if judgement[0] is Verdict.REFUSED:
+        refused = judgement[0] is Verdict.REFUSED
+        if refused and not _is_too_tight(step, judgement[1]):
             return [], judgement
         context, actions, expected = self._context, list[Action](), False
-        for service, count in self._short(proposal, self._whole_step(step)).items():
+        lacking = self._short(proposal, self._whole_step(step))
+        if refused:
+            lacking = {service: max(1, lacking.get(service, 0)) for service in proposal.takes}
+        for service, count in lacking.items():
             newest = context.history.newest(self._session.id, ActionKind.SCALE, service)
             if newest is None:
                 target = context.current_replicas(service) + count
@@ -301,6 +307,8 @@ class PlaybookRun:
             else:
                 pending = newest.status in IN_FLIGHT | WAITING | {ActionStatus.DONE}
                 expected = expected or (pending and context.now - newest.decided_at < STARTS_WITHIN)
+        if refused:
+            return actions, judgement
         held = (Verdict.REFUSED, DecisionReason.NO_HEADROOM)
         return actions, held if expected else (Verdict.ASK, DecisionReason.NO_HEADROOM)
 
@@ -311,5 +319,10 @@ def _surges(step: Step, before: Sequence[Action]) -> bool:
         step.surge
         and before
         and before[-1].status is ActionStatus.REFUSED
-        and before[-1].reason is DecisionReason.NO_HEADROOM
+        and (before[-1].reason is DecisionReason.NO_HEADROOM or _is_too_tight(step, before[-1].reason))
     )
+
+
+def _is_too_tight(step: Step, reason: DecisionReason) -> bool:
+    """True for a drain that one more replica would permit."""
+    return step.kind is ActionKind.DRAIN and reason in _MORE_REPLICAS_HELP

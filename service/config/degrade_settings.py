@@ -120,8 +120,7 @@ def degrade_problems(
         try:
             section.ladders({}) if isinstance(section, DegradeSettings) else section.procedure()
         except ConfigError as error:
-            path = ("remediation", key, "file")
-            yield from error.problems or (document.problem(path, error.message),)
+            yield from error.problems or (document.problem(("remediation", key, "file"), error.message),)
     for cluster, standby in switch.standby.items():
         if cluster == standby:
             key_path = ("remediation", "cluster_switch", "standby", cluster)

@@ -121,12 +121,13 @@ def _remedy(run: Run, injected: InjectedFault) -> ScoredAction | None:
         act
         for act in run.acted
         if injected.start <= act.at
-        and act.at <= (done if created is None else created)  # a switched entry takes effect at once
+        and act.at <= (done if created is None else created)
         and act.target in injected.path
         and (injected.repaired_by is None or act.kind in injected.repaired_by)
         and act.kind not in (_ENDS_NOTHING if created is None else _STARTS_NOTHING)
     ]
-    return max(fitting, key=lambda act: act.at, default=None)
+    # Of two actions the earlier one ended an impact that was over when the later one came.
+    return max(fitting, key=lambda act: (act.at < done, act.at), default=None)
 
 
 def has_remedy(fault_id: str) -> bool:

@@ -51,3 +51,25 @@ def test_a_blocked_drain_is_refused_with_the_name_and_done_once_the_budget_allow
     later = fleet.run(6)
     assert not [action for action in later if action.reason is DecisionReason.DISRUPTION_BUDGET]
     assert later
+
+
+def test_a_drain_that_a_budget_forbids_adds_a_replica_first(fleet, words):
+    label(fleet, fleet.pods[0], **{EVICTION_BLOCKED_BY: "llm/chat", NOT_READY: "true"})
+    fleet.break_("gpu-lost", fleet.gpus[0])
+    fleet.sick.add(fleet.replicas[0])
+    fleet.facts = replace(fleet.facts, ready_pods=frozenset(fleet.pods))  # the check of the restart holds
+    made = words(fleet.run(6))
+    assert made[-2:] == [
+        ("scale", "chat", "allowed", "within_limits"), ("drain", "node-0", "refused", "disruption_budget"),
+    ]  # fmt: skip
+    scale = next(action for action in fleet.actions.values() if action.kind is ActionKind.SCALE)
+    assert scale.params["replicas"] == 9
+    assert fleet.run(4) == [], "one replica is ordered once, and the drain waits for it"
+    label(fleet, fleet.pods[0])
+    assert words(fleet.cycle()) == [("drain", "node-0", "ask", "needs_approval")]
+
+
+def test_a_restart_that_a_budget_forbids_adds_nothing(fleet, words):
+    label(fleet, fleet.pods[0], **{EVICTION_BLOCKED_BY: "llm/chat"})
+    fleet.break_("gpu-xid-application", fleet.pods[0])
+    assert words(fleet.run(6)) == [("restart_pod", "chat-0", "refused", "disruption_budget")]

@@ -392,8 +392,8 @@ def test_every_playbook_of_a_fault_can_find_its_targets(fleet):
         one.break_(fault, entity)
         if any(Check(Condition.DEVICE_THROTTLED) in step.require for step in playbook.steps):
             one.facts = replace(one.facts, alerted=frozenset({(one.gpus[0], "gpu-thermal-throttle")}))
-        if entity.kind is EntityKind.POD:
-            one.sick.add(one.replicas[0])
+        if any(check.condition is Condition.ROLLOUT_PRECEDED for step in playbook.steps for check in step.require):
+            one.facts = replace(one.facts, changed_at={one.service: one.now})
         made = one.run(8)
         assert bool(made) == bool(playbook.steps), fault
         assert DecisionReason.UNKNOWN_TARGET not in {a.reason for a in made}, fault

@@ -244,3 +244,54 @@ def test_without_confidences_calibration_is_empty() -> None:
 def test_an_instruction_for_a_person_is_not_an_automatic_remedy(fault):
     assert not has_remedy(fault)
     assert has_remedy("gpu-lost")
+
+
+def repaired_with(act: ScoredAction, **more) -> Run:
+    """A hung engine that recovers after three minutes, and one action."""
+    known = {"recovered_at": at(8), "repaired_by": frozenset({"shift_traffic", "restart_pod", "cordon"})} | more
+    return run([fault(**known)], [incident(1, 6)], acted=(act,))
+
+
+@pytest.mark.parametrize(
+    ("act", "created", "ratio"),
+    [
+        (ScoredAction("i1", "shift_traffic", REPLICA, at(6)), None, 1.0),
+        (ScoredAction("i1", "rollback", SERVICE, at(6)), None, 0.0),  # not in the playbook of the fault
+        (ScoredAction("i1", "restart_pod", OTHER, at(6)), None, 0.0),  # not on its path
+        (ScoredAction("i1", "restart_pod", REPLICA, at(4)), None, 0.0),  # before the fault
+        (ScoredAction("i1", "cordon", REPLICA, at(6)), None, 0.0),  # a cordon ends no impact
+        (ScoredAction("i1", "restart_pod", REPLICA, at(6)), at(6), 1.0),
+        (ScoredAction("i1", "cordon", REPLICA, at(6)), at(7), 1.0),  # the new pod was kept off the node
+        (ScoredAction("i1", "restart_pod", REPLICA, at(7)), at(6), 0.0),  # the pod was starting already
+        (ScoredAction("i1", "shift_traffic", REPLICA, at(6)), at(7), 0.0),  # a shift starts no pod
+    ],
+)
+def test_only_an_action_that_can_have_ended_the_fault_earns_something(act, created, ratio) -> None:
+    seen = score([repaired_with(act, pod_created_at=created)])
+    assert seen["remediated_ratio"] == seen["remediated_ratio_of_endable"] == ratio
+    assert seen["remedied_by"] == ({act.kind: 1} if ratio else {})
+
+
+def test_faults_beyond_repair_are_listed_with_their_reason() -> None:
+    seen = score([run([fault("traffic-surge", SERVICE)], [incident(1, 6, entities=(SERVICE,))])])
+    assert (seen["remediated_ratio"], seen["remediated_ratio_of_endable"]) == (0.0, None)
+    assert seen["beyond_repair"]["traffic-surge"]["events"] == 1
+    assert seen["beyond_repair"]["traffic-surge"]["reason"]
+
+
+def test_an_event_without_impact_cannot_be_ended() -> None:
+    seen = score([run([fault("psu-or-fan-failed", harmed=False)], [incident(1, 6)])])
+    assert seen["remediated_ratio_of_endable"] is None
+    assert seen["beyond_repair"]["psu-or-fan-failed"]["events"] == 1
+
+
+def test_actions_on_healthy_parts_are_harmful_beside_look_alikes() -> None:
+    taken = ScoredAction("i1", "restart_pod", OTHER, at(6), takes_capacity=True)
+    undone = ScoredAction("i1", "uncordon", OTHER, at(6))
+    own = ScoredAction("i1", "restart_pod", REPLICA, at(6), takes_capacity=True)
+    negative = score([run(acted=(taken, undone), negative=True)])
+    assert (negative["harmful_actions"], negative["actions_off_path"]) == (1, 1)
+    beside = score([run([fault()], [incident(1, 6)], acted=(taken, own), lookalike=True)])
+    assert (beside["harmful_actions"], beside["actions_off_path"]) == (1, 1)
+    alone = score([run([fault()], [incident(1, 6)], acted=(taken, own))])
+    assert (alone["harmful_actions"], alone["actions_off_path"]) == (0, 1)
