@@ -8,6 +8,7 @@ import numpy as np
 
 from outrider.documents.summaries import entity_name, fault_name, rule_name, word
 from outrider.model import Action, Forecast, Recommendation
+from outrider.records import degrade_levels
 from outrider.records.feedback import RulePrecision
 from outrider.text.i18n import Language
 from outrider.vocabulary import indicators
@@ -129,8 +130,25 @@ def _actions(week: Week, language: Language) -> Section:
     return section(
         "actions",
         language,
-        tables=(table("actions", language, "at action target decision reason status", rows),),
+        tables=(
+            table("actions", language, "at action target decision reason status", rows),
+            table("levels", language, "service level since until duration#", _level_rows(week, language)),
+        ),
     )
+
+
+def _level_rows(week: Week, language: Language) -> list[tuple[Cell, ...]]:
+    """The time that each service spent at each degrade level."""
+    return [
+        (
+            Cell(words.name(period.service), period.service.key),
+            Cell(f"{period.level} {word('degrade_level', period.name, language)}", str(period.level)),
+            words.instant(period.since, language),
+            words.instant(period.until, language) if period.until else Cell(words.text("open", language)),
+            words.seconds(period.duration.total_seconds() if period.duration else None, language),
+        )
+        for period in degrade_levels.periods(week.history.actions)
+    ]
 
 
 def _action_row(action: Action, language: Language) -> tuple[Cell, ...]:

@@ -27,7 +27,8 @@ from simulator.hardware.nodes import Nodes
 from simulator.journal import Journal, JournalEntry, JournalSource
 from simulator.spec.fleets import FleetSpec, default_spec
 from simulator.spec.names import gpu_uuid
-from simulator.traffic.arrivals import Traffic
+from simulator.traffic.arrivals import Arrivals, Traffic
+from simulator.traffic.degradation import Degradations
 
 WARM_SECONDS = 180.0
 AGE_FACTOR = 960  # the counters of the warm-up are multiplied by this: engines appear two days old
@@ -85,6 +86,7 @@ class Fleet:
         self.reserved_ratio = np.array([pod.service.engine.memory_reserved_ratio for pod in self.pods.pods])
         self.desired = {service.name: service.replicas for service in self.spec.services}
         self.entry = np.ones(len(self.spec.services))
+        self.degradations = Degradations(self.spec.services)
         self.demand: Callable[[float], Floats] = self.traffic.rates
         self.exporters_down: set[str] = set()
         self.injections: list[ActiveFault] = []
@@ -206,6 +208,7 @@ class Fleet:
         self.gpus.healthy[:] = self.gpus.visible[:] = True
         self.gpus.xid[:] = 0
         self.router.weights[:] = 1.0
+        self.degradations.clear()
         self.pods.cordoned[:] = False
         self.rollouts.reset()
         self.operations.reset()
@@ -300,7 +303,7 @@ class Fleet:
         self._advance_hardware(seconds, works)
 
     def _deliver(self, begin: float, span: float, rates: Floats, shares: Floats, failing: Floats) -> None:
-        arrivals = self.traffic.draw(begin, span, rates)
+        arrivals = self._admitted(self.traffic.draw(begin, span, rates), begin + span)
         if self.effects.cluster.alive[0] < 0.5:
             self.bank.refuse(len(arrivals))  # the gateway is down as well and counts nothing
             return
@@ -331,6 +334,16 @@ class Fleet:
             arrivals.aborts_at[good],
         )
 
+    def _admitted(self, arrivals: Arrivals, end: float) -> Arrivals:
+        """Returns the requests that the gateway passes on until ``end``; it rejects others with 429, or holds them."""
+        levels = self.degradations
+        if not levels.active or self.effects.cluster.alive[0] < 0.5:
+            return arrivals
+        rejected = levels.rejected(arrivals.service, arrivals.tenant)
+        self.traffic.rejected(arrivals.service[rejected])
+        self.bank.refuse(int(rejected.sum()))
+        return levels.passed(arrivals.selected(~rejected), end)
+
     def _lose_cores(self) -> None:
         """Fails the requests in flight when a core dies behind its HTTP server."""
         coreless = (self.effects.slots.core_dead > 0.5) & self.pods.ready
@@ -342,7 +355,7 @@ class Fleet:
         """Returns the current conditions of the engines."""
         effects = self.effects.slots
         return Conditions(
-            slow=coupling.stretch(self),
+            slow=coupling.stretch(self) * self.degradations.step_factor[self.pods.service_of_slot],
             prefill=effects.prefill_factor,
             kv=effects.kv_factor,
             batch=effects.batch_factor,

@@ -21,6 +21,7 @@ from outrider.model import (
     BreakerState,
     DecisionReason,
     Incident,
+    IncidentProgress,
     Message,
     MuteReason,
     NotifyReason,
@@ -55,11 +56,14 @@ class _SentMessages:
     resolved: bool
     requested: frozenset[str]
     channels: tuple[str, ...]
+    status: str | None = None
+    status_at: datetime | None = None
 
     @staticmethod
     def of(incident: Incident) -> _SentMessages:
         """Reads the timeline."""
         entries = [entry for entry in incident.timeline if entry.what.startswith(_TIMELINE)]
+        reports = [entry for entry in entries if entry.what == _TIMELINE + NotifyReason.STATUS]
         pages = [entry for entry in entries if "priority" in entry.arguments]
         priorities = [Priority(entry.arguments["priority"]) for entry in pages]
         names = [name for entry in pages for name in entry.arguments.get("channels", "").split(", ") if name]
@@ -69,6 +73,8 @@ class _SentMessages:
             resolved=any(entry.what == _TIMELINE + NotifyReason.RESOLVED for entry in entries),
             requested=frozenset(entry.arguments["action"] for entry in entries if "action" in entry.arguments),
             channels=tuple(dict.fromkeys(names)),
+            status=next((entry.arguments["state"] for entry in reversed(reports)), None),
+            status_at=next((entry.at for entry in reversed(reports)), None),
         )
 
 
@@ -79,6 +85,7 @@ def messages(
     actions: Sequence[Action],
     messaging: NotificationSettings,
     now: datetime,
+    progress: Mapping[str, IncidentProgress] | None = None,
     *,
     breaker: BreakerState | None = None,
 ) -> MessagePlan:
@@ -87,7 +94,8 @@ def messages(
     ``after`` are the incidents open now and those that resolved in this cycle; one already resolved in ``before`` is
     skipped. ``alerts`` carry ``muted_by``. ``actions`` are those to mention; each one that waits for approval is
     requested once, and reported once if the request expires. A silenced incident sends nothing. An acknowledged one
-    sends only a higher priority and its end. ``breaker`` is the breaker of remediation if it opened in this cycle.
+    sends only a higher priority, its end, and the ``progress`` of its repair, which is by incident. ``breaker`` is the
+    breaker of remediation if it opened in this cycle.
     """
     closed = {incident.id for incident in before if incident.resolved_at is not None}
     by_print = {alert.fingerprint: alert for alert in alerts}
@@ -102,7 +110,9 @@ def messages(
             incidents.append(incident)
             continue
         members = [by_print[print_] for print_ in incident.alerts if print_ in by_print]
-        planner = _MessagePlanner(incident, members, of_incident.get(incident.id, []), messaging, now)
+        planner = _MessagePlanner(
+            incident, members, of_incident.get(incident.id, []), messaging, now, (progress or {}).get(incident.id)
+        )
         reasons[incident.id] = planner.run()
         planned += planner.messages
         incidents.append(planner.incident)
@@ -130,8 +140,10 @@ class _MessagePlanner:
         actions: Sequence[Action],
         messaging: NotificationSettings,
         now: datetime,
+        progress: IncidentProgress | None,
     ) -> None:
         """``alerts`` and ``actions`` are those of the incident."""
+        self._progress = progress
         self.incident = incident
         self.messages: list[Message] = []
         self._alerts = alerts
@@ -146,7 +158,7 @@ class _MessagePlanner:
         channels = self._channels(reason)
         if reason in (NotifyReason.NOT_CHANGED, NotifyReason.MUTED):
             self._request_approvals(reason)
-            return reason
+            return self._report_status() if reason is NotifyReason.NOT_CHANGED else reason
         if not channels:
             return NotifyReason.NOT_CHANGED
         before, priority = self._sent.priority, self.incident.priority
@@ -166,6 +178,19 @@ class _MessagePlanner:
             self.incident = replace(self.incident, pages=1)
         self._request_approvals(reason)
         return reason
+
+    def _report_status(self) -> NotifyReason:
+        """Reports the progress of a repair when its state changes, and at its interval."""
+        progress, sent = self._progress, self._sent
+        channels = self._channels(NotifyReason.STATUS)
+        if progress is None or self.incident.resolved_at is not None or not channels or sent.at is None:
+            return NotifyReason.NOT_CHANGED
+        last = sent.status_at or sent.at
+        if progress.state == sent.status and self._now - last < progress.every:
+            return NotifyReason.NOT_CHANGED
+        self._send(NotifyReason.STATUS, channels, int(self._now.timestamp()))
+        self._note(NotifyReason.STATUS, {"state": progress.state, "to": ", ".join(channels)})
+        return NotifyReason.STATUS
 
     def _due(self) -> NotifyReason:
         incident, sent = self.incident, self._sent
@@ -228,6 +253,7 @@ class _MessagePlanner:
                 language,
                 self._messaging.base_url,
                 self._explained(language),
+                self._progress,
             )
             self.messages.append(
                 Message(

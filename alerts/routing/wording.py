@@ -10,7 +10,16 @@ from urllib.parse import quote
 from alerts.routing.routes import ANSWER_WITHIN
 from alerts.state.machine import evidence_of
 from outrider.documents.summaries import entity_name, fault_name, incident_summary, moment, word
-from outrider.model import Action, Alert, DecisionReason, Evidence, Incident, NotifyReason, Priority
+from outrider.model import (
+    Action,
+    Alert,
+    DecisionReason,
+    Evidence,
+    Incident,
+    IncidentProgress,
+    NotifyReason,
+    Priority,
+)
 from outrider.text.i18n import Language, translate
 from outrider.vocabulary import catalog
 from outrider.vocabulary.units import format_duration, format_value
@@ -76,7 +85,7 @@ def evidence_line(evidence: Evidence, language: Language) -> str:
 class Wording:
     """Texts of one incident in one language. ``lead`` is the alert that represents it.
 
-    ``explained`` are further lines about the cause.
+    ``explained`` are further lines about the cause, ``progress`` is that of the repair.
     """
 
     incident: Incident
@@ -85,6 +94,7 @@ class Wording:
     language: Language
     base_url: str
     explained: tuple[str, ...] = ()
+    progress: IncidentProgress | None = None
 
     @property
     def link(self) -> str:
@@ -111,7 +121,7 @@ class Wording:
 
     def body(self, reason: NotifyReason, action: Action | None) -> str:
         """Plain text, one fact per line."""
-        lines = [self._cause(), self._when(), self._affected()]
+        lines = [self._cause(), self._when(), self._affected(), *self._status()]
         if self._merged_into:
             lines.append(self._localize("line.merged", into=self._merged_into))
         if reason is not NotifyReason.RESOLVED:
@@ -157,6 +167,13 @@ class Wording:
         if not self.incident.services:
             return self._localize("line.no_services")
         return self._localize("line.services", services=", ".join(self.incident.services))
+
+    def _status(self) -> list[str]:
+        """The progress of the repair, one line per service."""
+        if self.progress is None:
+            return []
+        lines = [translate(f"notify.{line.what}", self.language, **line.arguments) for line in self.progress.lines]
+        return self._list("line.progress", lines)
 
     def _urgency(self) -> list[str]:
         lines = []

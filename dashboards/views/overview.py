@@ -148,11 +148,27 @@ def service_card(viewer: Viewer, service: dict[str, Any], as_of: str) -> str:
     return html.card(
         top,
         html.label(_status_reason(viewer, service)),
+        *degrade_lines(viewer, service),
         f'<div class="o-figures">{"".join(_figures(viewer, service))}</div>',
         f"<div>{html.strip(service['strip'], as_of, viewer.language)}{ends}</div>",
         *(_budget(viewer, slo) for slo in service["slos"]),
         html.label(load),
     )
+
+
+def degrade_lines(viewer: Viewer, service: dict[str, Any]) -> list[str]:
+    """The degrade level of a service and since when; nothing at level 0."""
+    degrade = service.get("degrade")
+    if not degrade:
+        return []
+    since = fmt.instant(degrade["since"])
+    text = viewer.localize(
+        "service.degraded",
+        level=degrade["level"],
+        name=word("degrade_level", degrade["name"], viewer.language),
+        since=since.strftime("%H:%M UTC") if since else "?",
+    )
+    return [html.missed_line(text)]
 
 
 def _status_reason(viewer: Viewer, service: dict[str, Any]) -> str:

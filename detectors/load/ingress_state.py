@@ -226,13 +226,21 @@ class IngressDetector(ABC):
         return DetectorState(self.state_version, window.entities, {**memory, "last": np.array([newest_time])})
 
 
+_EXPLAINED_SECONDS = {
+    (EventKind.CHANGE, "calendar"): CALENDAR_SECONDS,
+    (EventKind.ACTION, "switch_cluster"): 3600.0,
+    (EventKind.ACTION, "degrade_service"): 3600.0,
+}
+
+
 def _note_calendar(window: Window, memory: Arrays) -> None:
-    """A calendar day explains few requests until a day after its event."""
+    """Few requests are explained by a calendar day, a switch between clusters and a degrade level."""
     place = {entity: row for row, entity in enumerate(window.entities)}
     for event in window.events:
         row = place.get(event.entity)
-        if row is not None and event.kind is EventKind.CHANGE and event.code == "calendar":
-            until = event.at.timestamp() + CALENDAR_SECONDS
+        lasts = _EXPLAINED_SECONDS.get((event.kind, event.code))
+        if row is not None and lasts is not None:
+            until = event.at.timestamp() + lasts
             memory["named_until"][row] = np.fmax(memory["named_until"][row], until)
 
 

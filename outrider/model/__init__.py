@@ -39,7 +39,14 @@ from outrider.model.findings import (
     Priority,
     TimeRange,
 )
-from outrider.model.incidents import Hypothesis, Incident, RejectedHypothesis, TimelineEntry
+from outrider.model.incidents import (
+    Hypothesis,
+    Incident,
+    IncidentProgress,
+    ProgressLine,
+    RejectedHypothesis,
+    TimelineEntry,
+)
 from outrider.model.messages import Message, NotifyReason
 from outrider.model.plans import (
     LIVE,
@@ -108,6 +115,7 @@ __all__ = [
     "HoldReason",
     "Hypothesis",
     "Incident",
+    "IncidentProgress",
     "Interval",
     "Layer",
     "LeadPart",
@@ -124,6 +132,7 @@ __all__ = [
     "Plan",
     "PlanReason",
     "Priority",
+    "ProgressLine",
     "ReasonText",
     "Recommendation",
     "RejectedHypothesis",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from outrider.model.entities import EntityRef
 from outrider.model.findings import Evidence, Priority
@@ -37,6 +37,23 @@ class TimelineEntry:
     at: datetime
     what: str
     arguments: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressLine:
+    """One line of a status message. ``what`` is an i18n key, ``arguments`` fill it."""
+
+    what: str
+    arguments: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentProgress:
+    """Progress of a repair that takes long. A status message follows each change of ``state``, and ``every``."""
+
+    every: timedelta
+    state: str
+    lines: tuple[ProgressLine, ...]
 
 
 @dataclass(frozen=True, slots=True)

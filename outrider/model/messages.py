@@ -16,6 +16,7 @@ class NotifyReason(StrEnum):
     OPENED = "opened"
     PRIORITY_RAISED = "priority_raised"
     REPEAT = "repeat"
+    STATUS = "status"
     RESOLVED = "resolved"
     APPROVAL_WANTED = "approval_wanted"
     STEP_FAILED = "step_failed"

@@ -23,6 +23,7 @@ from remediation.decide.guards import CapacityBudget
 from remediation.decide.history import History
 from remediation.decide.limits import FleetFacts, Policy
 from remediation.playbooks.model import Playbook, Selector
+from remediation.procedures.bundle import NONE, Procedures
 
 STARTS_WITHIN = timedelta(minutes=15)  # new replicas that are missing by then will not start
 _OF_WORKLOADS = frozenset({ActionKind.SCALE, ActionKind.ROLLBACK, ActionKind.PAUSE_ROLLOUT, ActionKind.RESUME_ROLLOUT})
@@ -60,6 +61,7 @@ class DecisionContext:
     now: datetime
     kept_cordoned: frozenset[EntityRef] = frozenset()
     kept_diverted: Mapping[EntityRef, frozenset[str]] = field(default_factory=dict)
+    procedures: Procedures = NONE
 
     def has_alert(self, entity: EntityRef) -> bool:
         """True while an alert on this entity is active."""

@@ -17,11 +17,14 @@ from remediation.decide.disruption import blocking_budgets
 from remediation.decide.history import CORDONING, History, gives_back
 from remediation.decide.limits import FleetFacts, Policy
 from remediation.decide.owners import OwnerObjection, objection
+from remediation.decide.service_entry import lost
 from remediation.decide.sessions import PLAN_SESSION
 from remediation.decide.time_windows import frozen_by, missed_windows
 
 __all__ = ["CapacityBudget", "GuardAnswer", "Judgement", "Proposal", "answers", "judge", "judge_undo", "recheck"]
 _HOUR = timedelta(hours=1)
+# Diverting load protects users at once, also the second time. The ladder has minimum times of its own.
+_AT_ONCE = frozenset({ActionKind.SHIFT_TRAFFIC, ActionKind.SWITCH_CLUSTER, ActionKind.DEGRADE_SERVICE})
 INTENT_EXPIRES = timedelta(minutes=15)  # one engine outage; the next cycle decides again
 Judgement = tuple[Verdict, DecisionReason]
 
@@ -31,7 +34,8 @@ class Proposal:
     """One proposed action.
 
     ``takes`` is the number of serving replicas that each service would lose. ``confidence`` None means that no
-    suspected cause is involved. ``scale_in`` marks a SCALE that goes down, to ``params["replicas"]``.
+    suspected cause is involved. ``scale_in`` marks a SCALE that goes down, to ``params["replicas"]``. ``lost_cluster``
+    requires the action although monitoring is blind there. ``undoes``: it returns to normal, which no limit blocks.
     """
 
     session: str
@@ -44,6 +48,8 @@ class Proposal:
     confidence: float | None = None
     ask: bool = False
     scale_in: bool = False
+    lost_cluster: str = ""
+    undoes: bool = False
 
 
 class CapacityBudget:
@@ -63,7 +69,7 @@ class CapacityBudget:
 
     def enter(self, proposal: Proposal) -> None:
         """Adds an action that will be performed."""
-        self.performed += 1
+        self.performed += not proposal.undoes
         if proposal.kind in CORDONING:
             self.nodes.add(proposal.target)
         if proposal.kind is ActionKind.SCALE:
@@ -94,17 +100,19 @@ def answers(
     owner = objection(proposal.kind, proposal.target, facts.owners, writes_replicas=policy.writes_replicas)
     approval_required = proposal.ask or proposal.kind in policy.ask_for | policy.two_person
     scope = scope_of_action(proposal.because, proposal.target, proposal.takes, policy, facts)
-    frozen, missed = frozen_by(policy.freezes, scope, now), _missed(proposal.kind, policy, scope, now)
+    frozen = frozen_by(policy.freezes, scope, now)
+    waits = not (proposal.undoes or proposal.lost_cluster)  # an outage does not wait for a maintenance window
+    missed = _missed(proposal.kind, policy, scope, now) if waits else ""
     budgets = ", ".join(blocking_budgets(proposal.kind, proposal.target, facts.topology))
     level = policy.autonomy.of(scope)
     refusals = {
-        "hold": _hold(facts),
-        "breaker": DecisionReason.BREAKER_OPEN if facts.breaker.is_open else None,
-        "freeze": DecisionReason.FREEZE if frozen else None,
+        "hold": _hold(facts, proposal.lost_cluster),
+        "breaker": DecisionReason.BREAKER_OPEN if facts.breaker.is_open and not proposal.undoes else None,
+        "freeze": DecisionReason.FREEZE if frozen and not proposal.undoes else None,
         "maintenance_window": DecisionReason.NOT_IN_MAINTENANCE_WINDOW if missed else None,
         "trusted_values": _untrusted(proposal, facts),
         "cooldown": _too_soon(proposal, policy, facts, history, now),
-        "rate_limit": _too_many(policy, budget),
+        "rate_limit": None if proposal.undoes else _too_many(policy, budget),
         "node_breaker": _nodes(proposal, policy, facts, budget),
         "service_minimum": _minimum(proposal, policy, facts, budget),
         "disruption_budget": DecisionReason.DISRUPTION_BUDGET if budgets else None,
@@ -185,7 +193,7 @@ def recheck(action: Action, policy: Policy, facts: FleetFacts, now: datetime) ->
     An approval does not override a guard, and an action without approval expires. Undo actions are only held by a
     pause, the kill switch and lost monitoring. An action that has begun may end after its maintenance window.
     """
-    held = _hold(facts)
+    held = _hold(facts, str(action.params.get("lost_cluster", "")))
     if held is not None or gives_back(action):
         return held
     owner = objection(action.kind, action.target, facts.owners, writes_replicas=policy.writes_replicas)
@@ -209,11 +217,13 @@ def _recheck_limits(action: Action, policy: Policy, facts: FleetFacts, now: date
         return DecisionReason.AUTONOMY_APPROVE
     if frozen_by(policy.freezes, scope, now):
         return DecisionReason.FREEZE
-    missed = not begun and _missed(action.kind, policy, scope, now)
+    missed = not (begun or action.params.get("lost_cluster")) and _missed(action.kind, policy, scope, now)
     return DecisionReason.NOT_IN_MAINTENANCE_WINDOW if missed else None
 
 
 def _recheck_capacity(action: Action, policy: Policy, facts: FleetFacts) -> DecisionReason | None:
+    if action.kind is ActionKind.DEGRADE_SERVICE and action.target in facts.untrusted:
+        return DecisionReason.VALUES_NOT_TRUSTED
     shrinks = action.kind is ActionKind.SCALE and action.params.get("replicas", 0) < action.params.get("current", 0)
     if (action.kind in CORDONING or shrinks) and action.target in facts.untrusted:
         return DecisionReason.VALUES_NOT_TRUSTED
@@ -228,16 +238,21 @@ def _recheck_capacity(action: Action, policy: Policy, facts: FleetFacts) -> Deci
     return None
 
 
-def _hold(facts: FleetFacts) -> DecisionReason | None:
+def _hold(facts: FleetFacts, lost_cluster: str = "") -> DecisionReason | None:
+    """A lost cluster blinds its own monitoring: what its loss requires goes on while other clusters are visible."""
     if facts.killed:
         return DecisionReason.KILL_SWITCH
     if facts.paused:
         return DecisionReason.PAUSED
-    return DecisionReason.MONITOR_BLIND if facts.blind else None
+    if not facts.blind or (lost_cluster and lost(facts.entries, lost_cluster, timedelta(0))):
+        return None
+    return DecisionReason.MONITOR_BLIND
 
 
 def _untrusted(proposal: Proposal, facts: FleetFacts) -> DecisionReason | None:
-    """Safety rule 1: without values nothing is cordoned, drained or scaled in."""
+    """Safety rule 1: without values nothing is cordoned, drained, scaled in or degraded."""
+    if proposal.kind is ActionKind.DEGRADE_SERVICE:
+        return DecisionReason.VALUES_NOT_TRUSTED if proposal.target in facts.untrusted else None
     if proposal.kind not in CORDONING and not proposal.scale_in:
         return None
     concerned = {proposal.target, *proposal.touches, *proposal.takes}
@@ -250,8 +265,8 @@ def _untrusted(proposal: Proposal, facts: FleetFacts) -> DecisionReason | None:
 def _too_soon(
     proposal: Proposal, policy: Policy, facts: FleetFacts, history: History, now: datetime
 ) -> DecisionReason | None:
-    if proposal.kind is ActionKind.SHIFT_TRAFFIC:
-        return None  # diverting load protects users at once, also the second time
+    if proposal.kind in _AT_ONCE:
+        return None
     if _outgrown(proposal, facts):
         return None  # a surge that outgrows the last scale-out does not wait
     last = history.last_performed(proposal.kind, proposal.target)

@@ -16,6 +16,7 @@ CANCELLABLE = WAITING | {ActionStatus.INTENDED}
 PERFORMED = IN_FLIGHT | {ActionStatus.DONE, ActionStatus.DRY_RUN, ActionStatus.FAILED}
 UNDO = frozenset({*UNDOES.values(), ActionKind.RUN_DIAGNOSTIC}) - {ActionKind.WAKE_ENGINE}
 """Actions that give capacity back or check it first. No breaker blocks them."""
+LADDER = frozenset({ActionKind.DEGRADE_SERVICE, ActionKind.RESTORE_SERVICE})
 CORDONING = frozenset({ActionKind.CORDON, ActionKind.DRAIN})  # an evicted node takes no new pods either
 
 _OVER = frozenset({DecisionReason.RECOVERED, DecisionReason.RECOVERED_BY_VALUES})
@@ -109,6 +110,33 @@ class History:
         """Replicas whose traffic we currently divert."""
         return self._standing(frozenset({ActionKind.SHIFT_TRAFFIC}), ActionKind.RESTORE_TRAFFIC, session)
 
+    def ladder(self, service: EntityRef) -> list[Action]:
+        """Performed changes of a service's degrade level, in any session, oldest first."""
+        return self._performed(LADDER, service)
+
+    def degraded(self, session: str | None = None) -> frozenset[EntityRef]:
+        """Services below level 0 (whose level one session set)."""
+        newest = {action.target: action for action in self._performed(LADDER)}
+        return frozenset(
+            service
+            for service, action in newest.items()
+            if action.params.get("level", 0) and session in (None, action.session)
+        )
+
+    def switches(self, service: EntityRef) -> list[Action]:
+        """Performed switches of a service between clusters, in any session, oldest first."""
+        return self._performed(frozenset({ActionKind.SWITCH_CLUSTER}), service)
+
+    def switched(self, session: str | None = None) -> frozenset[EntityRef]:
+        """Services of which another cluster serves a share (switched by one session)."""
+        newest = {action.target: action for action in self._performed(frozenset({ActionKind.SWITCH_CLUSTER}))}
+        return frozenset(
+            service
+            for service, action in newest.items()
+            if session in (None, action.session)
+            and not (action.params.get("cluster") == service.cluster and action.params.get("share") == 1.0)
+        )
+
     def uncordoned(self, since: datetime) -> frozenset[EntityRef]:
         """Nodes uncordoned by a decision since then."""
         return frozenset(
@@ -128,6 +156,18 @@ class History:
             for action in self.actions
             if action.kind in selected and action.status in IN_FLIGHT and not action.dry_run
         ]
+
+    def _performed(self, kinds: frozenset[ActionKind], target: EntityRef | None = None) -> list[Action]:
+        """Actions that took effect, in the order of their end."""
+        effective = [
+            action
+            for action in self.actions
+            if action.kind in kinds
+            and target in (None, action.target)
+            and action.status is ActionStatus.DONE
+            and not action.dry_run
+        ]
+        return sorted(effective, key=lambda action: action.ended_at or action.decided_at)
 
     def standing(self, undone: ActionKind, session: str) -> frozenset[EntityRef]:
         """Targets of a session's changes that this kind of action undoes, and that are not undone yet."""
@@ -175,8 +215,11 @@ def is_half_open(action: Kinded) -> bool:
 
 
 def gives_back(action: Kinded) -> bool:
-    """True for an action that takes no capacity: an undo, a diagnostic, or a step back into rotation."""
-    return action.kind in UNDO or is_half_open(action)
+    """True for an action that takes no capacity: an undo, a diagnostic, or a step back into rotation.
+
+    Traffic that returns to its home cluster is such a step.
+    """
+    return action.kind in UNDO or is_half_open(action) or bool(action.params.get("fail_back"))
 
 
 def is_over(actions: Iterable[Action]) -> bool:

@@ -15,12 +15,15 @@ from outrider.model import (
     EntityRef,
     HoldReason,
     Incident,
+    IncidentProgress,
     RemediationSession,
     StepStatus,
 )
 from outrider.topology import Topology
 from remediation.decide.autonomy import AutonomyLevels, Environment
 from remediation.decide.owners import Owners
+from remediation.decide.service_entry import ServiceEntry
+from remediation.decide.service_load import ServiceLoad
 from remediation.decide.time_windows import TimeWindow
 
 DISRUPTIVE: Final = frozenset(
@@ -140,6 +143,8 @@ class FleetFacts:
     are nodes as the control plane reports them, ``asleep`` and ``awake`` replicas as their engines report.
     ``ready_pods`` pass their readiness probe. ``changed_at`` is the last change of a service, ``started_at``
     the start of an engine process. ``alerted`` are (entity, fault) of active alerts.
+    ``load`` and ``entries`` are the queues and the probed entries of services in the last minutes; a missing service
+    is unknown.
     """
 
     paused: bool = False
@@ -165,6 +170,8 @@ class FleetFacts:
     changed_at: Mapping[EntityRef, datetime] = field(default_factory=dict)
     started_at: Mapping[EntityRef, datetime] = field(default_factory=dict)
     alerted: frozenset[tuple[EntityRef, str]] = frozenset()
+    load: Mapping[EntityRef, ServiceLoad] = field(default_factory=dict)
+    entries: Mapping[EntityRef, ServiceEntry] = field(default_factory=dict)
     owners: Mapping[EntityRef, Owners] = field(default_factory=dict)
     incidents: Mapping[str, Incident] = field(default_factory=dict, compare=False, repr=False)
     topology: Topology = field(default_factory=Topology, compare=False, repr=False)
@@ -190,7 +197,7 @@ class StepResults:
 class Decisions:
     """New and changed actions (rejected and cancelled ones too), changed sessions, holds, and states of steps.
 
-    ``breaker`` is its state if it opened in this round.
+    ``breaker`` is its state if it opened in this round. ``progress`` is by incident, for status messages.
     """
 
     actions: tuple[Action, ...] = ()
@@ -198,3 +205,4 @@ class Decisions:
     holds: tuple[Hold, ...] = ()
     steps: tuple[StepStatus, ...] = ()
     breaker: BreakerState | None = None
+    progress: Mapping[str, IncidentProgress] = field(default_factory=dict)

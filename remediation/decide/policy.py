@@ -12,7 +12,7 @@ from datetime import datetime
 
 from outrider.model import Action, Alert, EntityRef, Incident, Plan, RemediationSession, StepStatus
 from outrider.topology import Topology
-from remediation.decide import approval, breaker, recovery, rule_actions, scaling
+from remediation.decide import approval, breaker, cluster_loss, degrade, recovery, rule_actions, scaling
 from remediation.decide.context import DecisionContext, cause_of, diverted_replicas, is_blind, suspects, unobserved
 from remediation.decide.guards import CapacityBudget, judgement_of
 from remediation.decide.history import History, is_expired
@@ -21,6 +21,7 @@ from remediation.decide.limits import Decisions, FleetFacts, Policy, StepResults
 from remediation.decide.sessions import acting, finished, open_session, refreshed
 from remediation.decide.steps import PlaybookRun, PreviewedStep
 from remediation.playbooks.model import Playbook
+from remediation.procedures.bundle import NONE, Procedures
 
 __all__ = ["Decisions", "FleetFacts", "Policy", "decide", "preview"]
 
@@ -36,6 +37,7 @@ def decide(
     facts: FleetFacts,
     now: datetime,
     playbooks: Mapping[str, Playbook],
+    procedures: Procedures = NONE,
 ) -> Decisions:
     """Returns the decisions of one cycle.
 
@@ -56,7 +58,7 @@ def decide(
     facts = replace(facts, breaker=tripped or facts.breaker, incidents={item.id: item for item in incidents})
     open_sessions = refreshed(sessions, history)
     by_id = {incident.id: incident for incident in incidents}
-    context = _context(policy, alerts, plan, topology, facts, history, playbooks, now)
+    context = _context(policy, alerts, plan, topology, facts, history, playbooks, now, procedures)
     active = [session for session in open_sessions if not context.recovered(by_id.get(session.incident))]
     context = replace(
         context,
@@ -77,12 +79,16 @@ def decide(
         steps += done.steps
         if opened is not None:
             after[opened.id] = opened
+    for procedure in (cluster_loss.decisions, degrade.decisions):
+        new_actions, new_sessions = procedure(context, incidents, tuple(after.values()))
+        actions += new_actions
+        after |= {session.id: session for session in new_sessions}
     troubled = _troubled(context, incidents)
     actions += scaling.from_plan(context, troubled)
     known = {session.id: session for session in sessions}
     changed_sessions = tuple(session for session in after.values() if session != known.get(session.id))
-    held = holds(context, incidents, actions, steps, troubled)
-    return Decisions(tuple(actions), changed_sessions, held, tuple(steps), tripped)
+    held, progress = holds(context, incidents, actions, steps, troubled), cluster_loss.progress(context, incidents)
+    return Decisions(tuple(actions), changed_sessions, held, tuple(steps), tripped, progress)
 
 
 def preview(
@@ -95,17 +101,21 @@ def preview(
     facts: FleetFacts,
     now: datetime,
     playbooks: Mapping[str, Playbook],
+    procedures: Procedures = NONE,
 ) -> tuple[tuple[Action, PreviewedStep], ...]:
     """Returns the actions of an incident's playbook with their steps and guards. Nothing is decided or recorded.
 
     Empty if the playbook has no step for the cause. The incident has a cause, and its fault a playbook.
     """
     facts = replace(facts, incidents={**facts.incidents, incident.id: incident})
-    context = _context(policy, alerts, plan, topology, facts, History(actions_recent), playbooks, now)
-    run = PlaybookRun(context, incident, incident.hypotheses[0], open_session(incident, now))
+    context = _context(policy, alerts, plan, topology, facts, History(actions_recent), playbooks, now, procedures)
+    if cluster_loss.handles(context, incident.hypotheses[0].fault):
+        steps = cluster_loss.preview(context, incident)
+    else:
+        steps = PlaybookRun(context, incident, incident.hypotheses[0], open_session(incident, now)).preview()
     return tuple(
         (approval.proposed(row.proposal, judgement_of(row.answers), dry_run=policy.dry_run, now=now), row)
-        for row in run.preview()
+        for row in steps
     )
 
 
@@ -118,6 +128,7 @@ def _context(
     history: History,
     playbooks: Mapping[str, Playbook],
     now: datetime,
+    procedures: Procedures,
 ) -> DecisionContext:
     current = tuple(alerts)
     untrusted = facts.untrusted | unobserved(current)
@@ -132,6 +143,7 @@ def _context(
         playbooks=playbooks,
         suspect=suspects(current),
         now=now,
+        procedures=procedures,
     )
 
 
@@ -165,12 +177,12 @@ def _act(
 
     The playbook of the cause takes precedence over the default actions of the rules that fired.
     """
-    if context.recovered(incident):
+    cause = cause_of(incident)
+    if context.recovered(incident) or (cause is not None and cluster_loss.handles(context, cause.fault)):
         return StepResults(), None
     session = acting(known, incident, context.history)
     new = session is None
     session = session or open_session(incident, context.now)
-    cause = cause_of(incident)
     if cause is not None and rule_actions.has_steps(context, incident):
         run = PlaybookRun(context, incident, cause, session)
         done = StepResults(run.actions(), run.states)

@@ -39,7 +39,7 @@ def undo_all(context: DecisionContext, session: RemediationSession, incident: In
     actions = [
         approval.cancelled(action, context.now, DecisionReason.RECOVERED)
         for action in context.history.of_session(session.id)
-        if action.status in CANCELLABLE and action.reason is not DecisionReason.RECOVERED
+        if action.status in CANCELLABLE and action.reason is not DecisionReason.RECOVERED and not _returns(action)
     ]
     steps: list[StepStatus] = []
     for node in session.cordoned:
@@ -70,6 +70,11 @@ def restore_moved(context: DecisionContext, session: RemediationSession, inciden
         if returns and _moved(context, session, replica):
             actions += _return_replica(context, session, replica, incident, over=False)
     return StepResults(actions)
+
+
+def _returns(action: Action) -> bool:
+    """True for an action that ends a degrade level or a switch: it belongs to the recovery."""
+    return action.kind is ActionKind.RESTORE_SERVICE or bool(action.params.get("fail_back"))
 
 
 def recovering(context: DecisionContext, session: RemediationSession) -> bool:

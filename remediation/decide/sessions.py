@@ -49,4 +49,5 @@ def finished(session: RemediationSession, history: History) -> bool:
     """True if nothing of a recovered session is left to do or to undo."""
     busy = any(action.status in IN_FLIGHT | WAITING for action in history.of_session(session.id))
     diverted = history.standing(ActionKind.RESTORE_TRAFFIC, session.id)
-    return not busy and not session.cordoned and not diverted
+    standing = diverted | history.degraded(session.id) | history.switched(session.id)
+    return not busy and not session.cordoned and not standing

@@ -25,12 +25,14 @@ from service.config.actuator_settings import (
     HookSettings,
     actuator_problems,
 )
+from service.config.degrade_settings import ClusterSwitchSettings, DegradeSettings
 from service.config.scaling_settings import KubernetesApiSettings
 from service.config.settings_base import Duration, Ratio, Section, TimeZone
 from service.config.traffic_settings import TrafficSettings
 
 DefaultActuatorName = Literal["dry_run", "simulated", "autoscalers", "kubernetes"]
-ActuatorName = DefaultActuatorName | Literal["engine", "gslb", "hook", "traffic"]
+ActuatorName = DefaultActuatorName | Literal["degrade", "engine", "gslb", "hook", "traffic"]
+LADDER_KINDS = (ActionKind.DEGRADE_SERVICE, ActionKind.RESTORE_SERVICE)
 Level = Literal["observe", "recommend", "approve", "act"]
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -188,7 +190,8 @@ class RemediationSettings(Section):
         description=(
             "Map from an action kind to its performer; autoscalers: scales through planner.scaling.emit; "
             "kubernetes: nodes, pods and workloads; traffic: routes and selectors, by remediation.traffic; "
-            "engine: endpoints of inference engines; hook: remediation.hooks; gslb: remediation.gslb."
+            "engine: endpoints of inference engines; hook: remediation.hooks; gslb: remediation.gslb; "
+            "degrade: degrade levels, by remediation.degrade."
         ),
     )
     kubernetes: KubernetesApiSettings = Field(
@@ -226,8 +229,15 @@ class RemediationSettings(Section):
     )
     breaker: BreakerSettings = Field(BreakerSettings(), description="Breaker for remediation that does not help.")
 
+    degrade: DegradeSettings = Field(DegradeSettings(), description="Degrade ladder.")
+    cluster_switch: ClusterSwitchSettings = Field(
+        ClusterSwitchSettings(), description="Switch of a lost cluster's services to a standby."
+    )
+
     def performer(self, kind: ActionKind) -> ActuatorName:
         """Returns the performer of an action kind."""
+        if kind in LADDER_KINDS and kind not in self.actuators and self.actuator == "kubernetes":
+            return "degrade"
         return self.actuators.get(kind, self.actuator)
 
     def levels(self) -> AutonomyLevels:

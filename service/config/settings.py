@@ -22,6 +22,7 @@ from outrider.vocabulary.faults import faults as vocabulary
 from outrider.vocabulary.slo import Slo
 from service.config import knowledge_overlay
 from service.config.collect_settings import CollectSettings
+from service.config.degrade_settings import degrade_problems
 from service.config.detect_settings import DetectSettings
 from service.config.discovery_settings import discovery_problems
 from service.config.drill_settings import DrillSettings
@@ -307,6 +308,7 @@ def _consistency_problems(settings: Settings, document: yaml_file.Document) -> l
     named = [service.name for service in settings.services]
     scales = settings.remediation.performer(ActionKind.SCALE)
     problems += emit_problems(settings.planner.scaling, named, scales, document)
+    problems += degrade_problems(settings.remediation.degrade, settings.remediation.cluster_switch, document)
     problems += traffic_problems(settings.remediation.traffic, named, document)
     if settings.explainer.url is not None and not settings.explainer.model:
         problems.append(document.problem(("explainer", "model"), "is required if url is set"))

@@ -6,8 +6,22 @@ from typing import Any
 
 from simulator.spec.devices import gpu_type
 from simulator.spec.fleets import FleetSpec
+from simulator.traffic.degradation import classes_of
 
 PRICE_PER_GPU_HOUR = 2.5  # USD, an on-demand H100 in 2026; shown as a configured price
+
+
+def degrade_of(spec: FleetSpec) -> dict[str, Any]:
+    """Returns ``remediation.degrade`` of a configuration for this fleet: the classes that its clients mark."""
+    return {
+        "services": {
+            service.name: {
+                "classes": sorted(set(classes_of(service.tenants))) if service.tenants else [],
+                **({"fallback_model": service.fallback_model} if service.fallback_model else {}),
+            }
+            for service in spec.services
+        }
+    }
 
 
 def services_of(spec: FleetSpec) -> list[dict[str, Any]]:

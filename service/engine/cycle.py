@@ -28,6 +28,7 @@ from outrider.topology import Topology
 from outrider.vocabulary.rules import Rule
 from remediation.decide import guards, policy
 from remediation.playbooks.model import Playbook
+from remediation.procedures.bundle import NONE, Procedures
 from service.engine import derived_events, fleet_state
 from service.engine import inputs as cycle_inputs
 from service.engine.audit_trail import StandingReasons
@@ -69,13 +70,16 @@ class Parts:
     messaging: NotificationSettings
     playbooks: Mapping[str, Playbook]
     feedback: Callable[[datetime], Sequence[AlertFeedback]]
+    procedures: Procedures = NONE
     kill_switch: Callable[[], bool] = lambda: False
 
     @property
     def config(self) -> DecisionConfig:
         """The configuration of the decisions."""
         detectors = self.detection.detector_set
-        return DecisionConfig(detectors, self.rules, self.knowledge, self.policy, self.messaging, self.playbooks)
+        return DecisionConfig(
+            detectors, self.rules, self.knowledge, self.policy, self.messaging, self.playbooks, self.procedures
+        )
 
 
 @dataclass(slots=True)

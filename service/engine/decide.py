@@ -18,6 +18,7 @@ from outrider.topology import Topology
 from outrider.vocabulary.rules import Rule
 from remediation.decide import policy
 from remediation.playbooks.model import Playbook
+from remediation.procedures.bundle import NONE, Procedures
 from service.engine import audit_trail, drill_marking, fleet_state, rule_checks
 from service.engine.audit_trail import StandingReasons
 from service.engine.detect import DetectionMemory, DetectionResult, DetectorSet
@@ -35,6 +36,7 @@ class DecisionConfig:
     policy: policy.Policy
     messaging: pipeline.NotificationSettings
     playbooks: Mapping[str, Playbook] = field(default_factory=dict)
+    procedures: Procedures = NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,14 @@ def decide(inputs: CycleInputs, config: DecisionConfig) -> CycleOutcome:
     after = rule_checks.with_checks(after, alerts, inputs.detection.values, inputs.now)
     facts, decisions = decide_actions(inputs, config, after, alerts, topology)
     planned = pipeline.messages(
-        before, after, alerts, decisions.actions, config.messaging, inputs.now, breaker=decisions.breaker
+        before,
+        after,
+        alerts,
+        decisions.actions,
+        config.messaging,
+        inputs.now,
+        decisions.progress,
+        breaker=decisions.breaker,
     )
     failed = failed_steps.messages(
         inputs.standing.changed(decisions.steps), planned.reasons, config.messaging, inputs.now
@@ -152,6 +161,7 @@ def decide_actions(
         facts,
         inputs.now,
         config.playbooks,
+        config.procedures,
     )
     return replace(facts, breaker=decisions.breaker or facts.breaker), decisions
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from outrider.model import ActionStatus, EntityKind, Event, EventKind
+from outrider.model import Action, ActionKind, ActionStatus, EntityKind, EntityRef, Event, EventKind
 from outrider.ports import StateReader
 from outrider.topology import Topology
 from service.engine import fleet_state
@@ -20,7 +20,7 @@ def of_actions(state: StateReader, topology: Topology, since: datetime, now: dat
     for action in fleet_state.actions_since(state, now - ACTIONS_WINDOW):
         if action.status is not ActionStatus.DONE or action.ended_at is None or action.ended_at < since:
             continue
-        for entity in (action.target, *topology.above(action.target, EntityKind.REPLICA)):
+        for entity in (action.target, *topology.above(action.target, EntityKind.REPLICA), *_twins(action, topology)):
             yield Event(
                 id=f"{action.id}:{entity.key}",
                 kind=EventKind.ACTION,
@@ -31,6 +31,15 @@ def of_actions(state: StateReader, topology: Topology, since: datetime, now: dat
                 attributes={"because": action.because},
                 dedup_key=f"{action.id}:{entity.key}",
             )
+
+
+def _twins(action: Action, topology: Topology) -> tuple[EntityRef, ...]:
+    """Returns the same service in other clusters, whose traffic a switch changes too."""
+    if action.kind is not ActionKind.SWITCH_CLUSTER:
+        return ()
+    name, own = (action.target.namespace, action.target.name), action.target.cluster
+    services = topology.of_kind(EntityKind.SERVICE)
+    return tuple(other for other in services if (other.namespace, other.name) == name and other.cluster != own)
 
 
 def of_pod_stops(events: Sequence[Event], topology: Topology) -> Iterator[Event]:

@@ -36,7 +36,7 @@ from outrider.vocabulary.faults import faults
 from remediation.decide.context import is_score_only
 from remediation.decide.owners import owners_of
 from remediation.decide.policy import FleetFacts
-from service.engine import headroom
+from service.engine import headroom, service_facts
 from service.engine.detect import RecentValues
 
 TARGETS_NAMESPACE = "targets"
@@ -53,6 +53,7 @@ NEEDS = {
     EntityKind.WORKLOAD: (UP, TRUST),
     EntityKind.NODE: (UNSCHEDULABLE, NODE_READY),
     EntityKind.POD: (POD_READY,),
+    EntityKind.SERVICE: service_facts.NEEDS,
 }
 RECENT = timedelta(minutes=2)
 ACTIVE = (AlertState.PENDING, AlertState.FIRING)
@@ -238,6 +239,8 @@ def fleet_facts(
         alerted=frozenset(
             (alert.entity, alert.fault) for alert in alerts if alert.fault and alert.state is not AlertState.RESOLVED
         ),
+        load=service_facts.loads(values),
+        entries=service_facts.entries(values),
     )
 
 

@@ -28,6 +28,7 @@ from outrider.vocabulary.faults import faults
 from remediation.decide.guards import GuardAnswer
 from remediation.decide.policy import Policy, preview
 from remediation.playbooks.model import Playbook, Step
+from remediation.procedures.bundle import NONE, Procedures
 from service.engine import fleet_state
 from service.engine.inputs import EVENTS_WINDOW
 
@@ -75,10 +76,11 @@ class RemediationPreview:
         playbooks: Mapping[str, Playbook],
         interval: timedelta,
         *,
+        procedures: Procedures = NONE,
         killed: bool = False,
     ) -> None:
         """``interval`` is that of the cycle; the newest cycle is the time of the preview. ``killed``: kill switch."""
-        self._playbooks = playbooks
+        self._playbooks, self._procedures = playbooks, procedures
         cycles = state.cycles(limit=1)
         if not cycles:
             raise UsageError("the store has no cycle yet", hint="start outrider serve, then try again")
@@ -139,6 +141,7 @@ class RemediationPreview:
             self._facts,
             self._now,
             self._playbooks,
+            self._procedures,
         )
         return [
             replace(

@@ -23,7 +23,7 @@ from outrider.documents import serialization
 from outrider.model import AlertReason, AlertState
 from outrider.text.i18n import Language
 from service.config.settings import GameDaySettings, Settings, load
-from service.config.simulated import services_of
+from service.config.simulated import degrade_of, services_of
 from service.planning import hindsight
 from service.runtime.game_days import GameDays
 from service.runtime.leader import FileLeader
@@ -104,7 +104,13 @@ def settings_of(
             "groups": {group: ["demo-inbox"] for group in wiring_alerting.GROUPS},
             "public_url": f"http://127.0.0.1:{port}",
         },
-        "remediation": {"autonomy": "act", "dry_run": False, "actuator": "simulated", "control_url": control_url},
+        "remediation": {
+            "autonomy": "act",
+            "dry_run": False,
+            "actuator": "simulated",
+            "control_url": control_url,
+            "degrade": degrade_of(spec),
+        },
         "api": {"port": api_port},
         "dashboard": {"port": port},
     }

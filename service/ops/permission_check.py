@@ -7,7 +7,7 @@ from typing import Any
 from outrider.errors import ActuationError
 from outrider.model import ActionKind
 from remediation.actuators.hook import permissions as hook_permissions
-from remediation.actuators.kubernetes.permissions import NEEDED, Permission, missing
+from remediation.actuators.kubernetes.permissions import DEGRADE, NEEDED, Permission, missing
 from remediation.actuators.traffic import permissions as traffic_permissions
 from service.config.remediation_settings import RemediationSettings
 from service.config.settings import Settings
@@ -41,7 +41,11 @@ def permissions(settings: Settings) -> dict[str, Any]:
 
 def needed_by(remediation: RemediationSettings) -> dict[ActionKind, tuple[Permission, ...]]:
     """Returns the permissions that the configured performer of each action needs."""
-    of_performer = {"kubernetes": NEEDED, "traffic": traffic_permissions.needed(remediation.traffic.by_service())}
+    of_performer = {
+        "kubernetes": NEEDED,
+        "degrade": DEGRADE,
+        "traffic": traffic_permissions.needed(remediation.traffic.by_service()),
+    }
     result = {
         kind: needed
         for performer, by_kind in of_performer.items()

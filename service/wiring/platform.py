@@ -33,7 +33,7 @@ from service.wiring.alerting import GROUPS, messaging_of, notifiers
 from service.wiring.detectors import detection as detection_of
 from service.wiring.detectors import rules
 from service.wiring.planning import planning as planning_of
-from service.wiring.remediation import actuator, kill_switch, playbooks, policy, time_limits
+from service.wiring.remediation import actuator, kill_switch, playbooks, policy, procedures, time_limits
 from service.wiring.stores import open_change_log, open_stores
 from store import factory, memory
 from store.write_buffer.buffered_store import BufferedMetricStore
@@ -164,5 +164,6 @@ def _parts(
         messaging=messaging,
         playbooks=playbooks(settings),
         feedback=partial(recent_feedback.of, state, loaded),
+        procedures=procedures(settings),
         kill_switch=kill_switch(settings).is_on,
     )

@@ -8,6 +8,8 @@ from datetime import timedelta
 from outrider.model import ActionKind
 from outrider.ports import Actuator
 from outrider.text import yaml_file
+from remediation.actuators.degrade.actuator import DegradeActuator
+from remediation.actuators.degrade.webhook import GatewayWebhook
 from remediation.actuators.engine.actuator import EngineActuator
 from remediation.actuators.gslb.actuator import GslbActuator, SwitchRequest
 from remediation.actuators.gslb.verification import ApiRead, DnsRead
@@ -24,9 +26,10 @@ from remediation.decide.limits import BreakerLimits, HalfOpen
 from remediation.decide.policy import Policy
 from remediation.playbooks import files as playbook_files
 from remediation.playbooks.model import Playbook
+from remediation.procedures.bundle import Procedures
 from service.config.actuator_settings import GslbSettings, HookSettings, JobHookSettings
-from service.config.remediation_settings import ActuatorName, RemediationSettings
-from service.config.settings import Settings
+from service.config.remediation_settings import LADDER_KINDS, ActuatorName, RemediationSettings
+from service.config.settings import Settings, read_secret
 from service.engine.kill_switch import KillSwitch
 from service.scaling import emitting
 
@@ -66,6 +69,16 @@ def policy(settings: Settings) -> Policy:
     )
 
 
+def procedures(settings: Settings) -> Procedures:
+    """Returns the configured degrade ladders and the procedure for a lost cluster."""
+    remediation = settings.remediation
+    startups = {service.name: service.startup for service in settings.services}
+    return Procedures(
+        ladders=remediation.degrade.ladders(startups),
+        switch=remediation.cluster_switch.procedure(),
+    )
+
+
 def playbooks(settings: Settings) -> Mapping[str, Playbook]:
     """Returns the packaged playbooks and those of the configuration. Raises ConfigError with every mistake."""
     return playbook_files.load(settings.remediation.playbooks)
@@ -79,9 +92,18 @@ def kill_switch(settings: Settings) -> KillSwitch:
 def actuator(settings: Settings) -> Actuator:
     """Returns the configured actuator of each action kind."""
     remediation = settings.remediation
-    named = {name: _named(name, settings) for name in {remediation.actuator, *remediation.actuators.values()}}
-    by_kind = {kind: named[name] for kind, name in remediation.actuators.items()}
+    performers = {kind: remediation.performer(kind) for kind in (*remediation.actuators, *LADDER_KINDS)}
+    named = {name: _named(name, settings) for name in {remediation.actuator, *performers.values()}}
+    by_kind = {kind: named[name] for kind, name in performers.items()}
     return ActuatorRouter(named[remediation.actuator], by_kind)
+
+
+def degrade_actuator(settings: Settings) -> Actuator:
+    """Returns the performer of degrade levels: a ConfigMap, offline Deployments and a webhook, as configured."""
+    degrade = settings.remediation.degrade
+    secret = read_secret(degrade.webhook_secret_file) if degrade.webhook_secret_file else ""
+    webhook = None if degrade.webhook is None else GatewayWebhook(degrade.webhook, secret)
+    return DegradeActuator(*settings.remediation.kubernetes.server(), webhook=webhook, config_map=degrade.config_map)
 
 
 def _named(name: ActuatorName, settings: Settings) -> Actuator:
@@ -89,6 +111,8 @@ def _named(name: ActuatorName, settings: Settings) -> Actuator:
         return emitting.actuator(settings.planner.scaling)
     if name == "kubernetes":
         return KubernetesActuator(*settings.remediation.kubernetes.server())
+    if name == "degrade":
+        return degrade_actuator(settings)
     if name == "traffic":
         return traffic_actuator(*settings.remediation.kubernetes.server(), settings.remediation.traffic.by_service())
     if name == "engine":

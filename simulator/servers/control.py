@@ -17,6 +17,7 @@ from outrider.model import ActionKind, EntityKind, EntityRef, OutcomeStatus
 from simulator.cluster.pods import Pod
 from simulator.fleet import Fleet
 from simulator.hardware.diagnostic import DIAGNOSTIC_SECONDS, node_failures
+from simulator.traffic.degradation import Degradation
 from simulator.world import World
 
 
@@ -142,6 +143,23 @@ def _switch_entry(order: _Order) -> Answer:
         return Answer(OutcomeStatus.ALREADY, f"{share:.0%} of {name} already goes to {cluster}")
     world.switch_entry(name, cluster, share)
     return Answer(OutcomeStatus.DONE, f"{share:.0%} of {name} goes to {cluster}")
+
+
+def _set_level(order: _Order) -> Answer:
+    """Sets the degrade level of a service at its gateway, with the content of the level."""
+    level, cap = order.params.get("level"), order.params.get("max_output_tokens")
+    if isinstance(level, bool) or not isinstance(level, int) or level < 0:
+        raise UsageError(f"level {level!r} is not a whole number", hint='give params {"level": 3}')
+    if cap is not None and (isinstance(cap, bool) or not isinstance(cap, int) or cap < 1):
+        raise UsageError(f"max_output_tokens {cap!r} is not a whole number above 0", hint="give tokens, such as 256")
+    service = order.fleet.spec.service(order.name)
+    classes = {key: frozenset(order.params.get(key) or ()) for key in ("reject", "defer")}
+    wanted = Degradation(level, classes["reject"], classes["defer"], cap, order.params.get("model"))
+    number, levels = order.fleet.spec.services.index(service), order.fleet.degradations
+    if levels.current.get(number, Degradation()) == (wanted if level else Degradation()):
+        return Answer(OutcomeStatus.ALREADY, f"{service.name} is at degrade level {level} already")
+    levels.set(number, wanted)
+    return Answer(OutcomeStatus.DONE, f"{service.name} is at degrade level {level}")
 
 
 def _restore_traffic(order: _Order) -> Answer:
@@ -289,6 +307,8 @@ _VERBS: dict[ActionKind, Callable[[_Order], Answer]] = {
     ActionKind.PAUSE_ROLLOUT: _pause_rollout,
     ActionKind.RESUME_ROLLOUT: _resume_rollout,
     ActionKind.DELETE_STUCK_POD: _delete_stuck_pod,
+    ActionKind.DEGRADE_SERVICE: _set_level,
+    ActionKind.RESTORE_SERVICE: _set_level,
     ActionKind.SLEEP_ENGINE: _sleep_engine,
     ActionKind.WAKE_ENGINE: _wake_engine,
     ActionKind.RESET_PREFIX_CACHE: _reset_prefix_cache,

@@ -112,7 +112,8 @@ class ServiceSpec:
     """A model service: ``replicas`` run at the start, ``ceiling`` is the maximum.
 
     ``gpu_type`` is the only device type it is placed on, any if empty. ``max_unavailable`` is the number of replicas
-    that a rolling update may take down at once.
+    that a rolling update may take down at once. ``fallback_model`` is the smaller model that its replicas can serve
+    instead, with steps of ``fallback_step_factor`` times the length; empty for none.
     """
 
     name: str
@@ -127,6 +128,8 @@ class ServiceSpec:
     engine_kind: str = "vllm"
     gpu_type: str = ""
     max_unavailable: int = 1
+    fallback_model: str = ""
+    fallback_step_factor: float = 0.5
 
     def __post_init__(self) -> None:
         """Rejects an invalid service."""

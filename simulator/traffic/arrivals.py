@@ -7,7 +7,7 @@ shape is in UTC. Only retries have state: they follow earlier failures.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
 import numpy as np
@@ -89,6 +89,17 @@ class Arrivals:
         """Number of requests."""
         return int(self.at.size)
 
+    def selected(self, chosen: np.ndarray) -> Arrivals:
+        """Returns the chosen requests (bool for each)."""
+        return Arrivals(**{part.name: getattr(self, part.name)[chosen] for part in fields(self)})
+
+    @staticmethod
+    def joined(parts: Sequence[Arrivals]) -> Arrivals:
+        """Returns the requests of several slices, in the order given."""
+        return Arrivals(
+            **{one.name: np.concatenate([getattr(part, one.name) for part in parts]) for one in fields(Arrivals)}
+        )
+
 
 @dataclass(slots=True)
 class _TrafficChange:
@@ -131,6 +142,10 @@ class Traffic:
         if self._bank is not None:
             self._edge.take(self._bank.counters, self._service_of_slot)
         return self._edge
+
+    def rejected(self, service: np.ndarray) -> None:
+        """Counts requests (one entry each) that the gateway rejects with 429."""
+        self._edge.count("answered_429", service)
 
     def unanswered(self, service: np.ndarray) -> None:
         """Counts requests (one entry each) that no engine took or finished: the gateway returns 503."""

@@ -17,8 +17,8 @@ _FROM_ENGINES = ("http_ok", "http_4xx", "http_5xx", "finished_stop", "finished_l
 class GatewayCounters:
     """Totals since the start of the fleet, each of shape (services,); monotonic.
 
-    A request counts at its end: ``answered_2xx`` complete responses, ``answered_4xx`` bad requests (429 is separate and
-    stays 0: this gateway has no rate limit), ``answered_5xx`` errors of engines and gateway, and requests that no
+    A request counts at its end: ``answered_2xx`` complete responses, ``answered_4xx`` bad requests (429 is separate:
+    degrade levels reject with it), ``answered_5xx`` errors of engines and gateway, and requests that no
     engine took or finished; ``disconnects`` clients that left before the end. ``retries`` counts requests after a
     failed or late one.
     """

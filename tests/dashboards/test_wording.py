@@ -183,3 +183,12 @@ def test_a_monitor_without_current_data_does_not_report_services_as_ok(language,
     overview = {"services": [{"status": "ok"}], "monitoring": {"cycle": {}, "status": monitoring}}
     all_ok = viewer.localize("overview.all_ok", total=1)
     assert (overview_view.headline(viewer, overview) == all_ok) is known
+
+
+def test_a_degraded_service_shows_its_level_and_since_when():
+    service = {"degrade": {"level": 3, "name": "cap_output", "since": "2026-11-23T12:05:00Z", "incident": "i"}}
+    for language, text in (("en", "Degraded to level 3 (output capped) since 12:05"), ("zh", "降级到第 3 级")):
+        viewer = session.Viewer(None, language, palette("light"))
+        (line,) = overview_view.degrade_lines(viewer, service)
+        assert text in line
+        assert overview_view.degrade_lines(viewer, {"degrade": None}) == []

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from datetime import timedelta
 from html.parser import HTMLParser
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from outrider.errors import UsageError
+from outrider.model import ActionKind, ActionStatus
 from outrider.text.i18n import texts
 from outrider.vocabulary.indicators import MEASURES
 from reports.definitions import REPORTS
@@ -244,3 +247,26 @@ def test_verdicts_of_the_week_become_precision_with_its_interval(fleet):
     assert row[6].text == "21 % – 100 %"
     figures = {line[0].value: line[1] for line in tables["alerts"].rows}
     assert (figures["page_precision"].value, figures["pages_judged"].value) == (1.0, 1)
+
+
+def test_the_time_at_each_degrade_level_is_listed(fleet):
+    done = fleet.state.all_actions[-1]
+    chat, at = fleet.chat, done.decided_at
+    changes = [
+        replace(
+            done,
+            id=f"d{number}",
+            kind=ActionKind.DEGRADE_SERVICE if level else ActionKind.RESTORE_SERVICE,
+            target=chat,
+            params={"level": level, "name": name},
+            status=ActionStatus.DONE,
+            decided_at=at + timedelta(minutes=minute),
+            ended_at=at + timedelta(minutes=minute),
+        )
+        for number, (minute, level, name) in enumerate([(1, 3, "cap_output"), (6, 0, "normal")])
+    ]
+    fleet.state.all_actions = (*fleet.state.all_actions, *changes)
+    (row,) = _table(_report(fleet), "actions", "levels")
+    assert (row["service"], row["level"], row["duration"]) == (chat.key, "3", 300.0)
+    table = next(t for s in _report(fleet, "zh").sections for t in s.tables if t.id == "levels")
+    assert table.rows[0][1].text == "3 限制输出长度"

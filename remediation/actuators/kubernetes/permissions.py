@@ -32,6 +32,15 @@ _WORKLOAD = tuple(
 )
 _ROLLOUT = (Permission("get", "rollouts", "argoproj.io"), Permission("patch", "rollouts", "argoproj.io"))
 _EVICT = Permission("create", "pods/eviction")
+_LEVELS = (
+    *(Permission(verb, "configmaps") for verb in ("get", "create", "patch")),
+    *(Permission(verb, "deployments", "apps") for verb in ("get", "list", "patch")),
+    Permission("list", "horizontalpodautoscalers", "autoscaling"),
+    Permission("list", "scaledobjects", "keda.sh"),
+)
+DEGRADE: Mapping[ActionKind, tuple[Permission, ...]] = dict.fromkeys(
+    (ActionKind.DEGRADE_SERVICE, ActionKind.RESTORE_SERVICE), _LEVELS
+)
 NEEDED: Mapping[ActionKind, tuple[Permission, ...]] = {
     ActionKind.CORDON: _NODE,
     ActionKind.UNCORDON: _NODE,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from fastapi import APIRouter
 
 from outrider.documents import serialization
 from outrider.model import ActionStatus, AlertState, CycleRecord, EntityKind, EntityRef, Incident
+from outrider.records import degrade_levels
+from outrider.records.degrade_levels import LevelPeriod
 from outrider.topology import Topology
 from service.api.context import Context, Ctx, Lang
 from service.api.errors import NotFoundError
@@ -19,6 +21,7 @@ from service.api.routers.actions import remediation_state
 from service.engine import fleet_state
 
 router = APIRouter(tags=["overview"])
+_LEVELS_SPAN = timedelta(days=7)  # a level lasts minutes to hours
 _INCIDENTS, _ACTIONS, _ALERTS = 20, 10, 1000
 _PENDING = (ActionStatus.PROPOSED, ActionStatus.WAITING_APPROVAL)
 
@@ -78,11 +81,19 @@ def services_json(ctx: Context, now: datetime, incidents: tuple[Incident, ...]) 
     recent = ctx.result_cache.get(("now", now), lambda: slo_status.measure_now(ctx.metrics, wanted, now, slo_defaults))
     plans = {item.service: serialization.recommendation(item) for item in ctx.state.plan().recommendations}
     slos_of = slos.by_service(ctx, wanted, now)
+    levels = degrade_levels.current(ctx.state.actions(since=now - _LEVELS_SPAN, limit=fleet_state.UNLIMITED))
     rows = []
     for service in wanted:
         concerning = [incident for incident in incidents if slo_status.concerns(incident, service)]
         row = slo_status.as_json(service, recent.get(service), days.get(service), concerning, slo_defaults)
-        rows.append({**row, "slos": slos_of.get(service, []), "plan": plans.get(service)})
+        rows.append(
+            {
+                **row,
+                "slos": slos_of.get(service, []),
+                "plan": plans.get(service),
+                "degrade": _degrade_json(levels.get(service)),
+            }
+        )
     order = [
         slo_status.HealthStatus.BROKEN,
         slo_status.HealthStatus.AT_RISK,
@@ -90,6 +101,14 @@ def services_json(ctx: Context, now: datetime, incidents: tuple[Incident, ...]) 
         slo_status.HealthStatus.OK,
     ]
     return sorted(rows, key=lambda row: (order.index(row["status"]), row["service"]["name"]))
+
+
+def _degrade_json(period: LevelPeriod | None) -> dict[str, Any] | None:
+    """The present degrade level of a service; None at level 0."""
+    if period is None:
+        return None
+    since = serialization.instant(period.since)
+    return {"level": period.level, "name": period.name, "since": since, "incident": period.because}
 
 
 def monitoring(ctx: Context, newest: CycleRecord | None) -> dict[str, Any]:

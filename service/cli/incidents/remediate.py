@@ -58,6 +58,7 @@ def plan(context: Context, fault: Fault = None, entity: Entity = None) -> None:
             wiring_remediation.policy(settings),
             wiring_remediation.playbooks(settings),
             settings.collect.interval,
+            procedures=wiring_remediation.procedures(settings),
             killed=wiring_remediation.kill_switch(settings).is_on(),
         )
         planned = preview.of_fault(fault, entity) if fault and entity else preview.of_open_incidents()

@@ -15,9 +15,11 @@ from outrider.model import (
     BreakerState,
     DecisionReason,
     GuardAnswer,
+    IncidentProgress,
     MuteReason,
     NotifyReason,
     Priority,
+    ProgressLine,
     TimelineEntry,
     Verdict,
 )
@@ -399,3 +401,30 @@ def test_a_shared_page_describes_five_incidents_in_full_and_lists_the_rest(world
     assert len(result.also) == 7
     assert all(f"incident=inc-{number}" in result.body for number in range(8))
     assert result.body.count("No actions taken") == 5
+
+
+def test_progress_is_reported_when_its_state_changes_and_at_its_interval(world):
+    """Also for an acknowledged incident: the status messages of a long repair continue."""
+    alert = world.alert(priority=Priority.P0)
+    incident = say(world, world.incident(alert, priority=Priority.P0), [alert]).incidents[0]
+    incident = replace(incident, acknowledged_at=world.t0, acknowledged_by="ann")
+    line = ProgressLine("cluster.verified", {"service": "chat", "cluster": "west", "share": "100%", "level": "0"})
+    states = {0.25: "switching", 0.5: "switching", 1: "verified", 15: "verified", 16: "verified", 17: "verified"}
+    reported = []
+    for minute, state in states.items():
+        progress = {incident.id: IncidentProgress(timedelta(minutes=15), state, (line,))}
+        now = world.t0 + timedelta(minutes=minute)
+        result = messages([], [incident], [alert], [], MESSAGING, now, progress)
+        incident = result.incidents[0]
+        reported += [(minute, message) for message in result.messages if message.channel == "ding"]
+    assert [minute for minute, _ in reported] == [0.25, 1, 16]
+    assert {message.reason for _, message in reported} == {NotifyReason.STATUS}
+    assert "chat：100% 的流量由 west 承接" in reported[-1][1].body
+    assert incident.pages == 1
+
+
+def test_without_progress_there_is_no_status_message(world):
+    alert = world.alert(priority=Priority.P0)
+    incident = say(world, world.incident(alert, priority=Priority.P0), [alert]).incidents[0]
+    incident = replace(incident, acknowledged_at=world.t0)
+    assert say(world, incident, [alert], now=world.t0 + timedelta(minutes=20)).messages == ()

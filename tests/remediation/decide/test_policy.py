@@ -386,7 +386,7 @@ def test_every_playbook_of_a_fault_can_find_its_targets(fleet):
     }
     for fault, playbook in packaged().items():
         entity = at.get(faults()[fault].entity)
-        if entity is None:
+        if entity is None or fault == "cluster-lost":  # a procedure of its own: test_cluster_loss
             continue
         one = type(fleet)()
         one.break_(fault, entity)

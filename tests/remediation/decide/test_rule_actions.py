@@ -92,8 +92,8 @@ def test_only_a_firing_alert_acts(fleet, state):
 
 def test_a_rejected_default_action_is_not_proposed_again(fleet):
     fire(fleet, "mine", fleet.replicas[0], "scale")
-    (asked,) = fleet.cycle()
-    fleet.actions[asked.id] = replace(asked, status=ActionStatus.REFUSED, reason=DecisionReason.REJECTED_BY_HAND)
+    (request,) = fleet.cycle()
+    fleet.actions[request.id] = replace(request, status=ActionStatus.REFUSED, reason=DecisionReason.REJECTED_BY_HAND)
     assert fleet.run(5) == []
 
 

@@ -1,0 +1,340 @@
+"""The degrade ladder: a service gives up something while its load is above its capacity. Pure.
+
+The current level is the newest performed action of the ladder, so that a restart continues where it was. A level is
+entered only for a load fault, on trusted values, and if scaling will not cover the load within the users' patience.
+It ends by itself, one level at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from outrider.model import (
+    Action,
+    ActionKind,
+    ActionStatus,
+    DecisionReason,
+    EntityRef,
+    Hypothesis,
+    Incident,
+    RemediationSession,
+    Verdict,
+)
+from remediation.decide import sessions
+from remediation.decide.context import DecisionContext, cause_of
+from remediation.decide.guards import Judgement, Proposal, judge, judge_undo
+from remediation.decide.history import LADDER, WAITING, History, rejected
+from remediation.decide.record import record
+from remediation.decide.service_load import ServiceLoad
+from remediation.procedures.degrade_ladder import Ladder, Level
+
+_HOUR = timedelta(hours=1)
+CAPACITY = "capacity_per_replica"  # requests/s at level 0, measured when the ladder began
+_OFFERED = "offered_per_second"  # requests/s of all clients at that time
+_LATE = 2  # replicas that are missing after so many start-up times are not counted on
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The level of a service. ``since`` None: it was never degraded. ``session`` set the level."""
+
+    level: int = 0
+    since: datetime | None = None
+    session: str = ""
+    because: str = ""
+    capacity_per_replica: float | None = None
+    offered_per_second: float | None = None
+
+    @property
+    def measured(self) -> dict[str, float]:
+        """What was measured at level 0, as parameters of the next change."""
+        known = {CAPACITY: self.capacity_per_replica, _OFFERED: self.offered_per_second}
+        return {key: value for key, value in known.items() if value is not None}
+
+
+def standing(history: History, service: EntityRef) -> Standing:
+    """The level of a service, from the newest performed action of the ladder."""
+    performed = history.ladder(service)
+    if not performed:
+        return Standing()
+    newest = performed[-1]
+    return Standing(
+        level=int(newest.params["level"]),
+        since=newest.ended_at or newest.decided_at,
+        session=newest.session,
+        because=newest.because,
+        capacity_per_replica=_number(newest.params.get(CAPACITY)),
+        offered_per_second=_number(newest.params.get(_OFFERED)),
+    )
+
+
+def decisions(
+    context: DecisionContext, incidents: Sequence[Incident], known: Sequence[RemediationSession]
+) -> tuple[list[Action], list[RemediationSession]]:
+    """The changes of level in this round, and the sessions that they open."""
+    actions: list[Action] = []
+    opened: dict[str, RemediationSession] = {}
+    decided: set[EntityRef] = set()
+    for incident, cause, service in _overloaded(context, incidents):
+        if service in decided:
+            continue
+        session = sessions.acting((*known, *opened.values()), incident, context.history)
+        new = session or sessions.open_session(incident, context.now)
+        deeper = _deepen(context, incident, cause, new, service)
+        if deeper:
+            decided.add(service)
+            actions += deeper
+            if session is None:
+                opened[new.id] = new
+    open_incidents = frozenset(incident.id for incident in incidents if incident.resolved_at is None)
+    for service in sorted(context.history.degraded(), key=lambda service: service.key):
+        if service not in decided:
+            actions += _step_up(context, service, open_incidents)
+    return actions, list(opened.values())
+
+
+def _overloaded(
+    context: DecisionContext, incidents: Sequence[Incident]
+) -> Iterator[tuple[Incident, Hypothesis, EntityRef]]:
+    """Yields each open incident about load, with each service that it reaches; the most urgent first."""
+    for incident in sorted(incidents, key=lambda incident: (incident.priority.rank, incident.opened_at, incident.id)):
+        cause = cause_of(incident)
+        if cause is None:
+            continue
+        for service in context.targets(cause.entity, "services"):
+            ladder = context.procedures.ladders.of(service.name)
+            if ladder is not None and cause.fault in ladder.faults:
+                yield incident, cause, service
+
+
+def _deepen(
+    context: DecisionContext, incident: Incident, cause: Hypothesis, session: RemediationSession, service: EntityRef
+) -> list[Action]:
+    """The next level for a service whose load will not be covered in time."""
+    ladder, load = context.procedures.ladders.of(service.name), context.facts.load.get(service)
+    if ladder is None or load is None or _busy(context, service):
+        return []
+    current = standing(context.history, service)
+    level = next((level for level in ladder.levels if level.number > current.level), None)
+    if level is None or _is_recent(current, ladder.dwell, context.now):
+        return []
+    window = load.last(level.enter_for)
+    if window is None or not _entered(context, service, ladder, level, window) or covered(context, service, ladder):
+        return []
+    if _scaling_comes_first(context, service, ladder) or _stopped(context, session, service, level.number):
+        return []
+    measured = current.measured if current.level else _measured(context, service, window)
+    return propose(context, incident, cause, session, service, level, measured)
+
+
+def propose(
+    context: DecisionContext,
+    incident: Incident,
+    cause: Hypothesis,
+    session: RemediationSession,
+    service: EntityRef,
+    level: Level,
+    measured: dict[str, Any],
+    lost_cluster: str = "",
+) -> list[Action]:
+    """The action that takes a service to a level, judged by the guards. ``measured`` joins its parameters.
+
+    ``lost_cluster`` is the cluster whose loss requires it.
+    """
+    waiting = context.history.newest(session.id, ActionKind.DEGRADE_SERVICE, service)
+    params = {**_params(context, session.id, service, level.number), **measured}
+    if lost_cluster:
+        params["lost_cluster"] = lost_cluster
+    if waiting is not None and waiting.status in WAITING and waiting.params.get("level") == level.number:
+        params = dict(waiting.params)  # the request stands, although the measured values have changed
+    proposal = Proposal(
+        session=session.id,
+        because=incident.id,
+        kind=ActionKind.DEGRADE_SERVICE,
+        target=service,
+        params=params,
+        confidence=cause.confidence,
+        ask=level.ask,
+        lost_cluster=lost_cluster,
+    )
+    judgement = judge(proposal, context.policy, context.facts, context.history, context.budget, context.now)
+    return record(context, proposal, judgement)
+
+
+def _entered(context: DecisionContext, service: EntityRef, ladder: Ladder, level: Level, window: ServiceLoad) -> bool:
+    waits = level.enter["wait_ratio"]
+    if any(wait < waits for wait in window.waits(ladder.wait_objective)):
+        return False
+    return all(
+        _indicator(context, service, key, window) >= value for key, value in level.enter.items() if key != "wait_ratio"
+    )
+
+
+def _left(context: DecisionContext, service: EntityRef, ladder: Ladder, level: Level, window: ServiceLoad) -> bool:
+    waits = level.exit.get("wait_ratio", 0.0)
+    if any(wait > waits for wait in window.waits(ladder.wait_objective)):
+        return False
+    return all(
+        _indicator(context, service, key, window) <= value for key, value in level.exit.items() if key != "wait_ratio"
+    )
+
+
+def _indicator(context: DecisionContext, service: EntityRef, key: str, window: ServiceLoad) -> float:
+    if key == "burning":
+        return float(service in context.facts.burning)
+    ready = context.budget.ready(context.facts, service) or 0
+    return window.overload(ready, context.current_replicas(service))
+
+
+def covered(context: DecisionContext, service: EntityRef, ladder: Ladder) -> bool:
+    """True if the present and the ordered replicas drain the queue within the users' patience."""
+    load = context.facts.load[service]
+    recent = load.last(timedelta(minutes=1)) or load
+    ready, ordered = context.budget.ready(context.facts, service), context.current_replicas(service)
+    if ready is None:
+        return False
+    seconds = recent.drained_within(ready, ordered, _starts_in(context, service))
+    return seconds <= ladder.patience.total_seconds()
+
+
+def _scaling_comes_first(context: DecisionContext, service: EntityRef, ladder: Ladder) -> bool:
+    """True while a scale-out is decided that may serve within the users' patience: its effect is awaited."""
+    if context.procedures.ladders.options(service.name).startup > ladder.patience:
+        return False
+    ordering = any(action.target == service for action in context.history.in_flight((ActionKind.SCALE,)))
+    return ordering or service in context.budget.scaled
+
+
+def _starts_in(context: DecisionContext, service: EntityRef) -> timedelta | None:
+    """Time until the replicas of our newest scale-out serve; None if it is missing or long overdue."""
+    scaled = context.history.last_scaled(service)
+    if scaled is None or scaled.params["replicas"] <= scaled.params.get("current", 0):
+        return None
+    startup = context.procedures.ladders.options(service.name).startup
+    left = (scaled.ended_at or scaled.decided_at) + startup - context.now
+    return None if left < -(_LATE - 1) * startup else max(left, timedelta(0))
+
+
+def _measured(context: DecisionContext, service: EntityRef, window: ServiceLoad) -> dict[str, float]:
+    """Requests/s of one replica with a queue, and of all clients, at level 0."""
+    ready = context.budget.ready(context.facts, service)
+    if not ready or window.served <= 0:
+        return {}
+    return {CAPACITY: round(window.served / ready, 3), _OFFERED: round(window.arriving, 3)}
+
+
+def _step_up(context: DecisionContext, service: EntityRef, open_incidents: frozenset[str]) -> list[Action]:
+    """Takes back one level once it is no longer needed. Missing values keep it."""
+    if _busy(context, service):
+        return []
+    current = standing(context.history, service)
+    ladder = context.procedures.ladders.of(service.name)
+    level = None if ladder is None else ladder.level(current.level)
+    if ladder is not None and level is not None and not _may_step_up(context, service, ladder, level, current):
+        return []
+    if ladder is not None and level is None and _is_recent(current, ladder.dwell, context.now):
+        return []
+    levels = () if ladder is None else ladder.levels
+    lower = max((level.number for level in levels if level.number < current.level), default=0)
+    if _failed_recently(context, current.session, ActionKind.RESTORE_SERVICE, service):
+        return []
+    proposal = Proposal(
+        session=current.session,
+        because=current.because,
+        kind=ActionKind.RESTORE_SERVICE,
+        target=service,
+        params={**_params(context, current.session, service, lower), **current.measured, "previous": current.level},
+    )
+    return record(context, proposal, _undo_judgement(context, over=current.because not in open_incidents))
+
+
+def _undo_judgement(context: DecisionContext, *, over: bool) -> Judgement:
+    """An undo is not blocked by breakers. During the incident the session goes on, so its reason is not RECOVERED."""
+    verdict, reason = judge_undo(context.facts)
+    if verdict is Verdict.ALLOWED and not over:
+        return verdict, DecisionReason.WITHIN_LIMITS
+    return verdict, reason
+
+
+def _may_step_up(context: DecisionContext, service: EntityRef, ladder: Ladder, level: Level, current: Standing) -> bool:
+    load = context.facts.load.get(service)
+    if load is None or service in context.facts.untrusted:
+        return False
+    if _is_recent(current, max(ladder.dwell, _exit_wait(context, service, ladder, level)), context.now):
+        return False
+    window = load.last(level.exit_for)
+    if window is None or not _left(context, service, ladder, level, window):
+        return False
+    return _fits(context, service, ladder, level, current, window)
+
+
+def _exit_wait(context: DecisionContext, service: EntityRef, ladder: Ladder, level: Level) -> timedelta:
+    """Minimum time at a level: it doubles with each return of the level within an hour."""
+    entries: int = sum(
+        action.kind is ActionKind.DEGRADE_SERVICE
+        and action.params["level"] == level.number
+        and context.now - action.decided_at < _HOUR
+        for action in context.history.ladder(service)
+    )
+    factor = 1 << min(max(0, entries - 1), 10)
+    return min(level.exit_for * factor, max(ladder.longest_exit, level.exit_for))
+
+
+def _fits(
+    context: DecisionContext,
+    service: EntityRef,
+    ladder: Ladder,
+    level: Level,
+    current: Standing,
+    window: ServiceLoad,
+) -> bool:
+    """True if the ready replicas can serve the offered load at the next lower level; also if that is unknown."""
+    ready = context.budget.ready(context.facts, service)
+    if current.capacity_per_replica is None or ready is None:
+        return True
+    lower = max((level.number for level in ladder.levels if level.number < current.level), default=0)
+    capacity = (1.0 - ladder.spare_ratio) * current.capacity_per_replica * ready / max(ladder.load_ratio(lower), 0.01)
+    offered = window.offered
+    if offered is None and not ladder.content(current.level).reject:
+        offered = window.arriving
+    if offered is not None:
+        return offered <= capacity
+    # nobody counts rejected requests: the load of the beginning is assumed for a time, then the lower level is tried
+    trial = max(ladder.unmeasured_exit, _exit_wait(context, service, ladder, level))
+    known = current.offered_per_second is not None and current.offered_per_second <= capacity
+    return known or not _is_recent(current, trial, context.now)
+
+
+def _params(context: DecisionContext, session: str, service: EntityRef, level: int) -> dict[str, Any]:
+    return {**sessions.ownership(session), **context.procedures.ladders.parameters(service.name, level)}
+
+
+def _busy(context: DecisionContext, service: EntityRef) -> bool:
+    return any(action.target == service for action in context.history.in_flight(LADDER))
+
+
+def _is_recent(current: Standing, span: timedelta, now: datetime) -> bool:
+    return current.since is not None and now - current.since < span
+
+
+def _stopped(context: DecisionContext, session: RemediationSession, service: EntityRef, level: int) -> bool:
+    """True if a person rejected the level, a dry run has shown it, or it failed a short time ago."""
+    before = context.history.of(session.id, ActionKind.DEGRADE_SERVICE, service)
+    same = [action for action in before if action.params.get("level") == level]
+    if any(rejected(action) or action.status is ActionStatus.DRY_RUN for action in same):
+        return True
+    return _failed_recently(context, session.id, ActionKind.DEGRADE_SERVICE, service)
+
+
+def _failed_recently(context: DecisionContext, session: str, kind: ActionKind, service: EntityRef) -> bool:
+    newest = context.history.newest(session, kind, service)
+    if newest is None or newest.status is not ActionStatus.FAILED:
+        return False
+    return context.now - (newest.ended_at or newest.decided_at) < context.policy.cooldown
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

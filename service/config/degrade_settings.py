@@ -1,0 +1,127 @@
+"""Degrade ladder and cluster switch: what each service may give up, and which cluster takes over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from outrider.errors import ConfigError, ConfigProblem
+from outrider.text import yaml_file
+from remediation.procedures import cluster_switch, degrade_ladder, files
+from remediation.procedures.cluster_switch import ClusterSwitch
+from remediation.procedures.degrade_ladder import Ladder, Ladders, ServiceOptions
+from service.config.settings_base import Duration, Section
+
+RequestClassName = Literal["vip", "standard", "offline"]
+LevelName = Literal["pause_offline", "defer_low_priority", "cap_output", "smaller_model", "vip_only"]
+
+
+class DegradeServiceSettings(Section):
+    """What one service may give up under a load above its capacity."""
+
+    enabled: bool = Field(default=True, description="Degrade this service at all.")
+    classes: list[RequestClassName] = Field(
+        [], description="Request classes that clients mark; only marked classes are rejected or deferred."
+    )
+    pause: list[str] = Field(
+        [], description="Deployments of offline work in the service's namespace, scaled to zero at pause_offline."
+    )
+    fallback_model: str | None = Field(
+        None, description="Smaller or quantised model for the level smaller_model. Default: none."
+    )
+    max_output_tokens: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="Lower limit of every output cap of the ladder, in tokens. Default: none."
+    )
+    wait_objective: Duration | None = Field(
+        None, description="TTFT limit of the SLO, against which the queue is measured. Default: that of the ladder."
+    )
+    levels: list[LevelName] | None = Field(None, description="Levels that this service may take. Default: all.")
+
+    def options(self, startup: timedelta) -> ServiceOptions:
+        """Returns the options of the service; ``startup`` is its start-up time."""
+        return ServiceOptions(
+            enabled=self.enabled,
+            classes=frozenset(self.classes),
+            pause=tuple(self.pause),
+            fallback_model=self.fallback_model,
+            max_output_tokens=self.max_output_tokens,
+            wait_objective=self.wait_objective,
+            levels=None if self.levels is None else frozenset(self.levels),
+            startup=startup,
+        )
+
+
+class DegradeSettings(Section):
+    """Degrade ladder: levels that shed load until ordered replicas serve."""
+
+    enabled: bool = Field(default=True, description="Degrade services whose load scaling cannot cover in time.")
+    file: Path | None = Field(None, description="YAML file with an own ladder. Default: the packaged one.")
+    services: dict[str, DegradeServiceSettings] = Field({}, description="Map from a service name to its options.")
+    webhook: str | None = Field(
+        None, description="URL of the gateway that gets each change of level as a POST. Default: none."
+    )
+    webhook_secret_file: Path | None = Field(
+        None, description="File with the secret that signs the webhook (HMAC-SHA256). Default: unsigned."
+    )
+    config_map: bool = Field(
+        default=True, description="Write the level to the ConfigMap outrider-degrade in the service's namespace."
+    )
+
+    def ladders(self, startups: Mapping[str, timedelta]) -> Ladders:
+        """Returns the ladders; ``startups`` are by service. Raises ConfigError for an invalid file."""
+        if not self.enabled:
+            return Ladders()
+        known = {name: options.options(startups.get(name, _STARTUP)) for name, options in self.services.items()}
+        plain = {
+            name: replace(ServiceOptions(), startup=startup) for name, startup in startups.items() if name not in known
+        }
+        return Ladders(_ladder(self.file), services={**plain, **known})
+
+
+class ClusterSwitchSettings(Section):
+    """Switch of a lost cluster's services to a standby cluster."""
+
+    enabled: bool = Field(default=True, description="Switch, or request approval for it, when a cluster is lost.")
+    standby: dict[str, str] = Field(
+        {},
+        description="Map from a cluster to its standby. Default: the only other cluster that has the same service.",
+    )
+    file: Path | None = Field(None, description="YAML file with own times and shares. Default: the packaged one.")
+
+    def procedure(self) -> ClusterSwitch | None:
+        """Returns the procedure, None if it is disabled. Raises ConfigError for an invalid file."""
+        if not self.enabled:
+            return None
+        if self.file is None:
+            return replace(files.switch(), standby=dict(self.standby))
+        return cluster_switch.read(yaml_file.read(self.file), self.standby)
+
+
+_STARTUP = ServiceOptions().startup
+
+
+def _ladder(file: Path | None) -> Ladder:
+    return files.ladder() if file is None else degrade_ladder.read(yaml_file.read(file))
+
+
+def degrade_problems(
+    degrade: DegradeSettings, switch: ClusterSwitchSettings, document: yaml_file.Document
+) -> Iterator[ConfigProblem]:
+    """Checks the files of both procedures, and that secrets have a webhook."""
+    if degrade.webhook_secret_file is not None and degrade.webhook is None:
+        path = ("remediation", "degrade", "webhook_secret_file")
+        yield document.problem(path, "is only used with remediation.degrade.webhook")
+    for section, key in ((degrade, "degrade"), (switch, "cluster_switch")):
+        try:
+            section.ladders({}) if isinstance(section, DegradeSettings) else section.procedure()
+        except ConfigError as error:
+            yield from error.problems or (document.problem(("remediation", key, "file"), error.message),)
+    for cluster, standby in switch.standby.items():
+        if cluster == standby:
+            key_path = ("remediation", "cluster_switch", "standby", cluster)
+            yield document.problem(key_path, "a cluster cannot be its own standby")
