@@ -102,6 +102,21 @@ def test_a_rollout_paused_by_an_operator_is_not_rolled_back(cluster: Cluster, ac
         actuator.perform(an_action(ActionKind.RESUME_ROLLOUT, CHAT, workloads=DEPLOYMENT))
 
 
+def test_a_rollout_that_this_session_paused_is_rolled_back_and_continues(
+    cluster: Cluster, actuator: KubernetesActuator
+) -> None:
+    path = settled_deployment(cluster)
+    revised(cluster, path)
+    pause = an_action(ActionKind.PAUSE_ROLLOUT, CHAT, workloads=DEPLOYMENT)
+    assert actuator.perform(pause).status is OutcomeStatus.DONE
+    other = an_action(ActionKind.ROLLBACK, CHAT, workloads=DEPLOYMENT, session="ses-2")
+    with pytest.raises(ActuationError, match="is paused"):
+        actuator.perform(other)
+    assert actuator.perform(rollback(*DEPLOYMENT)).status is OutcomeStatus.DONE
+    assert image_of(cluster, path) == GOOD
+    assert "paused" not in cluster.get(path)["spec"]
+
+
 def test_a_rollout_is_paused_and_resumed(cluster: Cluster, actuator: KubernetesActuator) -> None:
     path = settled_deployment(cluster)
     pause = an_action(ActionKind.PAUSE_ROLLOUT, CHAT, workloads=DEPLOYMENT)
