@@ -17,6 +17,7 @@ from remediation.actuators.kubernetes.ownership import (
     Json,
     annotations_of,
     cleared,
+    is_of_session,
     is_ours,
     marks,
     metadata,
@@ -94,7 +95,7 @@ def _rolled_back(attempt: Attempt, kind: str, workload: Json) -> Change:
     name = _name(kind, workload)
     if performed_by(workload) == attempt.action.id:
         return Change(f"{name} is rolled back already")
-    _check_changeable(kind, workload)
+    _check_changeable(attempt, kind, workload)
     template, revision = _TEMPLATES[kind](attempt.server, workload)
     requests = [_template_request(attempt, kind, workload, template)]
     if kind == "StatefulSet":
@@ -102,12 +103,12 @@ def _rolled_back(attempt: Attempt, kind: str, workload: Json) -> Change:
     return Change(f"{name} is rolled back to revision {revision}", tuple(requests))
 
 
-def _check_changeable(kind: str, workload: Json) -> None:
-    """Raises ActuationError for a workload that is paused, or that a controller would change back."""
+def _check_changeable(attempt: Attempt, kind: str, workload: Json) -> None:
+    """Raises ActuationError for a workload that someone else paused, or that a controller would change back."""
     owner = reconciler_of(workload)
     if owner and (kind, owner) != ("Rollout", _OWN_MANAGER):
         raise refused(f"{_name(kind, workload)} is managed by {owner}, which would revert it", f"roll back in {owner}")
-    if workload.get("spec", {}).get("paused"):
+    if _is_paused(workload) and not is_of_session(workload, attempt.action):
         raise refused(f"{_name(kind, workload)} is paused", "kubectl rollout resume, then roll back")
 
 
@@ -203,11 +204,15 @@ def _revision(replica_set: Json) -> int:
 
 
 def _template_request(attempt: Attempt, kind: str, workload: Json, template: dict[str, Any]) -> ActionRequest:
-    """A JSON patch that replaces the template as a whole, valid only for the version that was read."""
+    """A JSON patch that replaces the template as a whole, valid only for the version that was read.
+
+    It ends a pause by this session: a paused workload keeps the pods of the bad revision.
+    """
     meta, ours = metadata(workload), marks(attempt.action)
     body = [
         {"op": "replace", "path": "/metadata/resourceVersion", "value": meta["resourceVersion"]},  # 409 if it changed
         {"op": "replace", "path": "/spec/template", "value": template},
+        *([{"op": "remove", "path": "/spec/paused"}] if _is_paused(workload) else []),
         *(
             {"op": "add", "path": f"/metadata/{part}", "value": {**meta.get(part, {}), **ours[part]}}
             for part in ("labels", "annotations")
@@ -220,7 +225,7 @@ def _paused(attempt: Attempt, kind: str, workload: Json, *, pause: bool) -> Chan
     name = _name(kind, workload)
     if kind == "StatefulSet":
         raise refused(f"rollouts of a {kind} cannot be paused", "set spec.updateStrategy.rollingUpdate.partition")
-    if bool(workload.get("spec", {}).get("paused")) is pause:
+    if _is_paused(workload) is pause:
         return Change(f"{name} is {'paused' if pause else 'not paused'} already")
     if not pause and not is_ours(workload):
         raise refused(f"{name} was paused by someone else", "kubectl rollout resume, if its owner agrees")
@@ -231,6 +236,10 @@ def _paused(attempt: Attempt, kind: str, workload: Json, *, pause: bool) -> Chan
     body = {"metadata": {**ours, **_version(workload)}, "spec": {"paused": True if pause else None}}
     sentence = f"{name}: rollout {'paused' if pause else 'resumed'}"
     return Change(sentence, (ActionRequest("PATCH", _path(kind, workload), body, MERGE_PATCH),))
+
+
+def _is_paused(workload: Json) -> bool:
+    return bool(workload.get("spec", {}).get("paused"))
 
 
 def _joined(changes: Sequence[Change]) -> Change:

@@ -102,6 +102,20 @@ def test_a_rollout_paused_by_an_operator_is_not_rolled_back(cluster: Cluster, ac
         actuator.perform(an_action(ActionKind.RESUME_ROLLOUT, CHAT, workloads=DEPLOYMENT))
 
 
+def test_a_rollout_that_this_session_paused_is_rolled_back_and_goes_on(
+    cluster: Cluster, actuator: KubernetesActuator
+) -> None:
+    """The playbook of a bad rollout pauses it first; a paused Deployment would keep its bad pods."""
+    path = settled_deployment(cluster)
+    revised(cluster, path)
+    actuator.perform(an_action(ActionKind.PAUSE_ROLLOUT, CHAT, workloads=DEPLOYMENT))
+    assert actuator.perform(rollback(*DEPLOYMENT)).status is OutcomeStatus.DONE
+    assert image_of(cluster, path) == GOOD
+    assert "paused" not in cluster.get(path)["spec"]
+    resume = an_action(ActionKind.RESUME_ROLLOUT, CHAT, workloads=DEPLOYMENT)
+    assert actuator.perform(resume).status is OutcomeStatus.ALREADY
+
+
 def test_a_rollout_is_paused_and_resumed(cluster: Cluster, actuator: KubernetesActuator) -> None:
     path = settled_deployment(cluster)
     pause = an_action(ActionKind.PAUSE_ROLLOUT, CHAT, workloads=DEPLOYMENT)
