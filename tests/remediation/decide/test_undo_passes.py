@@ -3,6 +3,7 @@
 from dataclasses import replace
 from datetime import UTC, datetime, time, timedelta
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -63,3 +64,20 @@ def test_an_undo_is_performed_under_every_policy(policy, breaker, kind, age):
         (replace(facts, blind=True), DecisionReason.MONITOR_BLIND),
     ):
         assert recheck(intent(kind, NODE), policy, held, later) is reason
+
+
+@pytest.mark.parametrize("held", ["paused", "killed", "blind"])
+def test_a_rollout_that_we_paused_is_resumed_after_a_pause_of_remediation(held):
+    """The session stays open until its rollout goes on, although the undo was refused in between."""
+    fleet = Fleet()
+    incident = fleet.break_("bad-rollout", fleet.service)
+    (pause, *_) = fleet.cycle()
+    assert pause.kind is ActionKind.PAUSE_ROLLOUT
+    fleet.facts = replace(fleet.facts, **{held: True})
+    fleet.mend(fleet.service, resolve=incident)
+    fleet.run(5)
+    assert [session.closed_at for session in fleet.sessions.values()] == [None]
+    fleet.facts = replace(fleet.facts, **{held: False})
+    kinds = [action.kind for action in fleet.run(3) if action.status is ActionStatus.INTENDED]
+    assert ActionKind.RESUME_ROLLOUT in kinds
+    assert all(session.closed_at for session in fleet.sessions.values())
