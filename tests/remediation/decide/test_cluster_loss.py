@@ -222,6 +222,22 @@ def test_below_autonomy_act_an_approval_is_requested_once(world):
     assert {world.fleet.actions[a.id].status for a in waiting} == {ActionStatus.CANCELLED}
 
 
+@pytest.mark.parametrize("level", [Autonomy.OBSERVE, Autonomy.RECOMMEND, Autonomy.APPROVE])
+def test_the_return_and_a_retreat_from_it_need_no_approval(world, level):
+    """A return is an undo: at 10 % of failing requests nobody must be waited for."""
+    world.lose()
+    world.run(1)
+    kinds = frozenset({ActionKind.SWITCH_CLUSTER})
+    world.fleet.policy = replace(world.fleet.policy, autonomy=AutonomyLevels(level), two_person=kinds, ask_for=kinds)
+    world.recover()
+    while steps(world)[-1] != (HOME, 0.1):
+        world.cycle()
+        assert world.fleet.now < world.fleet.incidents[world.incident].resolved_at + timedelta(hours=1)
+    world.success[HOME] = 0.5
+    world.run(2)
+    assert steps(world)[-1] == (HOME, 0.0)
+
+
 def test_a_short_standby_is_degraded_before_the_traffic_arrives(world):
     world.ready[STANDBY, "chat"] = 3
     world.lose()
