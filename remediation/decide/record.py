@@ -52,8 +52,8 @@ def record(
 
 def _within_autonomy(context: DecisionContext, proposal: Proposal, judgement: Judgement) -> Judgement:
     """The judgement, limited to a recommendation where the level of autonomy says so. Undo has no level."""
-    verdict, _ = judgement
-    if gives_back(proposal) or verdict is Verdict.REFUSED:
+    verdict, reason = judgement
+    if gives_back(proposal) or verdict is Verdict.REFUSED or reason is DecisionReason.FAILED_AGAIN:
         return judgement
     if level_of(proposal, context.policy, context.facts) is not Autonomy.RECOMMEND:
         return judgement
