@@ -1,6 +1,7 @@
 """Return of a diverted replica into rotation: a small part of its share first, then more, then all of it. Pure.
 
-A share that the routing technique cannot express is skipped. An alert on the replica at a partial share opens the circuit again. Each reopening makes the next trial wait longer.
+A share that the routing technique cannot express is skipped. An alert on the replica at a partial share opens the
+circuit again. Each reopening makes the next trial wait longer.
 """
 
 from __future__ import annotations

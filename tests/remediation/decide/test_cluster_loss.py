@@ -12,6 +12,9 @@ from outrider.model import (
     Action,
     ActionKind,
     ActionStatus,
+    Alert,
+    AlertReason,
+    AlertState,
     DecisionReason,
     EntityKind,
     EntityRef,
@@ -30,6 +33,7 @@ from remediation.playbooks.files import packaged
 from remediation.procedures import files
 from remediation.procedures.bundle import Procedures
 from remediation.procedures.degrade_ladder import Ladders, ServiceOptions
+from store.state import state_rows
 
 CYCLE = timedelta(seconds=15)
 HOME, STANDBY = "home", "standby"
@@ -330,3 +334,37 @@ def test_the_preview_shows_the_switch_of_every_service(world):
         (ActionKind.SWITCH_CLUSTER, "chat"),
         (ActionKind.SWITCH_CLUSTER, "code"),
     ]
+
+
+def test_a_rule_switches_a_burning_service_to_its_standby(world, words):
+    """The default action of availability-low names cluster and share, as the actuator needs them."""
+    home, fleet = service(HOME, "chat"), world.fleet
+    alert = Alert(
+        "low", "availability-low", Priority.P0, home, AlertState.FIRING, AlertReason.STILL_TRUE, fleet.now, fleet.now,
+        annotations={"then": "switch_cluster"},
+    )  # fmt: skip
+    fleet.alerts[home] = alert
+    fleet.incidents["low"] = Incident(
+        "low", Layer.TRAFFIC, Priority.P0, fleet.now, (), (), (), (), fleet.now, services=("chat",)
+    )
+    fleet.incidents["low"] = replace(fleet.incidents["low"], alerts=("low",))
+    (asked,) = world.cycle().actions
+    assert words([asked]) == [("switch_cluster", "chat", "ask", "low_confidence")]
+    assert (asked.params["cluster"], asked.params["share"]) == (STANDBY, 1.0)
+    assert "lost_cluster" not in asked.params, "the cluster answers, so no guard is passed over"
+    fleet.actions[asked.id] = state_rows.decided(asked, "ann", fleet.now, approve=True)
+    world.run(1)
+    assert world.share("chat") == 0.0
+    fleet.incidents["low"] = replace(fleet.incidents["low"], resolved_at=fleet.now)
+    del fleet.alerts[home]
+    world.run(30)
+    assert steps(world)[1:] == [(HOME, 0.01), (HOME, 0.1), (HOME, 0.5), (HOME, 1.0)]
+    returned = world.switches()[1].decided_at
+    assert returned - asked.decided_at >= files.switch().healthy_for
+
+
+def test_without_the_procedure_no_rule_and_no_playbook_switches(world):
+    world.procedures = replace(world.procedures, switch=None)
+    world.lose()
+    world.run(2)
+    assert world.switches() == []
