@@ -23,6 +23,11 @@ from remediation.decide.time_windows import frozen_by, missed_windows
 
 __all__ = ["CapacityBudget", "GuardAnswer", "Judgement", "Proposal", "answers", "judge", "judge_undo", "recheck"]
 _HOUR = timedelta(hours=1)
+# An undo whose kind alone does not show it: an engine that we put to sleep is woken, a replica's trial has failed.
+_RETURNING = {
+    ActionKind.WAKE_ENGINE: DecisionReason.RECOVERED,
+    ActionKind.SHIFT_TRAFFIC: DecisionReason.FAILED_AGAIN,
+}
 # Diverting load protects users at once, also the second time. The ladder has minimum times of its own.
 _AT_ONCE = frozenset({ActionKind.SHIFT_TRAFFIC, ActionKind.SWITCH_CLUSTER, ActionKind.DEGRADE_SERVICE})
 INTENT_EXPIRES = timedelta(minutes=15)  # one engine outage; the next cycle decides again
@@ -195,7 +200,7 @@ def recheck(action: Action, policy: Policy, facts: FleetFacts, now: datetime) ->
     A failed trial of a replica ends as it began: the diversion itself was allowed before.
     """
     held = _hold(facts, str(action.params.get("lost_cluster", "")))
-    if held is not None or gives_back(action) or action.reason is DecisionReason.FAILED_AGAIN:
+    if held is not None or gives_back(action) or is_returning(action.kind, action.reason):
         return held
     owner = objection(action.kind, action.target, facts.owners, writes_replicas=policy.writes_replicas)
     if owner is not None and (owner.verdict is Verdict.REFUSED or action.approved_by is None):
@@ -239,6 +244,11 @@ def _recheck_capacity(action: Action, policy: Policy, facts: FleetFacts) -> Deci
             return DecisionReason.VALUES_NOT_TRUSTED
         return DecisionReason.NO_HEADROOM if action.params["replicas"] < needed else None
     return None
+
+
+def is_returning(kind: ActionKind, reason: DecisionReason) -> bool:
+    """True for an undo that only its reason shows."""
+    return _RETURNING.get(kind) is reason
 
 
 def _hold(facts: FleetFacts, lost_cluster: str = "") -> DecisionReason | None:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, time, timedelta
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -81,3 +82,29 @@ def test_a_rollout_that_we_paused_is_resumed_after_a_pause_of_remediation(held):
     kinds = [action.kind for action in fleet.run(3) if action.status is ActionStatus.INTENDED]
     assert ActionKind.RESUME_ROLLOUT in kinds
     assert all(session.closed_at for session in fleet.sessions.values())
+
+
+def test_an_engine_that_we_put_to_sleep_wakes_under_every_limit():
+    """Waking is a repair elsewhere, so its kind alone does not pass the limits."""
+    replica = EntityRef("c", EntityKind.REPLICA, "llm", "chat-0")
+    wake = intent(ActionKind.WAKE_ENGINE, replica)
+    policy = Policy(autonomy=AutonomyLevels(Autonomy.OBSERVE), freezes=(ALWAYS,))
+    facts = FleetFacts(breaker=BreakerState(opened_at=NOW))
+    assert recheck(replace(wake, reason=DecisionReason.RECOVERED), policy, facts, wake.decided_at) is None
+    assert recheck(wake, policy, facts, wake.decided_at) is DecisionReason.BREAKER_OPEN
+
+
+def test_an_undo_that_always_fails_is_tried_less_and_less_often():
+    fleet = Fleet()
+    incident = fleet.break_("pcie-degraded", fleet.gpus[0])
+    fleet.run(2)
+    fleet.mend(fleet.gpus[0], resolve=incident)
+    tried = []
+    for _ in range(240):  # an hour
+        tried += [action.decided_at for action in fleet.cycle(perform=False)]
+        fleet.perform(status=ActionStatus.FAILED)
+    waits = [later - earlier for earlier, later in pairwise(tried)]
+    assert waits[0] == timedelta(seconds=15)
+    assert waits == sorted(waits)
+    assert fleet.policy.cooldown <= waits[-1] <= fleet.policy.cooldown + timedelta(minutes=1)
+    assert [session.closed_at for session in fleet.sessions.values()] == [None]
