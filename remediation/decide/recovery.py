@@ -25,7 +25,7 @@ from remediation.decide import approval, half_open, sessions
 from remediation.decide.context import DecisionContext
 from remediation.decide.diagnostic import NodeReturn, Return, decide_return
 from remediation.decide.guards import Proposal, judge_undo
-from remediation.decide.history import CANCELLABLE, NOT_PERFORMED, PERFORMED, is_over
+from remediation.decide.history import CANCELLABLE, NOT_PERFORMED, PERFORMED, gives_back, is_over
 from remediation.decide.limits import StepResults
 from remediation.decide.record import record
 
@@ -40,7 +40,7 @@ def undo_all(context: DecisionContext, session: RemediationSession, incident: In
     actions = [
         approval.cancelled(action, context.now, DecisionReason.RECOVERED)
         for action in context.history.of_session(session.id)
-        if action.status in CANCELLABLE and action.reason is not DecisionReason.RECOVERED and not _returns(action)
+        if action.status in CANCELLABLE and not is_over([action]) and not gives_back(action)
     ]
     steps: list[StepStatus] = []
     for node in session.cordoned:
@@ -71,11 +71,6 @@ def restore_moved(context: DecisionContext, session: RemediationSession, inciden
         if returns and _moved(context, session, replica):
             actions += _return_replica(context, session, replica, incident, over=False)
     return StepResults(actions)
-
-
-def _returns(action: Action) -> bool:
-    """True for an action that ends a degrade level or a switch: it belongs to the recovery."""
-    return action.kind is ActionKind.RESTORE_SERVICE or bool(action.params.get("fail_back"))
 
 
 def recovering(context: DecisionContext, session: RemediationSession) -> bool:

@@ -26,10 +26,13 @@ class RepairLoop:
         state: Any,
         actuator: Actuator,
         clock: ManualClock,
+        *,
         approved: Callable[[str], None] = lambda action_id: None,
+        observe: Callable[[], None] = lambda: None,
     ) -> None:
-        """``approved`` is called with each action that was approved."""
-        self.fleet, self._state, self._clock, self._approved = fleet, state, clock, approved
+        """``approved`` is called with each action that was approved, ``observe`` before each cycle."""
+        self.fleet, self._state, self._clock = fleet, state, clock
+        self._approved, self._observe = approved, observe
         self._dispatcher = Dispatcher(state, {}, actuator, clock, self)
 
     def may_act(self) -> bool:
@@ -43,6 +46,7 @@ class RepairLoop:
     def cycle(self) -> bool:
         """One cycle, with every approval given. True while there is something to do."""
         now, sessions, fleet = self._clock.now(), self._state.sessions(), self.fleet
+        self._observe()
         fleet.now = now
         fleet.sessions = {session.id: session for session in sessions}
         stored = fleet_state.weighed_actions(self._state, sessions, now - timedelta(hours=24))

@@ -108,10 +108,10 @@ def test_mistakes_have_line_and_key(tmp_path, text, key, message):
 def test_own_playbooks_replace_packaged_ones_by_fault(tmp_path):
     own = tmp_path / "own.yaml"
     own.write_text(
-        "playbooks:\n  gpu-lost:\n    steps: []\n  disk-slow:\n    steps: [{action: cordon, target: node}]\n"
+        "playbooks:\n  gpu-lost:\n    none: call us\n  disk-slow:\n    steps: [{action: cordon, target: node}]\n"
     )
     books = wiring.playbooks(load(tmp_path, f"remediation: {{playbooks: ['{own}']}}\n"))
-    assert books["gpu-lost"].steps == ()
+    assert (books["gpu-lost"].steps, books["gpu-lost"].none) == ((), "call us")
     assert [step.kind for step in books["disk-slow"].steps] == [ActionKind.CORDON]
     assert books["engine-hung"].steps, "the packaged ones stay"
 

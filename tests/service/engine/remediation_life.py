@@ -27,7 +27,8 @@ from tests.remediation.conftest import CYCLE, T0, Fleet
 from tests.support.repair_loop import RepairLoop
 
 KILLED = 9
-_RECOVERS_AFTER = timedelta(minutes=8)  # longer than a lease and every timeout of a step
+_RECOVERS_AFTER = timedelta(minutes=25)  # longer than a lease and every wait and timeout of a step
+_PROCEDURES = ("cluster-lost",)  # no list of steps
 _QUIET_CYCLES = 10  # at the end, so that an undo too many would be seen
 _LONGEST = timedelta(hours=6)
 _DRAIN_ATTEMPTS = 3
@@ -142,7 +143,7 @@ class Life:
         self._incident = _break(self._fleet, fault)
         actuator = JournalActuator(self._journal, self._clock)
         self._loop = RepairLoop(
-            self._fleet, state, actuator, self._clock, lambda action_id: points.point("approved", [action_id])
+            self._fleet, state, actuator, self._clock, approved=lambda action_id: points.point("approved", [action_id])
         )
 
     def _resume_at(self) -> datetime:
@@ -158,11 +159,17 @@ class Life:
             assert now - T0 < _LONGEST, "the repair never ends"
             self._remember(now)
             recovered = self._journal.recovered(now)
+            self._fleet.facts = replace(self._fleet.facts, unschedulable=self._cordoned())
             if recovered:
                 for entity in (*self._fleet.sick, *self._fleet.alerts):
                     self._fleet.mend(entity, resolve=self._incident)
             busy = self._loop.cycle()
             quiet = 0 if busy or not recovered else quiet + 1
+
+    def _cordoned(self) -> frozenset[EntityRef]:
+        done = self._journal.effects()
+        cordons = {node: done[("cordon", node.key)] - done[("uncordon", node.key)] for node in self._fleet.nodes}
+        return frozenset(node for node, count in cordons.items() if count > 0)
 
     def _remember(self, now: datetime) -> None:
         """Replaces the time in one step: a kill must not leave half of it."""
@@ -185,13 +192,14 @@ def _break(fleet: Fleet, fault: str) -> str:
         fleet.topology = Topology.build([*fleet.topology.edges, (cause, fleet.nodes[0])])
     incident = fleet.break_(fault, cause)
     fleet.sick.add(fleet.replicas[0])
+    fleet.facts = replace(fleet.facts, ready_pods=frozenset(fleet.pods))
     fleet.facts = replace(fleet.facts, not_ready=frozenset({fleet.nodes[0]} if kind is EntityKind.NODE else ()))
     return incident
 
 
 def automatic_faults() -> list[str]:
     """Every fault whose playbook has a step."""
-    return sorted(fault for fault, playbook in packaged().items() if playbook.steps)
+    return sorted(fault for fault, playbook in packaged().items() if playbook.steps and fault not in _PROCEDURES)
 
 
 def live(folder: str, fault: str, *, kills: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from remediation.playbooks.files import packaged
 from tests.service.engine.killing import distinct_playbooks, kill_at_random, killed_between_steps, undisturbed
 
 
@@ -11,9 +12,10 @@ from tests.service.engine.killing import distinct_playbooks, kill_at_random, kil
 @pytest.mark.parametrize("fault", distinct_playbooks())
 def test_a_kill_between_any_two_steps_changes_nothing(fault, tmp_path):
     effects, lives = killed_between_steps(tmp_path, fault)
-    assert undisturbed(fault), "this playbook does nothing in this fleet"
+    conditional = all(step.require for step in packaged()[fault].steps)
+    assert undisturbed(fault) or conditional, "this playbook does nothing in this fleet"
     assert effects == undisturbed(fault)
-    assert lives > sum(effects.values()), "some step was not killed"
+    assert lives > sum(effects.values()), "some step was without a kill"
 
 
 @pytest.mark.slow

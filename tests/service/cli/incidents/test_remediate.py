@@ -125,7 +125,8 @@ def test_the_plan_shows_every_guard_that_objects_with_its_detail(platform):
     more = f"remediation: {{{freezes}, two_person: [cordon], "
     config.write_text(config.read_text().replace("remediation: {", more))
     rows = platform.command("plan", "--fault", "gpu-thermal-throttle", "--entity", "node-3")
-    answers = {answer["name"]: answer for answer in rows[-1]["guards"] if answer["verdict"] != "allowed"}
+    (row,) = (row for row in rows if row["kind"] == "cordon")
+    answers = {answer["name"]: answer for answer in row["guards"] if answer["verdict"] != "allowed"}
     reasons = {(name, given["reason"]) for name, given in answers.items()}
     assert reasons >= {
         ("hold", "kill_switch"),
