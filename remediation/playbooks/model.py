@@ -65,12 +65,11 @@ _ONLY_UNDO = frozenset(
     }
 )
 STEP_ACTIONS = tuple(kind for kind in ActionKind if kind not in {*_ONLY_UNDO, ActionKind.DEGRADE_SERVICE})
-# Procedures decide these; a playbook may only announce the switch of a lost cluster.
-_OF_PROCEDURES: Mapping[str, tuple[str, ...]] = {
-    ActionKind.DEGRADE_SERVICE: (),
-    ActionKind.SWITCH_CLUSTER: ("cluster-lost",),
+# Procedures decide these, by their settings. A playbook may only announce the switch of a lost cluster.
+_OF_PROCEDURES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    ActionKind.DEGRADE_SERVICE: ("degrade", ()),
+    ActionKind.SWITCH_CLUSTER: ("cluster_switch", ("cluster-lost",)),
 }
-_SETTINGS = {ActionKind.DEGRADE_SERVICE: "degrade", ActionKind.SWITCH_CLUSTER: "cluster_switch"}
 _STEP_KEYS = (
     *("action", "target", "require", "verify", "timeout", "escalate", "undo"),
     *("after", "wait", "ask", "surge", "attempts"),
@@ -187,8 +186,9 @@ def _check_step(document: yaml_file.Document, path: Path, fault: str, step: Any)
 
 def _wrong_action(fault: str, step: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     action, target = step.get("action"), step.get("target")
-    if action in _OF_PROCEDURES and fault not in _OF_PROCEDURES[action]:
-        yield ("action",), f"a playbook cannot name the level or the cluster: see remediation.{_SETTINGS[action]}"
+    section, allowed = _OF_PROCEDURES.get(str(action), ("", (fault,)))
+    if fault not in allowed:
+        yield ("action",), f"a playbook cannot name the level or the cluster: see remediation.{section}"
     elif action not in STEP_ACTIONS:
         yield ("action",), f"expected one of {', '.join(STEP_ACTIONS)}"
     elif action in RESTARTING and fault in LOAD_FAULTS:

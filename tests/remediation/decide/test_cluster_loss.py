@@ -348,11 +348,11 @@ def test_a_rule_switches_a_burning_service_to_its_standby(world, words):
         "low", Layer.TRAFFIC, Priority.P0, fleet.now, (), (), (), (), fleet.now, services=("chat",)
     )
     fleet.incidents["low"] = replace(fleet.incidents["low"], alerts=("low",))
-    (asked,) = world.cycle().actions
-    assert words([asked]) == [("switch_cluster", "chat", "ask", "low_confidence")]
-    assert (asked.params["cluster"], asked.params["share"]) == (STANDBY, 1.0)
-    assert "lost_cluster" not in asked.params, "the cluster answers, so no guard is passed over"
-    fleet.actions[asked.id] = state_rows.decided(asked, "ann", fleet.now, approve=True)
+    (request,) = world.cycle().actions
+    assert words([request]) == [("switch_cluster", "chat", "ask", "low_confidence")]
+    assert (request.params["cluster"], request.params["share"]) == (STANDBY, 1.0)
+    assert "lost_cluster" not in request.params, "the cluster answers, so no guard is passed over"
+    fleet.actions[request.id] = state_rows.decided(request, "ann", fleet.now, approve=True)
     world.run(1)
     assert world.share("chat") == 0.0
     fleet.incidents["low"] = replace(fleet.incidents["low"], resolved_at=fleet.now)
@@ -360,7 +360,7 @@ def test_a_rule_switches_a_burning_service_to_its_standby(world, words):
     world.run(30)
     assert steps(world)[1:] == [(HOME, 0.01), (HOME, 0.1), (HOME, 0.5), (HOME, 1.0)]
     returned = world.switches()[1].decided_at
-    assert returned - asked.decided_at >= files.switch().healthy_for
+    assert returned - request.decided_at >= files.switch().healthy_for
 
 
 def test_without_the_procedure_no_rule_and_no_playbook_switches(world):
