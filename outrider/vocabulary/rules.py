@@ -11,13 +11,14 @@ from enum import StrEnum
 
 from outrider.model import ActionKind, EntityKind, Priority
 
-# Undoing follows from a session, never from a rule.
+# Undoing follows from a session, never from a rule, and a degrade level from the ladder.
 RULE_ACTIONS = frozenset(ActionKind) - {
     ActionKind.UNCORDON,
     ActionKind.RESTORE_TRAFFIC,
     ActionKind.RESUME_ROLLOUT,
     ActionKind.RESUME_ENGINE,
     ActionKind.RESTORE_SERVICE,
+    ActionKind.DEGRADE_SERVICE,
 }
 
 

@@ -10,7 +10,8 @@ from outrider.topology import Topology
 from remediation.decide.history import NOT_PERFORMED, History, gives_back, is_over
 from remediation.decide.limits import BreakerLimits
 
-# These do not end a fault by themselves: a cordoned node keeps its alert until it is repaired, and a surge its load.
+# These do not end a fault by themselves: a cordoned node keeps its alert until it is repaired, a surge its load, and a
+# lost cluster its alerts while another one serves.
 _NO_CURE = frozenset(
     {
         ActionKind.SCALE,
@@ -23,6 +24,7 @@ _NO_CURE = frozenset(
         ActionKind.PAUSE_ROLLOUT,
         ActionKind.RUN_DIAGNOSTIC,
         ActionKind.DEGRADE_SERVICE,
+        ActionKind.SWITCH_CLUSTER,
     }
 )
 

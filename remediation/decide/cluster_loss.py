@@ -10,8 +10,8 @@ The state of each service is its newest performed switch, so that a restart cont
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import datetime
 from math import floor
 
 from outrider.model import (
@@ -97,6 +97,23 @@ def preview(context: DecisionContext, incident: Incident) -> list[PreviewedStep]
     return [
         PreviewedStep(proposal, _answers(context, proposal), step, None) for proposal in planned if proposal is not None
     ]
+
+
+def away(
+    context: DecisionContext, incident: Incident, cause: Hypothesis, session: RemediationSession, service: EntityRef
+) -> Proposal | None:
+    """The switch of one service whose cluster is not lost, under every guard. None without a standby, or if it is away.
+
+    It returns as after a loss.
+    """
+    switch = context.procedures.switch
+    if switch is None or service in context.history.switched() or _busy(context, service):
+        return None
+    planned = _proposal(context, _Case(incident, cause, session, False, service.cluster, switch), service)
+    if planned is None:
+        return None
+    params = {key: value for key, value in planned.params.items() if key != "lost_cluster"}
+    return replace(planned, params=params, lost_cluster="")
 
 
 def handles(context: DecisionContext, fault: str) -> bool:
@@ -314,7 +331,7 @@ def _next_share(
         if not entry.good_since(since, switch.success_ratio) or context.now - since < switch.step_for:
             return None
     else:
-        pause = switch.retry_after if _returning(newest) else timedelta(0)
+        pause = switch.retry_after if _returning(newest) else switch.healthy_for
         if context.now - since < pause or not _healthy(context, switch, service):
             return None
     later = next((step for step in switch.fail_back if step > share), None)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from outrider.model import Action, ActionKind, DecisionReason, EntityRef, GuardAnswer, Verdict
+from outrider.model import Action, ActionKind, DecisionReason, EntityKind, EntityRef, GuardAnswer, Verdict
 from remediation.decide.autonomy import PLAN, Autonomy, Scope, scope_of
 from remediation.decide.disruption import blocking_budgets
 from remediation.decide.history import CORDONING, History, gives_back
@@ -23,6 +23,11 @@ from remediation.decide.time_windows import frozen_by, missed_windows
 
 __all__ = ["CapacityBudget", "GuardAnswer", "Judgement", "Proposal", "answers", "judge", "judge_undo", "recheck"]
 _HOUR = timedelta(hours=1)
+# An undo whose kind alone does not show it: an engine that we put to sleep is woken, a replica's trial has failed.
+_RETURNING = {
+    ActionKind.WAKE_ENGINE: DecisionReason.RECOVERED,
+    ActionKind.SHIFT_TRAFFIC: DecisionReason.FAILED_AGAIN,
+}
 # Diverting load protects users at once, also the second time. The ladder has minimum times of its own.
 _AT_ONCE = frozenset({ActionKind.SHIFT_TRAFFIC, ActionKind.SWITCH_CLUSTER, ActionKind.DEGRADE_SERVICE})
 INTENT_EXPIRES = timedelta(minutes=15)  # one engine outage; the next cycle decides again
@@ -98,13 +103,13 @@ def answers(
     """The answer of every guard: those that refuse first, then those that request approval."""
     doubtful = proposal.confidence is not None and proposal.confidence < policy.min_confidence
     owner = objection(proposal.kind, proposal.target, facts.owners, writes_replicas=policy.writes_replicas)
-    approval_required = proposal.ask or proposal.kind in policy.ask_for | policy.two_person
+    approval_required = proposal.ask or (proposal.kind in policy.ask_for | policy.two_person and not proposal.undoes)
     scope = scope_of_action(proposal.because, proposal.target, proposal.takes, policy, facts)
     frozen = frozen_by(policy.freezes, scope, now)
     waits = not (proposal.undoes or proposal.lost_cluster)  # an outage does not wait for a maintenance window
     missed = _missed(proposal.kind, policy, scope, now) if waits else ""
     budgets = ", ".join(blocking_budgets(proposal.kind, proposal.target, facts.topology))
-    level = policy.autonomy.of(scope)
+    level = Autonomy.ACT if proposal.undoes else policy.autonomy.of(scope)
     refusals = {
         "hold": _hold(facts, proposal.lost_cluster),
         "breaker": DecisionReason.BREAKER_OPEN if facts.breaker.is_open and not proposal.undoes else None,
@@ -192,9 +197,10 @@ def recheck(action: Action, policy: Policy, facts: FleetFacts, now: datetime) ->
 
     An approval does not override a guard, and an action without approval expires. Undo actions are only held by a
     pause, the kill switch and lost monitoring. An action that has begun may end after its maintenance window.
+    A failed trial of a replica ends as it began: the diversion itself was allowed before.
     """
     held = _hold(facts, str(action.params.get("lost_cluster", "")))
-    if held is not None or gives_back(action):
+    if held is not None or gives_back(action) or is_returning(action.kind, action.reason):
         return held
     owner = objection(action.kind, action.target, facts.owners, writes_replicas=policy.writes_replicas)
     if owner is not None and (owner.verdict is Verdict.REFUSED or action.approved_by is None):
@@ -211,6 +217,8 @@ def _recheck_limits(action: Action, policy: Policy, facts: FleetFacts, now: date
         return DecisionReason.BREAKER_OPEN
     scope = scope_of_action(action.because, action.target, (), policy, facts)
     level, begun = policy.autonomy.of(scope), bool(action.detail)
+    if begun and not facts.topology.above(action.target, EntityKind.SERVICE):
+        level = Autonomy.ACT  # a drained node has no service any more, so the level of its services is not known
     if level is Autonomy.OBSERVE:
         return DecisionReason.AUTONOMY_OBSERVE
     if level is not Autonomy.ACT and action.approved_by is None:
@@ -236,6 +244,11 @@ def _recheck_capacity(action: Action, policy: Policy, facts: FleetFacts) -> Deci
             return DecisionReason.VALUES_NOT_TRUSTED
         return DecisionReason.NO_HEADROOM if action.params["replicas"] < needed else None
     return None
+
+
+def is_returning(kind: ActionKind, reason: DecisionReason) -> bool:
+    """True for an undo that only its reason shows."""
+    return _RETURNING.get(kind) is reason
 
 
 def _hold(facts: FleetFacts, lost_cluster: str = "") -> DecisionReason | None:

@@ -1,6 +1,7 @@
 """Return of a diverted replica into rotation: a small part of its share first, then more, then all of it. Pure.
 
-An alert on the replica at a partial share opens the circuit again. Each reopening makes the next trial wait longer.
+A share that the routing technique cannot express is skipped. An alert on the replica at a partial share opens the
+circuit again. Each reopening makes the next trial wait longer.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from outrider.model import Action, ActionKind, ActionStatus, DecisionReason, Ent
 from remediation.decide import sessions
 from remediation.decide.context import DecisionContext
 from remediation.decide.guards import Proposal, judge_undo
-from remediation.decide.history import IN_FLIGHT, is_half_open
+from remediation.decide.history import IN_FLIGHT, NOT_PERFORMED, is_half_open
 from remediation.decide.record import record
 
 _REPAIRS = frozenset(
@@ -37,7 +38,8 @@ def next_share(context: DecisionContext, session: RemediationSession, replica: E
         wait = max(wait, trial.hold)
     if since < wait:
         return None
-    return next((weight for weight in sorted(trial.weights) if share < weight < 1.0), 1.0)
+    impossible = _failed_shares(context, session, replica)
+    return next((weight for weight in sorted(trial.weights) if share < weight < 1.0 and weight not in impossible), 1.0)
 
 
 def is_on_trial(context: DecisionContext, session: RemediationSession, replica: EntityRef) -> bool:
@@ -73,6 +75,15 @@ def set_share(
 def _shifts(context: DecisionContext, session: RemediationSession, replica: EntityRef) -> list[Action]:
     own = context.history.of(session.id, ActionKind.SHIFT_TRAFFIC, replica)
     return [action for action in own if action.status in IN_FLIGHT | {ActionStatus.DONE} and not action.dry_run]
+
+
+def _failed_shares(context: DecisionContext, session: RemediationSession, replica: EntityRef) -> frozenset[float]:
+    """Partial shares that failed: a Service chooses pods by labels and has no weights, so the replica skips them."""
+    return frozenset(
+        float(action.params["weight"])
+        for action in context.history.of(session.id, ActionKind.SHIFT_TRAFFIC, replica)
+        if is_half_open(action) and action.status is ActionStatus.FAILED and not action.detail.startswith(NOT_PERFORMED)
+    )
 
 
 def _is_repaired(context: DecisionContext, session: RemediationSession, replica: EntityRef, shift: Action) -> bool:

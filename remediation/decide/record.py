@@ -6,7 +6,7 @@ from outrider.model import Action, ActionStatus, DecisionReason, Verdict
 from remediation.decide import approval
 from remediation.decide.autonomy import Autonomy
 from remediation.decide.context import DecisionContext
-from remediation.decide.guards import Judgement, Proposal, answers, level_of
+from remediation.decide.guards import Judgement, Proposal, answers, is_returning, level_of
 from remediation.decide.history import IN_FLIGHT, WAITING, gives_back
 
 # If these reasons for an approval request no longer apply, the request is withdrawn and the action performed.
@@ -52,8 +52,8 @@ def record(
 
 def _within_autonomy(context: DecisionContext, proposal: Proposal, judgement: Judgement) -> Judgement:
     """The judgement, limited to a recommendation where the level of autonomy says so. Undo has no level."""
-    verdict, _ = judgement
-    if gives_back(proposal) or verdict is Verdict.REFUSED:
+    verdict, reason = judgement
+    if gives_back(proposal) or verdict is Verdict.REFUSED or is_returning(proposal.kind, reason):
         return judgement
     if level_of(proposal, context.policy, context.facts) is not Autonomy.RECOMMEND:
         return judgement

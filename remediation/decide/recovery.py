@@ -25,11 +25,12 @@ from remediation.decide import approval, half_open, sessions
 from remediation.decide.context import DecisionContext
 from remediation.decide.diagnostic import NodeReturn, Return, decide_return
 from remediation.decide.guards import Proposal, judge_undo
-from remediation.decide.history import CANCELLABLE, PERFORMED, gives_back, is_over
+from remediation.decide.history import CANCELLABLE, NOT_PERFORMED, PERFORMED, gives_back, is_over
 from remediation.decide.limits import StepResults
 from remediation.decide.record import record
 
 _SETTLING = timedelta(seconds=60)  # a restarted engine is not judged by a scrape from before the restart
+_RETRY = timedelta(seconds=15)  # of an undo; doubled with each failure
 _MOVES = frozenset({ActionKind.RESTART_POD, ActionKind.DRAIN})
 _RELEASES = (ActionKind.RESUME_ROLLOUT, ActionKind.RESUME_ENGINE, ActionKind.WAKE_ENGINE)
 
@@ -171,6 +172,15 @@ def _moved(context: DecisionContext, session: RemediationSession, replica: Entit
     return bool(ended) and context.now - max(ended) >= _SETTLING
 
 
+def _failed_recently(context: DecisionContext, before: list[Action]) -> bool:
+    """True if an undo failed too short a time ago: the second retry waits, then the wait doubles up to the cooldown."""
+    failures = [action for action in before if action.status is ActionStatus.FAILED]
+    if before[-1].status is not ActionStatus.FAILED or before[-1].detail.startswith(NOT_PERFORMED):
+        return False
+    wait = min(context.policy.cooldown, _RETRY * (1 << min(len(failures), 10))) if len(failures) > 1 else timedelta(0)
+    return context.now - (before[-1].ended_at or before[-1].decided_at) < wait
+
+
 def _undo(
     context: DecisionContext,
     session: RemediationSession,
@@ -182,7 +192,7 @@ def _undo(
 ) -> list[Action]:
     """``reason`` RECOVERED, or by values, marks the session as over."""
     before = context.history.of(session.id, kind, target)
-    if before and before[-1].status in PERFORMED - {ActionStatus.FAILED}:
+    if before and (before[-1].status in PERFORMED - {ActionStatus.FAILED} or _failed_recently(context, before)):
         return []
     proposal = Proposal(
         session=session.id,

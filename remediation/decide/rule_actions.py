@@ -20,6 +20,7 @@ from outrider.model import (
     Incident,
     RemediationSession,
 )
+from remediation.decide import cluster_loss
 from remediation.decide.context import DecisionContext, cause_of
 from remediation.decide.guards import Proposal
 from remediation.decide.steps import PlaybookRun
@@ -46,7 +47,6 @@ TARGETS: dict[ActionKind, Selector] = {
             ActionKind.PAUSE_ROLLOUT,
             ActionKind.BALANCE_TRAFFIC,
             ActionKind.SWITCH_CLUSTER,
-            ActionKind.DEGRADE_SERVICE,
         ),
         "services",
     ),
@@ -113,5 +113,8 @@ class _RuleRun(PlaybookRun):
 
     def _proposal(self, step: Step, target: EntityRef) -> Proposal | None:
         """The proposal of a step, with the name of the rule."""
-        proposal = super()._proposal(step, target)
+        if step.kind is ActionKind.SWITCH_CLUSTER:
+            proposal = cluster_loss.away(self._context, self._incident, self._cause, self._session, target)
+        else:
+            proposal = super()._proposal(step, target)
         return None if proposal is None else replace(proposal, params={**proposal.params, "rule": self._rule})

@@ -11,6 +11,13 @@ from remediation.decide.history import IN_FLIGHT, WAITING, History, is_over
 
 OWNER = "outrider"
 PLAN_SESSION = "plan"
+# The un-cordon of a node is not among them: the session itself lists its nodes.
+_RETURNS = (
+    ActionKind.RESTORE_TRAFFIC,
+    ActionKind.RESUME_ROLLOUT,
+    ActionKind.RESUME_ENGINE,
+    ActionKind.WAKE_ENGINE,
+)
 
 
 def open_session(incident: Incident, now: datetime) -> RemediationSession:
@@ -48,6 +55,6 @@ def _cordoned_by(session: RemediationSession, history: History) -> frozenset[Ent
 def finished(session: RemediationSession, history: History) -> bool:
     """True if nothing of a recovered session is left to do or to undo."""
     busy = any(action.status in IN_FLIGHT | WAITING for action in history.of_session(session.id))
-    diverted = history.standing(ActionKind.RESTORE_TRAFFIC, session.id)
-    standing = diverted | history.degraded(session.id) | history.switched(session.id)
+    left = frozenset().union(*(history.standing(kind, session.id) for kind in _RETURNS))
+    standing = left | history.degraded(session.id) | history.switched(session.id)
     return not busy and not session.cordoned and not standing

@@ -39,6 +39,8 @@ _KEEP_CAPACITY = frozenset(
         *(ActionKind.WAKE_ENGINE, ActionKind.RESET_PREFIX_CACHE, ActionKind.RUN_DIAGNOSTIC),
     }
 )
+# Procedures decide these, with the level or the share of a cluster, which a step does not name.
+_OF_PROCEDURES = frozenset({ActionKind.SWITCH_CLUSTER, ActionKind.DEGRADE_SERVICE})
 _LIMITED = frozenset({PlanReason.AT_CEILING, PlanReason.AT_QUOTA, PlanReason.STEP_LIMIT})
 _MORE_REPLICAS_HELP = frozenset({DecisionReason.DISRUPTION_BUDGET, DecisionReason.SERVICE_MINIMUM})
 _NOT_AN_ATTEMPT = WAITING | {ActionStatus.REFUSED, ActionStatus.CANCELLED}
@@ -198,6 +200,8 @@ class PlaybookRun:
         return [*surge, *record(context, proposal, judgement)]
 
     def _proposal(self, step: Step, target: EntityRef) -> Proposal | None:
+        if step.kind in _OF_PROCEDURES:
+            return None
         if step.kind is ActionKind.SCALE:
             return self._scale_out(target, self._target_replicas(target), ask=step.ask)
         if step.kind is ActionKind.ROLLBACK and target in self._context.budget.rolled_back:

@@ -64,7 +64,12 @@ _ONLY_UNDO = frozenset(
         ActionKind.RESTORE_SERVICE,
     }
 )
-STEP_ACTIONS = tuple(kind for kind in ActionKind if kind not in _ONLY_UNDO)
+STEP_ACTIONS = tuple(kind for kind in ActionKind if kind not in {*_ONLY_UNDO, ActionKind.DEGRADE_SERVICE})
+# Procedures decide these, by their settings. A playbook may only announce the switch of a lost cluster.
+_OF_PROCEDURES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    ActionKind.DEGRADE_SERVICE: ("degrade", ()),
+    ActionKind.SWITCH_CLUSTER: ("cluster_switch", ("cluster-lost",)),
+}
 _STEP_KEYS = (
     *("action", "target", "require", "verify", "timeout", "escalate", "undo"),
     *("after", "wait", "ask", "surge", "attempts"),
@@ -181,7 +186,10 @@ def _check_step(document: yaml_file.Document, path: Path, fault: str, step: Any)
 
 def _wrong_action(fault: str, step: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     action, target = step.get("action"), step.get("target")
-    if action not in STEP_ACTIONS:
+    section, allowed = _OF_PROCEDURES.get(str(action), ("", (fault,)))
+    if fault not in allowed:
+        yield ("action",), f"a playbook cannot name the level or the cluster: see remediation.{section}"
+    elif action not in STEP_ACTIONS:
         yield ("action",), f"expected one of {', '.join(STEP_ACTIONS)}"
     elif action in RESTARTING and fault in LOAD_FAULTS:
         yield ("action",), "an engine under load must not be restarted"

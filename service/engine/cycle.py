@@ -188,8 +188,9 @@ class Cycle:
 
     def _commit_early(self, outcome: EarlyOutcome) -> None:
         commit, memory = outcome.commit, self._memory
+        memory.facts = outcome.facts  # before the commit: the dispatcher may claim its actions at once
         self.parts.state.commit(commit)
-        memory.facts, memory.early_at = outcome.facts, commit.cycle.at
+        memory.early_at = commit.cycle.at
         memory.findings = (*memory.findings, *outcome.findings)
         memory.known |= {(item.entity, item.fault) for item in outcome.findings}
         _log.info("early_decision", id=commit.cycle.id, findings=len(outcome.findings), actions=len(commit.actions))

@@ -127,6 +127,7 @@ def _approved(action: Action, by: str) -> Action:
         reason=DecisionReason.APPROVED,
         approvals=approvals,
         approved_by=", ".join(approvals),
+        detail="",  # of the objection, which stays in ``objections``; from here on it is that of the attempts
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from outrider.errors import ActuationError
-from outrider.model import Action, ActionRequest
+from outrider.model import ActionRequest
 from remediation.actuators.api_server import JSON_PATCH, MERGE_PATCH, ApiServer
 from remediation.actuators.kubernetes.change import Attempt, Change, refused
 from remediation.actuators.kubernetes.evictions import deletion, is_ready, is_terminating
@@ -95,7 +95,7 @@ def _rolled_back(attempt: Attempt, kind: str, workload: Json) -> Change:
     name = _name(kind, workload)
     if performed_by(workload) == attempt.action.id:
         return Change(f"{name} is rolled back already")
-    _check_changeable(kind, workload, attempt.action)
+    _check_changeable(attempt, kind, workload)
     template, revision = _TEMPLATES[kind](attempt.server, workload)
     requests = [_template_request(attempt, kind, workload, template)]
     if kind == "StatefulSet":
@@ -103,12 +103,12 @@ def _rolled_back(attempt: Attempt, kind: str, workload: Json) -> Change:
     return Change(f"{name} is rolled back to revision {revision}", tuple(requests))
 
 
-def _check_changeable(kind: str, workload: Json, action: Action) -> None:
-    """Raises ActuationError for a workload that others paused, or that a controller would change back."""
+def _check_changeable(attempt: Attempt, kind: str, workload: Json) -> None:
+    """Raises ActuationError for a workload that someone else paused, or that a controller would change back."""
     owner = reconciler_of(workload)
     if owner and (kind, owner) != ("Rollout", _OWN_MANAGER):
         raise refused(f"{_name(kind, workload)} is managed by {owner}, which would revert it", f"roll back in {owner}")
-    if _is_paused(workload) and not is_of_session(workload, action):
+    if _is_paused(workload) and not is_of_session(workload, attempt.action):
         raise refused(f"{_name(kind, workload)} is paused", "kubectl rollout resume, then roll back")
 
 
@@ -206,7 +206,7 @@ def _revision(replica_set: Json) -> int:
 def _template_request(attempt: Attempt, kind: str, workload: Json, template: dict[str, Any]) -> ActionRequest:
     """A JSON patch that replaces the template as a whole, valid only for the version that was read.
 
-    A rollout that this session paused continues: towards the restored template.
+    It ends a pause by this session: a paused workload keeps the pods of the bad revision.
     """
     meta, ours = metadata(workload), marks(attempt.action)
     body = [

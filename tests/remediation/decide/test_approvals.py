@@ -123,3 +123,11 @@ def test_only_a_recommendation_or_an_expired_request_can_be_requested(waiting, s
     assert state_rows.requested(replace(request, status=status), None, "ann", fleet.now) is None
     expired = replace(request, status=ActionStatus.REFUSED, reason=DecisionReason.EXPIRED)
     assert state_rows.requested(expired, None, "ann", fleet.now) is not None
+
+
+def test_the_name_of_an_objection_is_not_taken_for_a_begun_attempt(waiting):
+    """The detail of an approved action would otherwise let it begin outside its maintenance window."""
+    _, request = waiting
+    waits = replace(request, detail="cluster-autoscaler.kubernetes.io/safe-to-evict=false of chat-0")
+    approved = state_rows.decided(waits, "ann", request.decided_at, approve=True)
+    assert (approved.status, approved.detail, approved.objections) == (ActionStatus.INTENDED, "", request.objections)

@@ -5,7 +5,15 @@ from datetime import timedelta
 
 import pytest
 
-from outrider.model import ActionKind, ActionStatus, BreakerState, DecisionReason
+from outrider.model import (
+    Action,
+    ActionKind,
+    ActionStatus,
+    BreakerState,
+    DecisionReason,
+    RemediationSession,
+    Verdict,
+)
 from remediation.decide.guards import recheck
 from remediation.decide.limits import BreakerLimits
 
@@ -139,3 +147,25 @@ def test_a_reset_forgets_earlier_failures_and_counts_later_ones(patient):
     again = patient.decide().breaker
     assert again is not None
     assert (again.unsuccessful, again.reset_by) == (3, "ann")
+
+
+def test_a_switched_cluster_that_is_still_lost_opens_no_breaker(patient):
+    """Its alerts go on for as long as it is lost, while the standby serves."""
+    incident = patient.break_("cluster-lost", patient.service)
+    for number in range(4):
+        service = replace(patient.service, name=f"chat-{number}")
+        patient.raise_alert("cluster-lost", service)
+        action = moved(patient, ActionKind.SWITCH_CLUSTER, service, incident)
+        patient.actions[action.id] = action
+    patient.sessions["s"] = RemediationSession("s", incident, patient.now)
+    patient.now += patient.policy.breaker.recovers_within
+    assert patient.decide().breaker is None
+
+
+def moved(fleet, kind, target, incident):
+    """A performed action of the session ``s``."""
+    params = {"cluster": "west", "share": 1.0}
+    return Action(
+        f"act-{target.name}", "s", kind, target, params, incident, False, Verdict.ALLOWED,
+        DecisionReason.WITHIN_LIMITS, ActionStatus.DONE, fleet.now, fleet.now, fleet.now,
+    )  # fmt: skip

@@ -12,6 +12,9 @@ from outrider.model import (
     Action,
     ActionKind,
     ActionStatus,
+    Alert,
+    AlertReason,
+    AlertState,
     DecisionReason,
     EntityKind,
     EntityRef,
@@ -30,6 +33,7 @@ from remediation.playbooks.files import packaged
 from remediation.procedures import files
 from remediation.procedures.bundle import Procedures
 from remediation.procedures.degrade_ladder import Ladders, ServiceOptions
+from store.state import state_rows
 
 CYCLE = timedelta(seconds=15)
 HOME, STANDBY = "home", "standby"
@@ -222,6 +226,22 @@ def test_below_autonomy_act_an_approval_is_requested_once(world):
     assert {world.fleet.actions[a.id].status for a in waiting} == {ActionStatus.CANCELLED}
 
 
+@pytest.mark.parametrize("level", [Autonomy.OBSERVE, Autonomy.RECOMMEND, Autonomy.APPROVE])
+def test_the_return_and_a_retreat_from_it_need_no_approval(world, level):
+    """A return is an undo: at 10 % of failing requests nobody must be waited for."""
+    world.lose()
+    world.run(1)
+    kinds = frozenset({ActionKind.SWITCH_CLUSTER})
+    world.fleet.policy = replace(world.fleet.policy, autonomy=AutonomyLevels(level), two_person=kinds, ask_for=kinds)
+    world.recover()
+    while steps(world)[-1] != (HOME, 0.1):
+        world.cycle()
+        assert world.fleet.now < world.fleet.incidents[world.incident].resolved_at + timedelta(hours=1)
+    world.success[HOME] = 0.5
+    world.run(2)
+    assert steps(world)[-1] == (HOME, 0.0)
+
+
 def test_a_short_standby_is_degraded_before_the_traffic_arrives(world):
     world.ready[STANDBY, "chat"] = 3
     world.lose()
@@ -314,3 +334,37 @@ def test_the_preview_shows_the_switch_of_every_service(world):
         (ActionKind.SWITCH_CLUSTER, "chat"),
         (ActionKind.SWITCH_CLUSTER, "code"),
     ]
+
+
+def test_a_rule_switches_a_burning_service_to_its_standby(world, words):
+    """The default action of availability-low names cluster and share, as the actuator needs them."""
+    home, fleet = service(HOME, "chat"), world.fleet
+    alert = Alert(
+        "low", "availability-low", Priority.P0, home, AlertState.FIRING, AlertReason.STILL_TRUE, fleet.now, fleet.now,
+        annotations={"then": "switch_cluster"},
+    )  # fmt: skip
+    fleet.alerts[home] = alert
+    fleet.incidents["low"] = Incident(
+        "low", Layer.TRAFFIC, Priority.P0, fleet.now, (), (), (), (), fleet.now, services=("chat",)
+    )
+    fleet.incidents["low"] = replace(fleet.incidents["low"], alerts=("low",))
+    (request,) = world.cycle().actions
+    assert words([request]) == [("switch_cluster", "chat", "ask", "low_confidence")]
+    assert (request.params["cluster"], request.params["share"]) == (STANDBY, 1.0)
+    assert "lost_cluster" not in request.params, "the cluster answers, so no guard is passed over"
+    fleet.actions[request.id] = state_rows.decided(request, "ann", fleet.now, approve=True)
+    world.run(1)
+    assert world.share("chat") == 0.0
+    fleet.incidents["low"] = replace(fleet.incidents["low"], resolved_at=fleet.now)
+    del fleet.alerts[home]
+    world.run(30)
+    assert steps(world)[1:] == [(HOME, 0.01), (HOME, 0.1), (HOME, 0.5), (HOME, 1.0)]
+    returned = world.switches()[1].decided_at
+    assert returned - request.decided_at >= files.switch().healthy_for
+
+
+def test_without_the_procedure_no_rule_and_no_playbook_switches(world):
+    world.procedures = replace(world.procedures, switch=None)
+    world.lose()
+    world.run(2)
+    assert world.switches() == []

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from outrider.model import ActionKind, DecisionReason
+from outrider.model import ActionKind, ActionStatus, DecisionReason
 from remediation.decide.limits import HalfOpen
 
 TRIAL = HalfOpen((0.01, 0.1), time=timedelta(seconds=30), hold=timedelta(0))
@@ -91,3 +91,20 @@ def test_one_replica_may_always_be_taken_out(make_fleet):
     fleet.facts = replace(fleet.facts, needed_replicas={fleet.service: 1})
     fleet.break_("kv-transfer-fail", fleet.replicas[0])
     assert [action.reason for action in fleet.cycle()] == [DecisionReason.WITHIN_LIMITS]
+
+
+@pytest.mark.parametrize("detail", ["a Service has no weights", "not performed: monitor_blind"])
+def test_a_share_that_the_route_cannot_express_is_skipped(diverted, detail):
+    """A Service chooses its pods by labels: without weights the replica returns at once, not never."""
+    tried = []
+    for _ in range(8):
+        for action in diverted.cycle(perform=False):
+            tried += shares([action])
+            failed = action.kind is ActionKind.SHIFT_TRAFFIC
+            status = ActionStatus.FAILED if failed else ActionStatus.DONE
+            diverted.actions[action.id] = replace(
+                action, status=status, detail=detail if failed else "", started_at=diverted.now, ended_at=diverted.now
+            )
+    expected = [("shift_traffic", 0.01), ("shift_traffic", 0.1), ("restore_traffic", None)]
+    stopped = detail.startswith("not performed")
+    assert tried == ([("shift_traffic", 0.01)] * 8 if stopped else expected)

@@ -15,6 +15,7 @@ from outrider.model import (
     EntityRef,
     Verdict,
 )
+from outrider.topology import Topology
 from remediation.decide.autonomy import Autonomy, AutonomyLevels
 from remediation.decide.guards import INTENT_EXPIRES, recheck
 from remediation.decide.limits import FleetFacts, Policy
@@ -118,3 +119,25 @@ def test_a_drain_that_began_in_its_window_may_end_after_it_but_not_in_a_freeze()
     closed = replace(POLICY, maintenance_windows=(NEVER,))
     assert recheck(drain, closed, WELL, NOW) is None
     assert recheck(drain, replace(closed, freezes=(ALWAYS,)), WELL, NOW) is DecisionReason.FREEZE
+
+
+def test_a_drain_whose_last_pod_has_left_the_service_ends_under_the_level_it_began_with():
+    """A drained node has no service any more, so only the general level would be known."""
+    policy = replace(POLICY, autonomy=AutonomyLevels(Autonomy.APPROVE, services={"chat": Autonomy.ACT}))
+    drain = intent(ActionKind.DRAIN, NODES[0])
+    serving = replace(WELL, topology=Topology.build([(NODES[0], SERVICE)]))
+    assert recheck(drain, policy, serving, NOW) is None
+    begun = replace(drain, detail="1 pods are evicted", started_at=NOW)
+    assert recheck(begun, policy, WELL, NOW) is None
+    assert recheck(drain, policy, WELL, NOW) is DecisionReason.AUTONOMY_APPROVE
+    lowered = replace(policy, autonomy=AutonomyLevels(Autonomy.ACT, services={"chat": Autonomy.OBSERVE}))
+    assert recheck(begun, lowered, serving, NOW) is DecisionReason.AUTONOMY_OBSERVE
+
+
+def test_a_trial_that_failed_ends_under_every_level_and_breaker():
+    """The diversion was allowed before; a replica that fails on trial must not keep its share of the requests."""
+    replica = EntityRef("c", EntityKind.REPLICA, "llm", "chat-0")
+    again = replace(intent(ActionKind.SHIFT_TRAFFIC, replica, weight=0.0), reason=DecisionReason.FAILED_AGAIN)
+    policy = replace(POLICY, autonomy=AutonomyLevels(Autonomy.APPROVE), freezes=(ALWAYS,))
+    assert recheck(again, policy, replace(WELL, breaker=OPEN), NOW) is None
+    assert recheck(again, policy, replace(WELL, killed=True), NOW) is DecisionReason.KILL_SWITCH

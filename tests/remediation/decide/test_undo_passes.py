@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, time, timedelta
+from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -63,3 +65,46 @@ def test_an_undo_is_performed_under_every_policy(policy, breaker, kind, age):
         (replace(facts, blind=True), DecisionReason.MONITOR_BLIND),
     ):
         assert recheck(intent(kind, NODE), policy, held, later) is reason
+
+
+@pytest.mark.parametrize("held", ["paused", "killed", "blind"])
+def test_a_rollout_that_we_paused_is_resumed_after_a_pause_of_remediation(held):
+    """The session stays open until its rollout goes on, although the undo was refused in between."""
+    fleet = Fleet()
+    incident = fleet.break_("bad-rollout", fleet.service)
+    (pause, *_) = fleet.cycle()
+    assert pause.kind is ActionKind.PAUSE_ROLLOUT
+    fleet.facts = replace(fleet.facts, **{held: True})
+    fleet.mend(fleet.service, resolve=incident)
+    fleet.run(5)
+    assert [session.closed_at for session in fleet.sessions.values()] == [None]
+    fleet.facts = replace(fleet.facts, **{held: False})
+    kinds = [action.kind for action in fleet.run(3) if action.status is ActionStatus.INTENDED]
+    assert ActionKind.RESUME_ROLLOUT in kinds
+    assert all(session.closed_at for session in fleet.sessions.values())
+
+
+def test_an_engine_that_we_put_to_sleep_wakes_under_every_limit():
+    """Waking is a repair elsewhere, so its kind alone does not pass the limits."""
+    replica = EntityRef("c", EntityKind.REPLICA, "llm", "chat-0")
+    wake = intent(ActionKind.WAKE_ENGINE, replica)
+    policy = Policy(autonomy=AutonomyLevels(Autonomy.OBSERVE), freezes=(ALWAYS,))
+    facts = FleetFacts(breaker=BreakerState(opened_at=NOW))
+    assert recheck(replace(wake, reason=DecisionReason.RECOVERED), policy, facts, wake.decided_at) is None
+    assert recheck(wake, policy, facts, wake.decided_at) is DecisionReason.BREAKER_OPEN
+
+
+def test_an_undo_that_always_fails_is_tried_less_and_less_often():
+    fleet = Fleet()
+    incident = fleet.break_("pcie-degraded", fleet.gpus[0])
+    fleet.run(2)
+    fleet.mend(fleet.gpus[0], resolve=incident)
+    tried = []
+    for _ in range(240):  # an hour
+        tried += [action.decided_at for action in fleet.cycle(perform=False)]
+        fleet.perform(status=ActionStatus.FAILED)
+    waits = [later - earlier for earlier, later in pairwise(tried)]
+    assert waits[0] == timedelta(seconds=15)
+    assert waits == sorted(waits)
+    assert fleet.policy.cooldown <= waits[-1] <= fleet.policy.cooldown + timedelta(minutes=1)
+    assert [session.closed_at for session in fleet.sessions.values()] == [None]

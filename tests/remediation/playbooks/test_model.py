@@ -38,6 +38,16 @@ def test_a_playbook_file_gives_steps_by_fault():
         ("playbooks:\n  gpu-lost: {steps: [{action: explode, target: node}]}\n", ".action", "expected one of"),
         ("playbooks:\n  gpu-lost: {steps: [{action: uncordon, target: node}]}\n", ".action", "expected one of"),
         ("playbooks:\n  gpu-lost: {steps: [{action: cordon, target: rack}]}\n", ".target", "expected one of"),
+        (
+            "playbooks:\n  traffic-surge: {steps: [{action: degrade_service, target: services}]}\n",
+            ".action",
+            "remediation.degrade",
+        ),
+        (
+            "playbooks:\n  gateway-fault: {steps: [{action: switch_cluster, target: services}]}\n",
+            ".action",
+            "remediation.cluster_switch",
+        ),
         ("playbooks:\n  gpu-lost: {steps: [{action: cordon, target: node, wait: long}]}\n", ".wait", "30s"),
         ("playbooks:\n  gpu-lost: {steps: [{action: cordon, target: node, after: lunch}]}\n", ".after", "done"),
         ("playbooks:\n  gpu-lost: {steps: [{action: cordon, target: node, hurry: 1}]}\n", ".hurry", "unknown key"),

@@ -115,6 +115,8 @@ def test_a_rollout_that_this_session_paused_is_rolled_back_and_continues(
     assert actuator.perform(rollback(*DEPLOYMENT)).status is OutcomeStatus.DONE
     assert image_of(cluster, path) == GOOD
     assert "paused" not in cluster.get(path)["spec"]
+    resume = an_action(ActionKind.RESUME_ROLLOUT, CHAT, workloads=DEPLOYMENT)
+    assert actuator.perform(resume).status is OutcomeStatus.ALREADY
 
 
 def test_a_rollout_is_paused_and_resumed(cluster: Cluster, actuator: KubernetesActuator) -> None:
