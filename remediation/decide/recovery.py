@@ -181,6 +181,13 @@ def _failed_recently(context: DecisionContext, before: list[Action]) -> bool:
     return context.now - (before[-1].ended_at or before[-1].decided_at) < wait
 
 
+def _is_undone(context: DecisionContext, newest: Action) -> bool:
+    """True if the undo is in progress or done, unless the session has made the change again since."""
+    if newest.status is ActionStatus.DONE:
+        return newest.target not in context.history.standing(newest.kind, newest.session)
+    return newest.status in PERFORMED - {ActionStatus.FAILED}
+
+
 def _undo(
     context: DecisionContext,
     session: RemediationSession,
@@ -192,7 +199,7 @@ def _undo(
 ) -> list[Action]:
     """``reason`` RECOVERED, or by values, marks the session as over."""
     before = context.history.of(session.id, kind, target)
-    if before and (before[-1].status in PERFORMED - {ActionStatus.FAILED} or _failed_recently(context, before)):
+    if before and (_is_undone(context, before[-1]) or _failed_recently(context, before)):
         return []
     proposal = Proposal(
         session=session.id,
