@@ -7,7 +7,7 @@ from datetime import datetime
 
 from outrider.model import Action, ActionKind, ActionStatus, BreakerState, EntityRef, Incident, RemediationSession
 from outrider.topology import Topology
-from remediation.decide.history import NOT_PERFORMED, History, gives_back, is_over
+from remediation.decide.history import History, gives_back, is_over, stopped_by_guard
 from remediation.decide.limits import BreakerLimits
 
 # These do not end a fault by themselves: a cordoned node keeps its alert until it is repaired, a surge its load, and a
@@ -64,8 +64,11 @@ def _counts(action: Action, state: BreakerState, limits: BreakerLimits, now: dat
     if action.dry_run or gives_back(action) or action.status not in (ActionStatus.DONE, ActionStatus.FAILED):
         return False
     ended = action.ended_at or action.decided_at
-    stopped = action.detail.startswith(NOT_PERFORMED)
-    return not stopped and ended > now - limits.window and (state.reset_at is None or ended > state.reset_at)
+    return (
+        not stopped_by_guard(action)
+        and ended > now - limits.window
+        and (state.reset_at is None or ended > state.reset_at)
+    )
 
 
 def _did_not_help(

@@ -12,7 +12,7 @@ from outrider.model import Action, ActionKind, ActionStatus, DecisionReason, Ent
 from remediation.decide import sessions
 from remediation.decide.context import DecisionContext
 from remediation.decide.guards import Proposal, judge_undo
-from remediation.decide.history import IN_FLIGHT, NOT_PERFORMED, is_half_open
+from remediation.decide.history import IN_FLIGHT, is_half_open, stopped_by_guard
 from remediation.decide.record import record
 
 _REPAIRS = frozenset(
@@ -82,7 +82,7 @@ def _failed_shares(context: DecisionContext, session: RemediationSession, replic
     return frozenset(
         float(action.params["weight"])
         for action in context.history.of(session.id, ActionKind.SHIFT_TRAFFIC, replica)
-        if is_half_open(action) and action.status is ActionStatus.FAILED and not action.detail.startswith(NOT_PERFORMED)
+        if is_half_open(action) and action.status is ActionStatus.FAILED and not stopped_by_guard(action)
     )
 
 

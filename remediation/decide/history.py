@@ -21,6 +21,7 @@ CORDONING = frozenset({ActionKind.CORDON, ActionKind.DRAIN})  # an evicted node 
 
 _OVER = frozenset({DecisionReason.RECOVERED, DecisionReason.RECOVERED_BY_VALUES})
 NOT_PERFORMED = "not performed"  # detail of an action that a guard stopped at the last moment
+STOPPED = "stopped after it began"  # detail of one that a guard stopped between two attempts
 # These refusals end by themselves or by a person; later steps wait for it.
 _HELD = frozenset(
     {
@@ -192,7 +193,13 @@ class History:
 
 def _is_partly_done(action: Action) -> bool:
     """True for a drain that has begun: it cordons first, whatever becomes of the evictions."""
-    return action.kind is ActionKind.DRAIN and action.started_at is not None
+    begun = action.started_at is not None and not action.detail.startswith(NOT_PERFORMED)
+    return action.kind is ActionKind.DRAIN and begun
+
+
+def stopped_by_guard(action: Action) -> bool:
+    """True for an action that a guard stopped at the last moment, or between two attempts."""
+    return action.detail.startswith((NOT_PERFORMED, STOPPED))
 
 
 class Kinded(Protocol):

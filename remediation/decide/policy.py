@@ -18,6 +18,7 @@ from remediation.decide.guards import CapacityBudget, judgement_of
 from remediation.decide.history import History, is_expired
 from remediation.decide.holds import holds
 from remediation.decide.limits import Decisions, FleetFacts, Policy, StepResults
+from remediation.decide.record import within_autonomy
 from remediation.decide.sessions import acting, finished, open_session, refreshed
 from remediation.decide.steps import PlaybookRun, PreviewedStep
 from remediation.playbooks.model import Playbook
@@ -114,8 +115,9 @@ def preview(
     else:
         steps = PlaybookRun(context, incident, incident.hypotheses[0], open_session(incident, now)).preview()
     return tuple(
-        (approval.proposed(row.proposal, judgement_of(row.answers), dry_run=policy.dry_run, now=now), row)
+        (approval.proposed(row.proposal, judgement, dry_run=policy.dry_run, now=now), row)
         for row in steps
+        for judgement in [within_autonomy(context, row.proposal, judgement_of(row.answers))]
     )
 
 

@@ -33,7 +33,7 @@ def record(
     newest = history.newest(proposal.session, proposal.kind, proposal.target)
     if newest is not None and newest.status in IN_FLIGHT:
         return []
-    judgement = _within_autonomy(context, proposal, judgement)
+    judgement = within_autonomy(context, proposal, judgement)
     verdict, _ = judgement
     replaced: list[Action] = []
     if newest is not None and newest.status in WAITING:
@@ -50,7 +50,7 @@ def record(
     return [*replaced, action]
 
 
-def _within_autonomy(context: DecisionContext, proposal: Proposal, judgement: Judgement) -> Judgement:
+def within_autonomy(context: DecisionContext, proposal: Proposal, judgement: Judgement) -> Judgement:
     """The judgement, limited to a recommendation where the level of autonomy says so. Undo has no level."""
     verdict, reason = judgement
     if gives_back(proposal) or verdict is Verdict.REFUSED or is_returning(proposal.kind, reason):

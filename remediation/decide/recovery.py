@@ -25,7 +25,7 @@ from remediation.decide import approval, half_open, sessions
 from remediation.decide.context import DecisionContext
 from remediation.decide.diagnostic import NodeReturn, Return, decide_return
 from remediation.decide.guards import Proposal, judge_undo
-from remediation.decide.history import CANCELLABLE, NOT_PERFORMED, PERFORMED, gives_back, is_over
+from remediation.decide.history import CANCELLABLE, PERFORMED, WAITING, gives_back, is_over, stopped_by_guard
 from remediation.decide.limits import StepResults
 from remediation.decide.record import record
 
@@ -40,12 +40,13 @@ def undo_all(context: DecisionContext, session: RemediationSession, incident: In
     actions = [
         approval.cancelled(action, context.now, DecisionReason.RECOVERED)
         for action in context.history.of_session(session.id)
-        if action.status in CANCELLABLE and not is_over([action]) and not gives_back(action)
+        if action.status in CANCELLABLE and not is_over([action]) and (not gives_back(action) or _is_asked_for(action))
     ]
+    cancelled = {action.id for action in actions}
     steps: list[StepStatus] = []
     for node in session.cordoned:
         returned = _return_node(context, session, node, incident)
-        actions += returned.actions
+        actions += [action for action in returned.actions if action.id not in cancelled]
         steps += returned.steps
     for replica in _shifted(context, session):
         if not context.diverted_elsewhere(replica, session.id) and not _rests_on_trouble(context, replica):
@@ -57,6 +58,11 @@ def undo_all(context: DecisionContext, session: RemediationSession, incident: In
         if target.kind is EntityKind.SERVICE:
             actions += _undo(context, session, ActionKind.RESTORE_TRAFFIC, target, incident)
     return StepResults(actions, steps)
+
+
+def _is_asked_for(action: Action) -> bool:
+    """True for a diagnostic of a step that nobody has approved. That of a node's return needs no approval."""
+    return action.kind is ActionKind.RUN_DIAGNOSTIC and action.status in WAITING
 
 
 def restore_moved(context: DecisionContext, session: RemediationSession, incident: Incident) -> StepResults:
@@ -175,7 +181,7 @@ def _moved(context: DecisionContext, session: RemediationSession, replica: Entit
 def _failed_recently(context: DecisionContext, before: list[Action]) -> bool:
     """True if an undo failed too short a time ago: the second retry waits, then the wait doubles up to the cooldown."""
     failures = [action for action in before if action.status is ActionStatus.FAILED]
-    if before[-1].status is not ActionStatus.FAILED or before[-1].detail.startswith(NOT_PERFORMED):
+    if before[-1].status is not ActionStatus.FAILED or stopped_by_guard(before[-1]):
         return False
     wait = min(context.policy.cooldown, _RETRY * (1 << min(len(failures), 10))) if len(failures) > 1 else timedelta(0)
     return context.now - (before[-1].ended_at or before[-1].decided_at) < wait

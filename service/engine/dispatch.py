@@ -20,7 +20,7 @@ from outrider.clock import Clock
 from outrider.errors import ActuationError, DeliveryError
 from outrider.model import Action, ActionKind, DecisionReason, EntityRef, Message, Outcome, OutcomeStatus
 from outrider.ports import Actuator, Notifier, StateStore
-from remediation.decide.history import NOT_PERFORMED
+from remediation.decide.history import NOT_PERFORMED, STOPPED
 from service.engine.kill_switch import KillSwitch
 
 _log = log.get("dispatch")
@@ -137,7 +137,8 @@ class Dispatcher:
         try:
             held = self._gate.recheck(action, started)
             if held is not None:
-                outcome = Outcome(action.id, OutcomeStatus.FAILED, f"{NOT_PERFORMED}: {held}", started, started)
+                stopped = STOPPED if action.detail else NOT_PERFORMED  # a detail is that of an earlier attempt
+                outcome = Outcome(action.id, OutcomeStatus.FAILED, f"{stopped}: {held}", started, started)
             else:
                 outcome = self._actuator.perform(action)
         except ActuationError as error:

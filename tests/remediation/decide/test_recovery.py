@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from outrider.model import ActionKind, ActionStatus
+import pytest
+
+from outrider.model import ActionKind, ActionStatus, DecisionReason
+from remediation.decide.history import NOT_PERFORMED, STOPPED, History
+from remediation.decide.policy import preview
+from remediation.playbooks.files import packaged
+from tests.remediation.decide.test_recheck import NODES, NOW, intent
 
 
 def test_a_replica_that_was_shifted_again_is_restored_again(fleet):
@@ -22,3 +28,31 @@ def test_a_replica_that_was_shifted_again_is_restored_again(fleet):
     made = fleet.run(4)
     assert [(action.kind, action.target) for action in made] == [(ActionKind.RESTORE_TRAFFIC, fleet.replicas[0])]
     assert all(session.closed_at for session in fleet.sessions.values())
+
+
+@pytest.mark.parametrize(("detail", "cordoned"), [(NOT_PERFORMED, False), (STOPPED, True), ("2 pods left", True)])
+def test_a_drain_that_a_guard_stopped_before_it_began_has_cordoned_nothing(detail, cordoned):
+    drain = replace(intent(ActionKind.DRAIN, NODES[0]), status=ActionStatus.FAILED, started_at=NOW, detail=detail)
+    assert History([drain]).cordoned() == ({NODES[0]} if cordoned else set())
+
+
+def test_a_diagnostic_that_a_step_requested_is_withdrawn_after_the_recovery(fleet):
+    incident = fleet.break_("gpu-slow-peer", fleet.gpus[0])
+    fleet.run(2)
+    (asked,) = [action for action in fleet.actions.values() if action.kind is ActionKind.RUN_DIAGNOSTIC]
+    assert asked.status is ActionStatus.WAITING_APPROVAL
+    fleet.mend(fleet.gpus[0], resolve=incident)
+    fleet.run(6)
+    assert fleet.actions[asked.id].status is ActionStatus.CANCELLED
+    assert all(session.closed_at for session in fleet.sessions.values())
+
+
+def test_the_preview_of_a_doubtful_cause_is_the_recommendation_that_is_recorded(make_fleet):
+    fleet = make_fleet(autonomy="recommend")
+    incident = fleet.break_("engine-hung", fleet.replicas[0], confidence=0.3)
+    rows = preview(
+        fleet.policy, fleet.incidents[incident], list(fleet.alerts.values()), None, (), fleet.topology,
+        fleet.facts_now(), fleet.now, packaged(),
+    )  # fmt: skip
+    recorded = {action.reason for action in fleet.cycle()}
+    assert recorded == {DecisionReason.AUTONOMY_RECOMMEND} == {action.reason for action, _ in rows}
