@@ -15,6 +15,7 @@ from outrider.model import (
     Verdict,
 )
 from remediation.decide.guards import recheck
+from remediation.decide.history import NOT_PERFORMED, STOPPED
 from remediation.decide.limits import BreakerLimits
 
 
@@ -60,10 +61,11 @@ def test_old_failures_and_dry_runs_do_not_count(patient):
     assert patient.decide().breaker is None
 
 
-def test_an_action_that_a_guard_stopped_is_no_failure(patient):
+@pytest.mark.parametrize("stopped", [NOT_PERFORMED, STOPPED])
+def test_an_action_that_a_guard_stopped_is_no_failure(patient, stopped):
     fail(patient, 3)
     patient.actions = {
-        id_: replace(action, detail="not performed: freeze" if action.status is ActionStatus.FAILED else "")
+        id_: replace(action, detail=f"{stopped}: freeze" if action.status is ActionStatus.FAILED else "")
         for id_, action in patient.actions.items()
     }
     assert patient.decide().breaker is None

@@ -122,6 +122,17 @@ def test_the_guard_rails_are_checked_again_before_an_action():
     assert (action.status, action.detail) == (ActionStatus.FAILED, "not performed: monitor_blind")
 
 
+def test_an_action_that_the_guards_stop_between_two_attempts_is_not_reported_as_untouched():
+    gate = Gate()
+    state, clock, _, _, dispatcher = platform(RecordingActuator(ActuationError("429", retryable=True)), gate=gate)
+    dispatcher.run_once()
+    gate.objection = DecisionReason.FREEZE
+    clock.advance(ACTION_RETRY)
+    dispatcher.run_once()
+    action = state.actions()[0]
+    assert (action.status, action.detail) == (ActionStatus.FAILED, "stopped after it began: freeze")
+
+
 def test_a_failed_action_is_recorded_with_its_reason():
     state, _, _, _, dispatcher = platform(actuator=RecordingActuator(ActuationError("no such node", retryable=False)))
     dispatcher.run_once()
