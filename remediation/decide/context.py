@@ -109,7 +109,7 @@ class DecisionContext:
 
     def replicas(self, entity: EntityRef) -> tuple[EntityRef, ...]:
         """The replicas that rest on an entity; a replica is its own."""
-        return self._self_or(entity, EntityKind.REPLICA) or self.topology.above(entity, EntityKind.REPLICA)
+        return (entity,) if entity.kind is EntityKind.REPLICA else self.topology.above(entity, EntityKind.REPLICA)
 
     def takes(self, target: EntityRef, cause: EntityRef, playbook: Playbook) -> dict[EntityRef, int]:
         """Serving replicas that each service would lose without the target.
@@ -128,9 +128,7 @@ class DecisionContext:
 
     def served_by(self, target: EntityRef) -> tuple[EntityRef, ...]:
         """The replicas that an action on the target reaches; for a service all of its own."""
-        if target.kind is EntityKind.SERVICE:
-            return self.topology.below(target, EntityKind.REPLICA)
-        return self.replicas(target)
+        return replicas_reached(self.topology, target)
 
     def objects(self, kind: ActionKind, target: EntityRef) -> dict[str, Any]:
         """The cluster objects that an action changes, as far as discovery knows them.
@@ -218,16 +216,28 @@ class DecisionContext:
         return (entity,) if entity.kind is kind else ()
 
 
-def diverted_replicas(history: History, topology: Topology, facts: FleetFacts) -> dict[EntityRef, int]:
-    """Replicas of each service that count as ready and whose traffic we divert or are about to."""
+def replicas_reached(topology: Topology, target: EntityRef) -> tuple[EntityRef, ...]:
+    """The replicas that an action on the target reaches; for a service all of its own."""
+    if target.kind is EntityKind.SERVICE:
+        return topology.below(target, EntityKind.REPLICA)
+    return (target,) if target.kind is EntityKind.REPLICA else topology.above(target, EntityKind.REPLICA)
+
+
+def out_of_rotation(history: History, topology: Topology, facts: FleetFacts) -> frozenset[EntityRef]:
+    """Replicas that count as ready and whose traffic we divert or are about to."""
     diverting = {
         replica
         for action in history.in_flight((ActionKind.SHIFT_TRAFFIC, ActionKind.RESTART_POD, ActionKind.DRAIN))
         for replica in (action.target, *topology.above(action.target, EntityKind.REPLICA))
     }
-    result: dict[EntityRef, int] = {}
     counted = facts.healthy if facts.serving is None else facts.serving
-    for replica in (history.shifted() | diverting) & counted:
+    return (history.shifted() | diverting) & counted
+
+
+def diverted_replicas(history: History, topology: Topology, facts: FleetFacts) -> dict[EntityRef, int]:
+    """Number of replicas of each service that are out of rotation because of us."""
+    result: dict[EntityRef, int] = {}
+    for replica in out_of_rotation(history, topology, facts):
         for service in topology.above(replica, EntityKind.SERVICE):
             result[service] = result.get(service, 0) + 1
     return result

@@ -11,17 +11,18 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from outrider.model import Action, ActionKind, DecisionReason, EntityKind, EntityRef, GuardAnswer, Verdict
+from outrider.model import ActionKind, DecisionReason, EntityKind, EntityRef, GuardAnswer, Verdict
+from outrider.topology import Topology
 from remediation.decide.autonomy import PLAN, Autonomy, Scope, scope_of
 from remediation.decide.disruption import blocking_budgets
-from remediation.decide.history import CORDONING, History, gives_back
+from remediation.decide.history import STOPPING, History
 from remediation.decide.limits import FleetFacts, Policy
 from remediation.decide.owners import OwnerObjection, objection
 from remediation.decide.service_entry import lost
 from remediation.decide.sessions import PLAN_SESSION
 from remediation.decide.time_windows import frozen_by, missed_windows
 
-__all__ = ["CapacityBudget", "GuardAnswer", "Judgement", "Proposal", "answers", "judge", "judge_undo", "recheck"]
+__all__ = ["CapacityBudget", "GuardAnswer", "Judgement", "Proposal", "answers", "judge", "judge_undo"]
 _HOUR = timedelta(hours=1)
 # An undo whose kind alone does not show it: an engine that we put to sleep is woken, a replica's trial has failed.
 _RETURNING = {
@@ -30,7 +31,6 @@ _RETURNING = {
 }
 # Diverting load protects users at once, also the second time. The ladder has minimum times of its own.
 _AT_ONCE = frozenset({ActionKind.SHIFT_TRAFFIC, ActionKind.SWITCH_CLUSTER, ActionKind.DEGRADE_SERVICE})
-INTENT_EXPIRES = timedelta(minutes=15)  # one engine outage; the next cycle decides again
 Judgement = tuple[Verdict, DecisionReason]
 
 
@@ -57,6 +57,11 @@ class Proposal:
     undoes: bool = False
 
 
+def nodes_of(target: EntityRef, topology: Topology) -> frozenset[EntityRef]:
+    """The nodes that an action on a node or device takes out of service."""
+    return frozenset({target} if target.kind is EntityKind.NODE else topology.below(target, EntityKind.NODE))
+
+
 class CapacityBudget:
     """Capacity already used by this round of decisions, in addition to actions in flight."""
 
@@ -66,7 +71,10 @@ class CapacityBudget:
         ``away`` is the number of replicas per service that count as ready but get no traffic because of us.
         """
         self.nodes = set(facts.nodes_cordoned_by_us) | set(history.cordoned())
-        self.nodes |= {action.target for action in history.in_flight(CORDONING)}
+        self._topology = facts.topology
+        self.nodes |= {
+            node for action in history.in_flight(STOPPING) for node in nodes_of(action.target, facts.topology)
+        }
         self.removed = dict(away)
         self.performed = history.performed_since(now - _HOUR)
         self.scaled: set[EntityRef] = set()
@@ -75,8 +83,8 @@ class CapacityBudget:
     def enter(self, proposal: Proposal) -> None:
         """Adds an action that will be performed."""
         self.performed += not proposal.undoes
-        if proposal.kind in CORDONING:
-            self.nodes.add(proposal.target)
+        if proposal.kind in STOPPING:
+            self.nodes |= nodes_of(proposal.target, self._topology)
         if proposal.kind is ActionKind.SCALE:
             self.scaled.add(proposal.target)
         if proposal.kind is ActionKind.ROLLBACK:
@@ -107,11 +115,11 @@ def answers(
     scope = scope_of_action(proposal.because, proposal.target, proposal.takes, policy, facts)
     frozen = frozen_by(policy.freezes, scope, now)
     waits = not (proposal.undoes or proposal.lost_cluster)  # an outage does not wait for a maintenance window
-    missed = _missed(proposal.kind, policy, scope, now) if waits else ""
+    missed = missed_window(proposal.kind, policy, scope, now) if waits else ""
     budgets = ", ".join(blocking_budgets(proposal.kind, proposal.target, facts.topology))
     level = Autonomy.ACT if proposal.undoes else policy.autonomy.of(scope)
     refusals = {
-        "hold": _hold(facts, proposal.lost_cluster),
+        "hold": held_by(facts, proposal.lost_cluster),
         "breaker": DecisionReason.BREAKER_OPEN if facts.breaker.is_open and not proposal.undoes else None,
         "freeze": DecisionReason.FREEZE if frozen and not proposal.undoes else None,
         "maintenance_window": DecisionReason.NOT_IN_MAINTENANCE_WINDOW if missed else None,
@@ -119,13 +127,13 @@ def answers(
         "cooldown": _too_soon(proposal, policy, facts, history, now),
         "rate_limit": None if proposal.undoes else _too_many(policy, budget),
         "node_breaker": _nodes(proposal, policy, facts, budget),
-        "service_minimum": _minimum(proposal, policy, facts, budget),
+        "service_minimum": below_minimum(proposal, policy, facts, budget),
         "disruption_budget": DecisionReason.DISRUPTION_BUDGET if budgets else None,
         "survivors": _survivors(proposal, policy, facts),
     }
     requests = {
         "confidence": DecisionReason.LOW_CONFIDENCE if doubtful else None,
-        "headroom": None if _headroom(proposal, facts, budget) else DecisionReason.NO_HEADROOM,
+        "headroom": None if has_headroom(proposal, facts, budget) else DecisionReason.NO_HEADROOM,
         "approval": DecisionReason.NEEDS_APPROVAL if approval_required else None,
     }
     details = {"freeze": frozen, "maintenance_window": missed, "disruption_budget": budgets}
@@ -176,7 +184,8 @@ def _of_level(level: Autonomy) -> GuardAnswer:
     return _answer("autonomy", Verdict.ASK, DecisionReason.AUTONOMY_APPROVE if level is Autonomy.APPROVE else None)
 
 
-def _missed(kind: ActionKind, policy: Policy, scope: Scope, now: datetime) -> str:
+def missed_window(kind: ActionKind, policy: Policy, scope: Scope, now: datetime) -> str:
+    """The maintenance windows that a disruptive kind waits for; empty if none holds it."""
     return missed_windows(policy.maintenance_windows, scope, now) if kind in policy.disruptive else ""
 
 
@@ -188,62 +197,8 @@ def _owner_answer(owner: OwnerObjection | None) -> GuardAnswer:
 
 def judge_undo(facts: FleetFacts) -> Judgement:
     """Undoing our own changes: no circuit breaker, freeze, window, approval or rate limit."""
-    held = _hold(facts)
+    held = held_by(facts)
     return (Verdict.REFUSED, held) if held else (Verdict.ALLOWED, DecisionReason.RECOVERED)
-
-
-def recheck(action: Action, policy: Policy, facts: FleetFacts, now: datetime) -> DecisionReason | None:
-    """Checks an intended action again before it is performed, as the fleet may have changed; None means proceed.
-
-    An approval does not override a guard, and an action without approval expires. Undo actions are only held by a
-    pause, the kill switch and lost monitoring. An action that has begun may end after its maintenance window.
-    A failed trial of a replica ends as it began: the diversion itself was allowed before.
-    """
-    held = _hold(facts, str(action.params.get("lost_cluster", "")))
-    if held is not None or gives_back(action) or is_returning(action.kind, action.reason):
-        return held
-    owner = objection(action.kind, action.target, facts.owners, writes_replicas=policy.writes_replicas)
-    if owner is not None and (owner.verdict is Verdict.REFUSED or action.approved_by is None):
-        return owner.reason
-    begun = action.started_at or now  # an action in several attempts may take longer than an intent may wait
-    if action.approved_by is None and begun - action.decided_at > INTENT_EXPIRES:
-        return DecisionReason.EXPIRED
-    return _recheck_limits(action, policy, facts, now) or _recheck_capacity(action, policy, facts)
-
-
-def _recheck_limits(action: Action, policy: Policy, facts: FleetFacts, now: datetime) -> DecisionReason | None:
-    """The operator's limits, which may have changed since the decision."""
-    if facts.breaker.is_open:
-        return DecisionReason.BREAKER_OPEN
-    scope = scope_of_action(action.because, action.target, (), policy, facts)
-    level, begun = policy.autonomy.of(scope), bool(action.detail)
-    if begun and not facts.topology.above(action.target, EntityKind.SERVICE):
-        level = Autonomy.ACT  # a drained node has no service any more, so the level of its services is not known
-    if level is Autonomy.OBSERVE:
-        return DecisionReason.AUTONOMY_OBSERVE
-    if level is not Autonomy.ACT and action.approved_by is None:
-        return DecisionReason.AUTONOMY_APPROVE
-    if frozen_by(policy.freezes, scope, now):
-        return DecisionReason.FREEZE
-    missed = not (begun or action.params.get("lost_cluster")) and _missed(action.kind, policy, scope, now)
-    return DecisionReason.NOT_IN_MAINTENANCE_WINDOW if missed else None
-
-
-def _recheck_capacity(action: Action, policy: Policy, facts: FleetFacts) -> DecisionReason | None:
-    if action.kind is ActionKind.DEGRADE_SERVICE and action.target in facts.untrusted:
-        return DecisionReason.VALUES_NOT_TRUSTED
-    shrinks = action.kind is ActionKind.SCALE and action.params.get("replicas", 0) < action.params.get("current", 0)
-    if (action.kind in CORDONING or shrinks) and action.target in facts.untrusted:
-        return DecisionReason.VALUES_NOT_TRUSTED
-    if action.kind in CORDONING:
-        ours, others = facts.nodes_cordoned_by_us - {action.target}, facts.nodes_cordoned_by_others - {action.target}
-        return None if policy.node_allowed(len(ours), len(others), facts.nodes_total) else DecisionReason.TOO_MANY_NODES
-    if shrinks:
-        needed = facts.needed_replicas.get(action.target)
-        if needed is None:
-            return DecisionReason.VALUES_NOT_TRUSTED
-        return DecisionReason.NO_HEADROOM if action.params["replicas"] < needed else None
-    return None
 
 
 def is_returning(kind: ActionKind, reason: DecisionReason) -> bool:
@@ -251,7 +206,7 @@ def is_returning(kind: ActionKind, reason: DecisionReason) -> bool:
     return _RETURNING.get(kind) is reason
 
 
-def _hold(facts: FleetFacts, lost_cluster: str = "") -> DecisionReason | None:
+def held_by(facts: FleetFacts, lost_cluster: str = "") -> DecisionReason | None:
     """A lost cluster blinds its own monitoring: what its loss requires goes on while other clusters are visible."""
     if facts.killed:
         return DecisionReason.KILL_SWITCH
@@ -263,12 +218,14 @@ def _hold(facts: FleetFacts, lost_cluster: str = "") -> DecisionReason | None:
 
 
 def _untrusted(proposal: Proposal, facts: FleetFacts) -> DecisionReason | None:
-    """Safety rule 1: without values nothing is cordoned, drained, scaled in or degraded."""
+    """Safety rule 1: without values nothing is cordoned, drained, restarted as a node, scaled in or degraded."""
     if proposal.kind is ActionKind.DEGRADE_SERVICE:
         return DecisionReason.VALUES_NOT_TRUSTED if proposal.target in facts.untrusted else None
-    if proposal.kind not in CORDONING and not proposal.scale_in:
+    if proposal.kind not in STOPPING and not proposal.scale_in:
         return None
-    concerned = {proposal.target, *proposal.touches, *proposal.takes}
+    # what a reset repairs may have no values; its node must
+    stopped = nodes_of(proposal.target, facts.topology) if proposal.kind in STOPPING else {proposal.target}
+    concerned = {*stopped, *proposal.touches, *proposal.takes}
     if concerned & facts.untrusted:
         return DecisionReason.VALUES_NOT_TRUSTED
     uncounted = [service for service in proposal.takes if service not in facts.ready_replicas]
@@ -303,16 +260,19 @@ def _too_many(policy: Policy, budget: CapacityBudget) -> DecisionReason | None:
 
 def _nodes(proposal: Proposal, policy: Policy, facts: FleetFacts, budget: CapacityBudget) -> DecisionReason | None:
     """Safety rule 7: nodes out of service, in absolute numbers and as a share."""
-    if proposal.kind not in CORDONING or proposal.target in budget.nodes:
+    nodes = nodes_of(proposal.target, facts.topology) if proposal.kind in STOPPING else frozenset()
+    if nodes <= budget.nodes:
         return None
-    if proposal.target in facts.nodes_cordoned_by_others:
+    if nodes & facts.nodes_cordoned_by_others:
         return DecisionReason.ALREADY_DONE if proposal.kind is ActionKind.CORDON else DecisionReason.NOT_OURS
     others = len(facts.nodes_cordoned_by_others - budget.nodes)
     allowed = policy.node_allowed(len(budget.nodes), others, facts.nodes_total)
     return None if allowed else DecisionReason.TOO_MANY_NODES
 
 
-def _minimum(proposal: Proposal, policy: Policy, facts: FleetFacts, budget: CapacityBudget) -> DecisionReason | None:
+def below_minimum(
+    proposal: Proposal, policy: Policy, facts: FleetFacts, budget: CapacityBudget
+) -> DecisionReason | None:
     """Safety rule 7: the minimum that a service keeps, whatever is broken."""
     shifts = proposal.kind is ActionKind.SHIFT_TRAFFIC
     for service, count in proposal.takes.items():
@@ -341,7 +301,7 @@ def _survivors(proposal: Proposal, policy: Policy, facts: FleetFacts) -> Decisio
     return DecisionReason.NO_HEADROOM if left < needed or proposal.target in facts.burning else None
 
 
-def _headroom(proposal: Proposal, facts: FleetFacts, budget: CapacityBudget) -> bool:
+def has_headroom(proposal: Proposal, facts: FleetFacts, budget: CapacityBudget) -> bool:
     """Safety rule 8: the remaining replicas carry the load, and the error budget is not burning.
 
     A shift away from a faulty replica is what stops the burning. It needs the capacity for the present load only.

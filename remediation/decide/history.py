@@ -18,6 +18,8 @@ UNDO = frozenset({*UNDOES.values(), ActionKind.RUN_DIAGNOSTIC}) - {ActionKind.WA
 """Actions that give capacity back or check it first. No breaker blocks them."""
 LADDER = frozenset({ActionKind.DEGRADE_SERVICE, ActionKind.RESTORE_SERVICE})
 CORDONING = frozenset({ActionKind.CORDON, ActionKind.DRAIN})  # an evicted node takes no new pods either
+STOPPING = CORDONING | {ActionKind.REBOOT_NODE, ActionKind.RESET_GPU}
+"""Actions that take a node out of service. The reset of a device stops its node's work."""
 
 _OVER = frozenset({DecisionReason.RECOVERED, DecisionReason.RECOVERED_BY_VALUES})
 NOT_PERFORMED = "not performed"  # detail of an action that a guard stopped at the last moment

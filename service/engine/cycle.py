@@ -26,7 +26,8 @@ from outrider.model import Action, AlertState, CycleRecord, DecisionReason, Enti
 from outrider.ports import Collected, CycleCommit, MetricStore, Source, StateStore
 from outrider.topology import Topology
 from outrider.vocabulary.rules import Rule
-from remediation.decide import guards, policy
+from remediation.decide import policy
+from remediation.decide.recheck import recheck, takes_capacity
 from remediation.playbooks.model import Playbook
 from remediation.procedures.bundle import NONE, Procedures
 from service.engine import derived_events, fleet_state
@@ -126,7 +127,12 @@ class Cycle:
         """Returns the reason not to perform an intent now, None if it may be performed."""
         if self._memory.facts is None:
             return DecisionReason.VALUES_NOT_TRUSTED
-        return guards.recheck(action, self.parts.policy, self._memory.facts, now)
+        parts, others = self.parts, tuple[Action, ...]()
+        if takes_capacity(action):  # actions since the last cycle may have taken the same replicas
+            sessions = parts.state.sessions()
+            others = fleet_state.weighed_actions(parts.state, sessions, now - cycle_inputs.DECISIONS_WINDOW)
+        facts = self._memory.facts
+        return recheck(action, parts.policy, facts, now, others=others, playbooks=parts.playbooks)
 
     async def run(self) -> CycleRecord:
         """Runs one cycle at the time of the clock."""

@@ -9,7 +9,8 @@ from typing import Any
 from outrider.clock import ManualClock
 from outrider.model import Action, ActionStatus, CycleRecord, DecisionReason
 from outrider.ports import Actuator, CycleCommit
-from remediation.decide import guards
+from remediation.decide.recheck import recheck
+from remediation.playbooks.files import packaged
 from service.engine import fleet_state
 from service.engine.dispatch import Dispatcher
 from tests.remediation.conftest import CYCLE, Fleet
@@ -41,7 +42,8 @@ class RepairLoop:
 
     def recheck(self, action: Action, now: datetime) -> DecisionReason | None:
         """The guards at the moment of acting."""
-        return guards.recheck(action, self.fleet.policy, self.fleet.facts_now(), now)
+        others, facts = self._state.actions(limit=1000), self.fleet.facts_now()
+        return recheck(action, self.fleet.policy, facts, now, others=others, playbooks=packaged())
 
     def cycle(self) -> bool:
         """One cycle, with every approval given. True while there is something to do."""

@@ -14,9 +14,9 @@ from outrider.model import (
     RemediationSession,
     Verdict,
 )
-from remediation.decide.guards import recheck
 from remediation.decide.history import NOT_PERFORMED, STOPPED
 from remediation.decide.limits import BreakerLimits
+from remediation.decide.recheck import recheck
 
 
 def fail(fleet, count, *, first=0):

@@ -25,9 +25,9 @@ from outrider.model import (
 )
 from outrider.topology import Topology
 from remediation.decide.autonomy import Autonomy, AutonomyLevels
-from remediation.decide.guards import recheck
 from remediation.decide.limits import FleetFacts
 from remediation.decide.policy import preview
+from remediation.decide.recheck import recheck
 from remediation.decide.service_entry import ServiceEntry
 from remediation.playbooks.files import packaged
 from remediation.procedures import files

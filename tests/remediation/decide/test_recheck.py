@@ -17,8 +17,8 @@ from outrider.model import (
 )
 from outrider.topology import Topology
 from remediation.decide.autonomy import Autonomy, AutonomyLevels
-from remediation.decide.guards import INTENT_EXPIRES, recheck
 from remediation.decide.limits import FleetFacts, Policy
+from remediation.decide.recheck import INTENT_EXPIRES, recheck
 from remediation.decide.time_windows import TimeWindow, WeeklySpan
 
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
