@@ -123,7 +123,7 @@ def _confined(check: Check, on: StepOnTarget) -> bool:
 
 def _diverted(check: Check, on: StepOnTarget) -> bool:
     del check
-    return bool(on.replicas) and on.context.history.shifted().issuperset(on.replicas)
+    return bool(on.replicas) and on.context.history.diverted().issuperset(on.replicas)
 
 
 def _device_throttled(check: Check, on: StepOnTarget) -> bool:

@@ -118,7 +118,7 @@ class DecisionContext:
         already diverted.
         """
         broken = frozenset() if playbook.serving else self.topology.affected_by(cause)
-        diverted = self.history.shifted()
+        diverted = self.history.diverted()
         lost: dict[EntityRef, int] = {}
         for replica in self.served_by(target):
             serves = replica not in diverted and (replica not in broken or replica in self.facts.healthy)
@@ -134,14 +134,19 @@ class DecisionContext:
         """The cluster objects that an action changes, as far as discovery knows them.
 
         ``workloads`` of a service as ``Kind/name``, ``service`` and ``pods`` of a replica for its traffic, and the
-        ``uid`` of a pod: a pod of the same name may replace it. ``engines`` of a replica are origins by adapter, empty
-        without a known address. ``node`` and ``gpus`` (UUIDs) are the hardware of a hook, ``endpoints`` the origins of
-        the engines on it.
+        ``uid`` of a pod: a pod of the same name may replace it. ``diverts`` is False for an outlier detection.
+        ``engines`` of a replica are origins by adapter, empty without a known address. ``node`` and ``gpus`` (UUIDs)
+        are the hardware of a hook, ``endpoints`` the origins of the engines on it.
         """
         if kind in _OF_TRAFFIC and target.kind is not EntityKind.SERVICE:
             services = self.topology.above(target, EntityKind.SERVICE)
             pods = [pod.name for pod in self.topology.below(target, EntityKind.POD)]
-            return {**({"service": services[0].name} if services else {}), **({"pods": pods} if pods else {})}
+            ejects = kind is ActionKind.SHIFT_TRAFFIC and any(self.policy.ejects(service) for service in services)
+            return {
+                **({"service": services[0].name} if services else {}),
+                **({"pods": pods} if pods else {}),
+                **({"diverts": False} if ejects else {}),
+            }
         if kind in _OF_ENGINES:
             return {"engines": self._engines(self.replicas(target)[:1])}
         if kind in _OF_HOOKS:
@@ -231,7 +236,7 @@ def out_of_rotation(history: History, topology: Topology, facts: FleetFacts) -> 
         for replica in (action.target, *topology.above(action.target, EntityKind.REPLICA))
     }
     counted = facts.healthy if facts.serving is None else facts.serving
-    return (history.shifted() | diverting) & counted
+    return (history.diverted() | diverting) & counted
 
 
 def diverted_replicas(history: History, topology: Topology, facts: FleetFacts) -> dict[EntityRef, int]:

@@ -282,7 +282,7 @@ def below_minimum(
         ejected = budget.removed.get(service, 0) + count
         if shifts and count and not policy.ejection_allowed(ejected, facts.ready_replicas.get(service, 0)):
             return DecisionReason.TOO_MANY_EJECTED
-        least = max(1 if shifts else 0, policy.service_minimum if count else 0)  # traffic needs a destination
+        least = max(1 if shifts else 0, policy.minimum_of(service) if count else 0)  # traffic needs a destination
         if ready - count < least:
             return DecisionReason.SERVICE_MINIMUM
     return None
@@ -296,7 +296,7 @@ def _survivors(proposal: Proposal, policy: Policy, facts: FleetFacts) -> Decisio
     if needed is None:
         return DecisionReason.VALUES_NOT_TRUSTED
     left = int(proposal.params["replicas"])
-    if left < policy.service_minimum:
+    if left < policy.minimum_of(proposal.target):
         return DecisionReason.SERVICE_MINIMUM
     return DecisionReason.NO_HEADROOM if left < needed or proposal.target in facts.burning else None
 

@@ -113,6 +113,11 @@ class History:
         """Replicas whose traffic we currently divert."""
         return self._standing(frozenset({ActionKind.SHIFT_TRAFFIC}), ActionKind.RESTORE_TRAFFIC, session)
 
+    def diverted(self) -> frozenset[EntityRef]:
+        """Shifted replicas that certainly get no traffic: outlier ejection alone decides by the errors it sees."""
+        newest = {action.target: action for action in self._performed(frozenset({ActionKind.SHIFT_TRAFFIC}))}
+        return frozenset(target for target in self.shifted() if newest[target].params.get("diverts") is not False)
+
     def ladder(self, service: EntityRef) -> list[Action]:
         """Performed changes of a service's degrade level, in any session, oldest first."""
         return self._performed(LADDER, service)

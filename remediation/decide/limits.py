@@ -69,6 +69,11 @@ class HalfOpen:
     hold: timedelta = timedelta(minutes=10)
 
 
+def _names(service: EntityRef) -> tuple[str, str]:
+    """The names of a service in the configuration."""
+    return f"{service.namespace}/{service.name}", service.name
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """Limits set by the operator.
@@ -78,11 +83,13 @@ class Policy:
     ``two_person`` need two approvals. A request for approval expires after ``approval_expires``.
     Circuit breakers count nodes in absolute numbers and as a ratio of the fleet. One scale-in removes at most
     ``scale_in_step_ratio`` of the replicas (at least one), then waits for ``scale_in_cooldown``, so that a wrong plan
-    is noticed early. ``service_minimum`` is the minimum number of serving replicas. ``plan_acts`` False is shadow
+    is noticed early. ``service_minimum`` is the minimum number of serving replicas, ``service_minimums`` that of
+    services as name or namespace/name. ``plan_acts`` False is shadow
     mode: plans cause no actions. With ``diagnostic`` a node that was cordoned for a hardware fault returns only after a
     passed diagnostic, which may take up to ``diagnostic_timeout``. At most ``max_ejected_ratio`` of the serving
     replicas of a service are out of rotation because of us. ``writes_replicas``:
-    SCALE patches the workload itself, not its autoscaler.
+    SCALE patches the workload itself, not its autoscaler. ``ejecting`` are services, as name or namespace/name, whose
+    route is only an outlier detection.
     """
 
     autonomy: AutonomyLevels = field(default_factory=AutonomyLevels)
@@ -101,6 +108,7 @@ class Policy:
     scale_in_cooldown: timedelta = timedelta(minutes=30)
     scale_in_step_ratio: float = 0.25
     service_minimum: int = 1
+    service_minimums: Mapping[str, int] = field(default_factory=dict)
     min_confidence: float = 0.6
     ask_for: frozenset[ActionKind] = frozenset()
     plan_acts: bool = True
@@ -109,10 +117,20 @@ class Policy:
     half_open: HalfOpen = HalfOpen()
     max_ejected_ratio: float = 0.5
     writes_replicas: bool = False
+    ejecting: frozenset[str] = frozenset()
+
+    def ejects(self, service: EntityRef) -> bool:
+        """True if a shift of the service only enables outlier ejection, which may leave a replica its traffic."""
+        return bool(self.ejecting & set(_names(service)))
 
     def scale_in_to(self, current: int, wanted: int) -> int:
         """Replicas after one scale-in step towards ``wanted``."""
         return max(wanted, current - max(1, floor(current * self.scale_in_step_ratio)))
+
+    def minimum_of(self, service: EntityRef) -> int:
+        """The minimum number of serving replicas of a service; the name with its namespace takes precedence."""
+        named = (self.service_minimums[name] for name in _names(service) if name in self.service_minimums)
+        return next(named, self.service_minimum)
 
     def node_allowed(self, ours: int, others: int, total: int) -> bool:
         """True if one more node may be cordoned besides ``ours`` and those of ``others``.

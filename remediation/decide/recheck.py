@@ -172,7 +172,7 @@ def _takes(
     stopped = cause is not None and playbook is not None and not playbook.serving
     broken = facts.topology.affected_by(cause.entity) if cause and stopped else frozenset()
     counted = facts.healthy if facts.serving is None else facts.serving
-    able = (counted - history.shifted()) - (broken - facts.healthy)
+    able = (counted - history.diverted()) - (broken - facts.healthy)
     lost: dict[EntityRef, int] = {}
     for replica in replicas_reached(facts.topology, action.target):
         for service in facts.topology.above(replica, EntityKind.SERVICE):
@@ -183,7 +183,7 @@ def _takes(
 def _away(action: Action, facts: FleetFacts, history: History) -> dict[EntityRef, int]:
     """Replicas of each service that others than this action have taken, and that still count as ready."""
     result: dict[EntityRef, int] = {}
-    own = frozenset(replicas_reached(facts.topology, action.target)) - history.shifted()
+    own = frozenset(replicas_reached(facts.topology, action.target)) - history.diverted()
     for replica in out_of_rotation(history, facts.topology, facts) - own:
         for service in facts.topology.above(replica, EntityKind.SERVICE):
             result[service] = result.get(service, 0) + 1

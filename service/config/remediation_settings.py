@@ -15,7 +15,7 @@ from outrider.model import ActionKind
 from outrider.text import yaml_file
 from outrider.vocabulary.faults import faults
 from remediation.decide.autonomy import PLAN, Autonomy, AutonomyLevels, Environment
-from remediation.decide.limits import DISRUPTIVE, BreakerLimits, HalfOpen
+from remediation.decide.limits import DISRUPTIVE, BreakerLimits, HalfOpen, Policy
 from remediation.decide.time_windows import EVERY_DAY, DateSpan, TimeWindow, WeeklySpan
 from remediation.playbooks import files as playbook_files
 from service.config.actuator_settings import (
@@ -39,6 +39,7 @@ _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _DAY_MINUTES = 24 * 60
 _LIMITS = BreakerLimits()
 _HALF_OPEN = HalfOpen()
+_POLICY = Policy()
 _EXPECTED = "expected a time of day such as 22:00, or a date and time such as 2026-12-24 18:00"
 
 
@@ -151,6 +152,17 @@ class HalfOpenSettings(Section):
     )
 
 
+class ServiceMinimumSettings(Section):
+    """Minimum number of serving replicas, whatever is broken."""
+
+    default: Annotated[int, Field(ge=0)] = Field(
+        _POLICY.service_minimum, description="Minimum of every service that services does not name."
+    )
+    services: dict[str, Annotated[int, Field(ge=0)]] = Field(
+        {}, description="Map from a service, as name or namespace/name, to its minimum."
+    )
+
+
 class RemediationSettings(Section):
     """Remediation: autonomy, limits and performers of actions."""
 
@@ -205,11 +217,23 @@ class RemediationSettings(Section):
     gslb: GslbSettings | None = Field(None, description="Request that switches traffic between clusters.")
     control_url: str | None = Field(None, description="Control endpoint of the simulated fleet.")
     max_cordoned_nodes: Annotated[int, Field(ge=0)] = Field(
-        2, description="Maximum nodes out of service at once; one is always allowed."
+        2, description="Maximum nodes out of service at once; 0: none."
     )
-    max_cordoned_ratio: Ratio = Field(0.2, description="Maximum share of nodes out of service at once.")
+    max_cordoned_ratio: Ratio = Field(
+        0.2, description="Maximum share of nodes out of service at once; one is always allowed, unless it is 0."
+    )
     max_actions_per_hour: Annotated[int, Field(ge=0)] = Field(20, description="Maximum actions per hour.")
     cooldown: Duration = Field(timedelta(minutes=10), description="Minimum time between two equal actions on a target.")
+    service_minimum: ServiceMinimumSettings = Field(
+        ServiceMinimumSettings(), description="Serving replicas that no action goes below."
+    )
+    scale_in_cooldown: Duration = Field(
+        _POLICY.scale_in_cooldown, description="Minimum time between two scale-ins of a service."
+    )
+    scale_in_step_ratio: Ratio = Field(
+        _POLICY.scale_in_step_ratio,
+        description="Maximum share of the replicas that one scale-in removes, at least one.",
+    )
     min_confidence: Ratio = Field(0.6, description="Minimum confidence of a cause; below it actions need approval.")
     ask_for: list[ActionKind] = Field([], description="Action kinds that always need approval.")
     two_person: list[ActionKind] = Field([], description="Action kinds that need the approval of two people.")

@@ -126,6 +126,7 @@ remediation:
   dry_run: true                 # reports planned actions, changes nothing
   # max_cordoned_nodes: 2
   # max_cordoned_ratio: 0.2
+  # service_minimum: {default: 1, services: {chat: 2}}   # serving replicas that no action goes below
   # ask_for: [drain]            # kinds that always need manual approval
   # two_person: [drain]         # kinds that two people must approve
   # freezes: [{name: new-year, timezone: Europe/Berlin, start: "2026-12-31 12:00", end: "2027-01-02 06:00"}]

@@ -48,6 +48,10 @@ def policy(settings: Settings) -> Policy:
         max_cordoned_ratio=remediation.max_cordoned_ratio,
         max_actions_per_hour=remediation.max_actions_per_hour,
         cooldown=remediation.cooldown,
+        service_minimum=remediation.service_minimum.default,
+        service_minimums=remediation.service_minimum.services,
+        scale_in_cooldown=remediation.scale_in_cooldown,
+        scale_in_step_ratio=remediation.scale_in_step_ratio,
         min_confidence=remediation.min_confidence,
         ask_for=frozenset(remediation.ask_for),
         two_person=frozenset(remediation.two_person),
@@ -65,8 +69,17 @@ def policy(settings: Settings) -> Policy:
         ),
         max_ejected_ratio=remediation.max_ejected_ratio,
         plan_acts=not settings.planner.scaling.shadow,
+        ejecting=_ejecting(remediation),
         writes_replicas=remediation.performer(ActionKind.SCALE) == "kubernetes",
     )
+
+
+def _ejecting(remediation: RemediationSettings) -> frozenset[str]:
+    """Returns the services whose route only enables outlier ejection."""
+    if remediation.performer(ActionKind.SHIFT_TRAFFIC) != "traffic":
+        return frozenset()
+    routes = remediation.traffic.routes
+    return frozenset(service for service, route in routes.items() if route.kind == "destination_rule")
 
 
 def procedures(settings: Settings) -> Procedures:

@@ -99,3 +99,10 @@ def test_a_begun_drain_keeps_to_the_minimum(fleet):
     begun = replace(approved(ActionKind.DRAIN, fleet.nodes[0]), detail="1 pods are evicted")
     assert recheck(begun, fleet.policy, facts_of(fleet, 4, needed=4), T0) is None
     assert recheck(begun, fleet.policy, facts_of(fleet, 1), T0) is DecisionReason.SERVICE_MINIMUM
+
+
+def test_a_service_keeps_its_own_minimum(fleet):
+    action = approved(ActionKind.RESTART_POD, fleet.pods[0])
+    policy = replace(fleet.policy, service_minimums={"chat": 4})
+    assert recheck(action, policy, facts_of(fleet, 4), T0) is DecisionReason.SERVICE_MINIMUM
+    assert recheck(action, policy, facts_of(fleet, 5), T0) is None

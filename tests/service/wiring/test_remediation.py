@@ -11,7 +11,7 @@ from outrider.errors import ActuationError, ConfigError
 from outrider.model import ActionKind, EntityKind, EntityRef
 from service.config import settings
 from service.config.settings import Settings
-from service.wiring.remediation import actuator, time_limits
+from service.wiring.remediation import actuator, policy, time_limits
 from tests.support.actions import claimed_action
 
 NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
@@ -62,6 +62,34 @@ def test_each_kind_has_its_performer(tmp_path: Path) -> None:
     with pytest.raises(ActuationError, match="no Kubernetes API is configured"):
         request(ActionKind.RESET_GPU, NODE)
     assert time_limits(configured)[ActionKind.REBOOT_NODE] == timedelta(minutes=40)
+
+
+@pytest.mark.parametrize(("performer", "ejecting"), [("traffic", {"chat"}), ("kubernetes", set())])
+def test_a_route_that_only_ejects_outliers_is_known_to_the_guards(
+    tmp_path: Path, performer: str, ejecting: set[str]
+) -> None:
+    text = (
+        f"remediation:\n  actuators: {{shift_traffic: {performer}}}\n"
+        "  traffic: {routes: {chat: {kind: destination_rule}, embed: {kind: service}}}\n"
+    )
+    assert policy(loaded(tmp_path, text)).ejecting == ejecting
+
+
+def test_minimums_and_scale_in_limits_reach_the_guards(tmp_path: Path) -> None:
+    text = (
+        "remediation:\n  service_minimum: {default: 2, services: {llm/chat: 3, chat: 4}}\n"
+        "  scale_in_cooldown: 1h\n  scale_in_step_ratio: 0.5\n"
+    )
+    given = policy(loaded(tmp_path, text))
+    other = EntityRef("c", EntityKind.SERVICE, "web", "chat")
+    embed = EntityRef("c", EntityKind.SERVICE, "llm", "embed")
+    assert [given.minimum_of(service) for service in (SERVICE, other, embed)] == [3, 4, 2]
+    assert (given.scale_in_cooldown, given.scale_in_to(8, 1)) == (timedelta(hours=1), 4)
+
+
+def test_a_negative_minimum_names_line_and_key(tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path, "remediation:\n  service_minimum:\n    services: {chat: -1}\n")
+    assert problem.startswith("outrider.yaml:3: remediation.service_minimum.services.chat: ")
 
 
 def test_a_hook_that_no_action_uses_has_no_time_limit(tmp_path: Path) -> None:
