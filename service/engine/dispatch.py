@@ -161,7 +161,7 @@ class Dispatcher:
             return self._actuator.perform(action)
         except ActuationError:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 one action must not stop the others
             _log.exception("action_crashed", action=action.id, kind=action.kind, target=str(action.target))
             detail = f"internal error ({type(error).__name__}); report it with the engine's log"
             return Outcome(action.id, OutcomeStatus.FAILED, detail, started, started)

@@ -87,7 +87,7 @@ def test_each_row_is_processed_once():
 
 
 def test_an_unexpected_error_is_the_failure_of_its_action_only():
-    state, _, actuator, inbox, dispatcher = platform(RecordingActuator(KeyError("level")))
+    state, _, _, inbox, dispatcher = platform(RecordingActuator(KeyError("level")))
     dispatcher.run_once()
     (action,) = state.actions()
     assert action.status is ActionStatus.FAILED
