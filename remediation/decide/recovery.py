@@ -40,7 +40,9 @@ def undo_all(context: DecisionContext, session: RemediationSession, incident: In
     actions = [
         approval.cancelled(action, context.now, DecisionReason.RECOVERED)
         for action in context.history.of_session(session.id)
-        if action.status in CANCELLABLE and not is_over([action]) and (not gives_back(action) or _is_asked_for(action))
+        if action.status in CANCELLABLE
+        and not is_over([action])
+        and (not gives_back(action) or _awaits_approval(action))
     ]
     cancelled = {action.id for action in actions}
     steps: list[StepStatus] = []
@@ -60,7 +62,7 @@ def undo_all(context: DecisionContext, session: RemediationSession, incident: In
     return StepResults(actions, steps)
 
 
-def _is_asked_for(action: Action) -> bool:
+def _awaits_approval(action: Action) -> bool:
     """True for a diagnostic of a step that nobody has approved. That of a node's return needs no approval."""
     return action.kind is ActionKind.RUN_DIAGNOSTIC and action.status in WAITING
 

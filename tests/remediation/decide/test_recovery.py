@@ -39,11 +39,11 @@ def test_a_drain_that_a_guard_stopped_before_it_began_has_cordoned_nothing(detai
 def test_a_diagnostic_that_a_step_requested_is_withdrawn_after_the_recovery(fleet):
     incident = fleet.break_("gpu-slow-peer", fleet.gpus[0])
     fleet.run(2)
-    (asked,) = [action for action in fleet.actions.values() if action.kind is ActionKind.RUN_DIAGNOSTIC]
-    assert asked.status is ActionStatus.WAITING_APPROVAL
+    (requested,) = [action for action in fleet.actions.values() if action.kind is ActionKind.RUN_DIAGNOSTIC]
+    assert requested.status is ActionStatus.WAITING_APPROVAL
     fleet.mend(fleet.gpus[0], resolve=incident)
     fleet.run(6)
-    assert fleet.actions[asked.id].status is ActionStatus.CANCELLED
+    assert fleet.actions[requested.id].status is ActionStatus.CANCELLED
     assert all(session.closed_at for session in fleet.sessions.values())
 
 
