@@ -78,8 +78,10 @@ def headline(viewer: Viewer, recommendation: dict[str, Any]) -> str:
             "capacity.short", service=name, ready=ready, need=max(need, wanted), target=wanted,
             gpus=recommendation["gpus"],
         )  # fmt: skip
-    key = "capacity.more" if wanted > now else "capacity.fewer" if wanted < now else "capacity.same"
-    return viewer.localize(key, service=name, now=now, target=wanted, gpus=recommendation["gpus"])
+    key = "capacity.change" if wanted != now else "capacity.same"
+    if wanted == now and ready is not None and ready < now:
+        key = "capacity.incomplete"
+    return viewer.localize(key, service=name, ready=ready, now=now, target=wanted, gpus=recommendation["gpus"])
 
 
 def _below(viewer: Viewer, recommendation: dict[str, Any], as_of: str) -> str:

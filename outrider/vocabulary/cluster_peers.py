@@ -27,7 +27,7 @@ _POD_PROTECTION = {"karpenter.sh/do-not-disrupt": "false", "cluster-autoscaler.k
 _ARGO_CD, _ARGO_CD_LABEL = "argocd.argoproj.io/tracking-id", "argocd.argoproj.io/instance"
 _FLUX = {"kustomize.toolkit.fluxcd.io/name": "Flux Kustomization", "helm.toolkit.fluxcd.io/name": "Flux HelmRelease"}
 # Field managers that reconcile continuously: a change of theirs would be reverted.
-_RECONCILERS = ("argocd", "kustomize-controller", "helm-controller", "fleetagent", "rollouts-controller")
+_RECONCILERS = ("argocd", "kustomize-controller", "helm-controller", "fleetagent", "rollouts-controller", "flagger")
 
 
 def remover(taints: Iterable[str]) -> str:

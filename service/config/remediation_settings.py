@@ -32,7 +32,19 @@ from service.config.traffic_settings import TrafficSettings
 
 DefaultActuatorName = Literal["dry_run", "simulated", "autoscalers", "kubernetes"]
 ActuatorName = DefaultActuatorName | Literal["degrade", "engine", "gslb", "hook", "traffic"]
-LADDER_KINDS = (ActionKind.DEGRADE_SERVICE, ActionKind.RESTORE_SERVICE)
+# Performers beside ``actuator: kubernetes`` of the kinds that it cannot perform.
+BESIDE_KUBERNETES: dict[ActionKind, ActuatorName] = {
+    ActionKind.DEGRADE_SERVICE: "degrade",
+    ActionKind.RESTORE_SERVICE: "degrade",
+    ActionKind.SHIFT_TRAFFIC: "traffic",
+    ActionKind.RESTORE_TRAFFIC: "traffic",
+    ActionKind.BALANCE_TRAFFIC: "traffic",
+    ActionKind.WAKE_ENGINE: "engine",
+    ActionKind.SLEEP_ENGINE: "engine",
+    ActionKind.DRAIN_ENGINE: "engine",
+    ActionKind.RESUME_ENGINE: "engine",
+    ActionKind.RESET_PREFIX_CACHE: "engine",
+}
 Level = Literal["observe", "recommend", "approve", "act"]
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -191,7 +203,8 @@ class RemediationSettings(Section):
             "Map from an action kind to its performer; autoscalers: scales through planner.scaling.emit; "
             "kubernetes: nodes, pods and workloads; traffic: routes and selectors, by remediation.traffic; "
             "engine: endpoints of inference engines; hook: remediation.hooks; gslb: remediation.gslb; "
-            "degrade: degrade levels, by remediation.degrade."
+            "degrade: degrade levels, by remediation.degrade. With actuator kubernetes, traffic, engine and degrade "
+            "perform their kinds by default."
         ),
     )
     kubernetes: KubernetesApiSettings = Field(
@@ -236,9 +249,8 @@ class RemediationSettings(Section):
 
     def performer(self, kind: ActionKind) -> ActuatorName:
         """Returns the performer of an action kind."""
-        if kind in LADDER_KINDS and kind not in self.actuators and self.actuator == "kubernetes":
-            return "degrade"
-        return self.actuators.get(kind, self.actuator)
+        beside = BESIDE_KUBERNETES.get(kind, self.actuator) if self.actuator == "kubernetes" else self.actuator
+        return self.actuators.get(kind, beside)
 
     def levels(self) -> AutonomyLevels:
         """Returns the levels of autonomy."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,6 +16,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from alerts.rules import files as rule_files
 from outrider.errors import ConfigError, ConfigProblem
 from outrider.model import ActionKind
 from outrider.text import yaml_file
@@ -313,7 +315,19 @@ def _consistency_problems(settings: Settings, document: yaml_file.Document) -> l
     if settings.explainer.url is not None and not settings.explainer.model:
         problems.append(document.problem(("explainer", "model"), "is required if url is set"))
     problems += remediation_problems(settings.remediation, document)
+    problems += _rule_problems(settings.rules, document)
     return problems
+
+
+def _rule_problems(rules: RulesSettings, document: yaml_file.Document) -> Iterable[ConfigProblem]:
+    """Checks the operator's rule files."""
+    if not rules.files:
+        return ()
+    try:
+        rule_files.load_rules(rules.files)
+    except ConfigError as error:
+        return error.problems or (document.problem(("rules", "files"), error.message),)
+    return ()
 
 
 def _game_day_problems(settings: Settings, document: yaml_file.Document, fleet: str | None) -> list[ConfigProblem]:

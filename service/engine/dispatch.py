@@ -139,7 +139,7 @@ class Dispatcher:
             if held is not None:
                 outcome = Outcome(action.id, OutcomeStatus.FAILED, f"{NOT_PERFORMED}: {held}", started, started)
             else:
-                outcome = self._actuator.perform(action)
+                outcome = self._attempt(action, started)
         except ActuationError as error:
             detail = f"{error.message}; {error.hint}" if error.hint else error.message
             status = OutcomeStatus.IN_PROGRESS if error.retryable else OutcomeStatus.FAILED
@@ -154,6 +154,17 @@ class Dispatcher:
             detail = f"not done after {minutes:g} min: {outcome.detail}"
             outcome = replace(outcome, status=OutcomeStatus.FAILED, detail=detail)
         self._finish(action, outcome, started)
+
+    def _attempt(self, action: Action, started: datetime) -> Outcome:
+        """Performs the action. An unexpected error is its failure: repeated, it would block the queue for good."""
+        try:
+            return self._actuator.perform(action)
+        except ActuationError:
+            raise
+        except Exception as error:  # noqa: BLE001 one action must not stop the others
+            _log.exception("action_crashed", action=action.id, kind=action.kind, target=str(action.target))
+            detail = f"internal error ({type(error).__name__}); report it with the engine's log"
+            return Outcome(action.id, OutcomeStatus.FAILED, detail, started, started)
 
     def _defer(self, action: Action, detail: str, now: datetime, wait: timedelta) -> None:
         """Performs the action again after ``wait``. A new detail is audited, a repeated one is not."""

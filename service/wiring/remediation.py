@@ -28,7 +28,7 @@ from remediation.playbooks import files as playbook_files
 from remediation.playbooks.model import Playbook
 from remediation.procedures.bundle import Procedures
 from service.config.actuator_settings import GslbSettings, HookSettings, JobHookSettings
-from service.config.remediation_settings import LADDER_KINDS, ActuatorName, RemediationSettings
+from service.config.remediation_settings import BESIDE_KUBERNETES, ActuatorName, RemediationSettings
 from service.config.settings import Settings, read_secret
 from service.engine.kill_switch import KillSwitch
 from service.scaling import emitting
@@ -92,7 +92,7 @@ def kill_switch(settings: Settings) -> KillSwitch:
 def actuator(settings: Settings) -> Actuator:
     """Returns the configured actuator of each action kind."""
     remediation = settings.remediation
-    performers = {kind: remediation.performer(kind) for kind in (*remediation.actuators, *LADDER_KINDS)}
+    performers = {kind: remediation.performer(kind) for kind in (*remediation.actuators, *BESIDE_KUBERNETES)}
     named = {name: _named(name, settings) for name in {remediation.actuator, *performers.values()}}
     by_kind = {kind: named[name] for kind, name in performers.items()}
     return ActuatorRouter(named[remediation.actuator], by_kind)

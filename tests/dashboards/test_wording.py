@@ -177,6 +177,15 @@ def test_a_service_that_is_short_is_not_reported_as_sized_as_needed(language):
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
+def test_replicas_that_do_not_serve_are_not_reported_as_running(language):
+    viewer = session.Viewer(None, language, palette("light"))
+    complete = capacity.headline(viewer, plan_of(need_now=11, ready_replicas=13))
+    incomplete = capacity.headline(viewer, plan_of(need_now=11, ready_replicas=11))
+    assert "11" in incomplete
+    assert "11" not in complete
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
 @pytest.mark.parametrize(("monitoring", "known"), [("ok", True), ("at_risk", True), ("broken", False)])
 def test_a_monitor_without_current_data_does_not_report_services_as_ok(language, monitoring, known):
     viewer = session.Viewer(None, language, palette("light"))

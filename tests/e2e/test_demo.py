@@ -171,7 +171,7 @@ def instant(text):
 
 
 def test_a_hung_engine_is_restarted_and_receives_traffic_again(tmp_path):
-    truth, result, _ = run_in(tmp_path, "engine-hung", "code-14b-2", 8)
+    truth, result, _ = run_in(tmp_path, "engine-hung", "code-14b-2", 10)
     (incident,) = result["incidents"]
     cause = incident["suspected_cause"]
     assert (cause["fault"], cause["entity"]["name"]) == ("engine-hung", "code-14b-2")
@@ -179,7 +179,8 @@ def test_a_hung_engine_is_restarted_and_receives_traffic_again(tmp_path):
     assert incident["resolved_at"] is not None
     assert truth.entity.kind is EntityKind.REPLICA
     acts = performed(result)
-    assert acts["shift_traffic", "code-14b-2"]["reason"] == "within_limits"
+    shares = [a["params"]["weight"] for a in result["actions"] if a["kind"] == "shift_traffic"]
+    assert shares in ([0.0, 0.01, 0.1], [0.1, 0.01, 0.0]), "out of rotation, then back in steps"
     assert acts["restart_pod", "code-14b-2"]["status"] == "done"
     assert acts["restore_traffic", "code-14b-2"]["reason"] == "recovered"
     assert not {kind for kind, _ in acts} & {"cordon", "drain", "scale"}, "GPU and load are normal"
@@ -191,7 +192,8 @@ def test_a_traffic_surge_is_scaled_out_without_restarts(tmp_path):
     cause = incident["suspected_cause"]
     assert (cause["fault"], cause["entity"]["name"]) == ("traffic-surge", "chat-70b")
     assert truth.start < instant(incident["opened_at"]) <= truth.start + timedelta(minutes=2)
-    (action,) = result["actions"]
-    assert (action["kind"], action["decision"], action["status"]) == ("scale", "allowed", "done")
+    done = {action["kind"]: action["decision"] for action in result["actions"] if action["status"] == "done"}
+    assert done["scale"] == "allowed"
+    assert {action["kind"] for action in result["actions"]} <= {"scale", "degrade_service", "restore_service"}
     replicas = [pod for pod in fleet.pods.of_service("chat-70b") if pod.exists]
     assert 10 < len(replicas) <= fleet.spec.service("chat-70b").ceiling

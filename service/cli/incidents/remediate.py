@@ -115,19 +115,19 @@ def _name(check: str, language: Language) -> str:
     return f"{word('condition', name, language)} {value}".strip()
 
 
-@leaf(app, "approve", example="outrider remediate approve a-3f2a91c0")
+@leaf(app, "approve", example="outrider remediate approve act-3f2a91c0")
 def approve(context: Context, action: ActionId, person: Person = "") -> None:
     """Approve a waiting action. Kinds of ``remediation.two_person`` need two people."""
     context.show(_write(context, f"/actions/{quote(action, safe='')}/approve", person))
 
 
-@leaf(app, "reject", example="outrider remediate reject a-3f2a91c0")
+@leaf(app, "reject", example="outrider remediate reject act-3f2a91c0")
 def reject(context: Context, action: ActionId, person: Person = "") -> None:
     """Reject a waiting action."""
     context.show(_write(context, f"/actions/{quote(action, safe='')}/reject", person))
 
 
-@leaf(app, "request", example="outrider remediate request a-3f2a91c0")
+@leaf(app, "request", example="outrider remediate request act-3f2a91c0")
 def request(context: Context, action: ActionId, person: Person = "") -> None:
     """Request approval of a recommended action, or of one whose request expired."""
     context.show(_write(context, f"/actions/{quote(action, safe='')}/request", person))

@@ -306,3 +306,17 @@ def test_a_quota_below_the_floor_is_refused(tmp_path, service, expected):
     ((line, key, message),) = problems(tmp_path, f"services:\n  - {{name: chat, {service}}}\n")
     assert (line, key) == (2, "services[0].quota_gpus")
     assert expected in message
+
+
+def test_rule_files_are_checked_with_their_own_lines(tmp_path):
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("rules:\n  - name: ttft-p99-high\n    priority: P9\n", encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, f"rules: {{files: [{rules}]}}\n")
+    (problem,) = caught.value.problems
+    assert (problem.file, problem.line) == (str(rules), 3)
+
+
+def test_a_rule_file_that_is_missing_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml"):
+        load(tmp_path, "rules: {files: [nowhere.yaml]}\n")

@@ -86,6 +86,16 @@ def test_each_row_is_processed_once():
     assert state.actions()[0].status is ActionStatus.DONE
 
 
+def test_an_unexpected_error_is_the_failure_of_its_action_only():
+    state, _, _, inbox, dispatcher = platform(RecordingActuator(KeyError("level")))
+    dispatcher.run_once()
+    (action,) = state.actions()
+    assert action.status is ActionStatus.FAILED
+    assert "internal error (KeyError)" in action.detail
+    assert inbox.sent == ["m-1"]
+    assert dispatcher.run_once() == 0
+
+
 def test_two_dispatchers_share_the_rows():
     state, clock, actuator, inbox, first = platform()
     second = Dispatcher(state, {"oncall": inbox}, actuator, clock, Gate())

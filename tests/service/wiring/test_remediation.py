@@ -64,6 +64,17 @@ def test_each_kind_has_its_performer(tmp_path: Path) -> None:
     assert time_limits(configured)[ActionKind.REBOOT_NODE] == timedelta(minutes=40)
 
 
+def test_kubernetes_is_joined_by_the_performers_of_other_kinds(tmp_path: Path) -> None:
+    remediation = loaded(tmp_path, "remediation: {actuator: kubernetes, actuators: {wake_engine: dry_run}}").remediation
+    performers = {kind: remediation.performer(kind) for kind in ActionKind}
+    assert performers[ActionKind.CORDON] == "kubernetes"
+    assert performers[ActionKind.SHIFT_TRAFFIC] == performers[ActionKind.RESTORE_TRAFFIC] == "traffic"
+    assert performers[ActionKind.DRAIN_ENGINE] == "engine"
+    assert performers[ActionKind.WAKE_ENGINE] == "dry_run", "an entry takes precedence"
+    simulated = loaded(tmp_path, "remediation: {actuator: dry_run}").remediation
+    assert {simulated.performer(kind) for kind in ActionKind} == {"dry_run"}
+
+
 def test_a_hook_that_no_action_uses_has_no_time_limit(tmp_path: Path) -> None:
     text = "remediation:\n  hooks: {reboot_node: {webhook: {url: https://bmc.example/x}}}\n"
     assert time_limits(loaded(tmp_path, text)) == {}

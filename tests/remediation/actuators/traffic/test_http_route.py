@@ -250,7 +250,7 @@ def test_a_route_of_a_gitops_controller_is_left_to_it(
     cluster.patch(
         path, {"metadata": {"annotations": {"argocd.argoproj.io/tracking-id": "chat:gateway/HTTPRoute:x/chat"}}}
     )
-    with pytest.raises(ActuationError, match="managed by Argo CD, which would revert it"):
+    with pytest.raises(ActuationError, match="managed by Argo CD application chat, which would revert it"):
         actuator.perform(shift("chat-0"))
     with pytest.raises(ActuationError, match="managed by Argo CD"):
         actuator.perform(balance({"chat-0": 50, "chat-1": 50}))

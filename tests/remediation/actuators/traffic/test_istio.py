@@ -240,5 +240,5 @@ def test_objects_of_a_gitops_controller_are_left_to_it(cluster: Cluster) -> None
     for each in (path, rule):
         cluster.patch(each, {"metadata": {"labels": {"kustomize.toolkit.fluxcd.io/name": "apps"}}})
     for route in (WEIGHTED, EJECTING):
-        with pytest.raises(ActuationError, match="managed by Flux, which would revert it"):
+        with pytest.raises(ActuationError, match="managed by Flux Kustomization apps, which would revert it"):
             actuator_of(cluster, route).perform(shift())
