@@ -208,6 +208,7 @@ class Fleet:
         self.gpus.healthy[:] = self.gpus.visible[:] = True
         self.gpus.xid[:] = 0
         self.router.weights[:] = 1.0
+        self.router.balanced[:] = np.nan
         self.degradations.clear()
         self.pods.cordoned[:] = False
         self.rollouts.reset()

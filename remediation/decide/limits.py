@@ -162,7 +162,7 @@ class FleetFacts:
     ``ready_pods`` pass their readiness probe. ``changed_at`` is the last change of a service, ``started_at``
     the start of an engine process. ``alerted`` are (entity, fault) of active alerts.
     ``load`` and ``entries`` are the queues and the probed entries of services in the last minutes; a missing service
-    is unknown.
+    is unknown. ``traffic_weights`` of services with skewed traffic are whole numbers by replica name.
     """
 
     paused: bool = False
@@ -190,6 +190,7 @@ class FleetFacts:
     alerted: frozenset[tuple[EntityRef, str]] = frozenset()
     load: Mapping[EntityRef, ServiceLoad] = field(default_factory=dict)
     entries: Mapping[EntityRef, ServiceEntry] = field(default_factory=dict)
+    traffic_weights: Mapping[EntityRef, Mapping[str, int]] = field(default_factory=dict)
     owners: Mapping[EntityRef, Owners] = field(default_factory=dict)
     incidents: Mapping[str, Incident] = field(default_factory=dict, compare=False, repr=False)
     topology: Topology = field(default_factory=Topology, compare=False, repr=False)

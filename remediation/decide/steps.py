@@ -206,6 +206,9 @@ class PlaybookRun:
             return self._scale_out(target, self._target_replicas(target), ask=step.ask)
         if step.kind is ActionKind.ROLLBACK and target in self._context.budget.rolled_back:
             return None  # two incidents of one change: one rollback covers both
+        weights = self._context.facts.traffic_weights.get(target)
+        if step.kind is ActionKind.BALANCE_TRAFFIC and not weights:
+            return None
         params: dict[str, Any] = {
             **sessions.ownership(self._session.id),
             **self._context.objects(step.kind, target),
@@ -215,6 +218,8 @@ class PlaybookRun:
             params["undo"] = "none"
         if step.kind is ActionKind.SHIFT_TRAFFIC:
             params["weight"] = 0.0
+        if step.kind is ActionKind.BALANCE_TRAFFIC and weights:
+            params["weights"] = dict(weights)
         return Proposal(
             session=self._session.id,
             because=self._incident.id,

@@ -44,6 +44,8 @@ RESTARTING = frozenset(
         ActionKind.RESET_GPU,
     }
 )
+# Playbooks cannot leave these in force. Balanced weights may stay, for the former ones can be the fault.
+_ALWAYS_UNDONE = frozenset({ActionKind.CORDON, ActionKind.DRAIN, ActionKind.SHIFT_TRAFFIC})
 # The action that undoes another one. A kind without an entry changes nothing that stays.
 UNDOES: Mapping[ActionKind, ActionKind] = {
     ActionKind.CORDON: ActionKind.UNCORDON,
@@ -241,7 +243,7 @@ def _wrong_consequences(step: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     if escalate not in ("next", "ask") and not (isinstance(text, str) and text.strip()):
         yield ("escalate",), "expected next, ask, or {page: reason}"
     natural = UNDOES.get(step["action"]) if step.get("action") in STEP_ACTIONS else None
-    if undo == "none" and natural in (ActionKind.UNCORDON, ActionKind.RESTORE_TRAFFIC) and "undo" in step:
+    if undo == "none" and step.get("action") in _ALWAYS_UNDONE and "undo" in step:
         yield ("undo",), "nodes and replicas always return once they are healthy"
     elif undo not in ("none", natural):
         yield ("undo",), f"expected {natural} or none" if natural else "expected none: this action has no undo"

@@ -36,7 +36,7 @@ from outrider.vocabulary.faults import faults
 from remediation.decide.context import is_score_only
 from remediation.decide.owners import owners_of
 from remediation.decide.policy import FleetFacts
-from service.engine import headroom, service_facts
+from service.engine import headroom, service_facts, traffic_weights
 from service.engine.detect import RecentValues
 
 TARGETS_NAMESPACE = "targets"
@@ -49,7 +49,7 @@ AWAKE = SignalKey("engine_sleep_state")  # 1 = awake
 STARTED = SignalKey("engine_start_time_seconds")
 POD_READY = SignalKey("pod_ready")
 NEEDS = {
-    EntityKind.REPLICA: (UP, AWAKE, STARTED, *headroom.LOAD),
+    EntityKind.REPLICA: tuple(dict.fromkeys((UP, AWAKE, STARTED, *headroom.LOAD, *traffic_weights.VALUES))),
     EntityKind.WORKLOAD: (UP, TRUST),
     EntityKind.NODE: (UNSCHEDULABLE, NODE_READY),
     EntityKind.POD: (POD_READY,),
@@ -208,6 +208,7 @@ def fleet_facts(
     nodes = set(topology.of_kind(EntityKind.NODE)) - leaving
     cordoned = _with_value(values, EntityKind.NODE, UNSCHEDULABLE, 1.0) & nodes
     ready = ready_replicas(topology, values, alerts)
+    serving = frozenset(_serving(values, alerts))
     doubtful = untrusted(alerts, topology, values)
     well = healthy(alerts, topology, values, doubtful)
     return FleetFacts(
@@ -227,7 +228,7 @@ def fleet_facts(
         burning=service_context(alerts, plan, topology, values, ready).burning,
         owners=owners,
         not_ready=frozenset(_with_value(values, EntityKind.NODE, NODE_READY, 0.0) & nodes),
-        serving=frozenset(_serving(values, alerts)),
+        serving=serving,
         carrying_replicas=_carrying(plan, topology, values, alerts, well),
         unschedulable=frozenset(cordoned),
         schedulable=frozenset(_with_value(values, EntityKind.NODE, UNSCHEDULABLE, 0.0) & nodes),
@@ -241,6 +242,7 @@ def fleet_facts(
         ),
         load=service_facts.loads(values),
         entries=service_facts.entries(values),
+        traffic_weights=traffic_weights.weights(alerts, topology, values, serving & well),
     )
 
 

@@ -13,7 +13,8 @@ from simulator.traffic.arrivals import Arrivals
 class Router:
     """Spreads each service's requests over its replicas by weight.
 
-    ``weights`` are set by operators, shape (slots,). A dead replica gets requests until the health check fails, a new
+    ``weights`` are set by operators, shape (slots,). ``balanced`` weights replace those of the route, wrong ones too: 1
+    is an even share, NaN where nobody set one. A dead replica gets requests until the health check fails, a new
     one none until it passes. A hung or sleeping engine that passes its health check keeps its share. An engine without
     a core, or on an unreachable node, loses it. ``believed_up`` is the last health check, bool of shape (slots,).
     """
@@ -21,6 +22,7 @@ class Router:
     def __init__(self, pods: Pods, health_check_seconds: float, seed: int) -> None:
         slots = len(pods.pods)
         self.weights = np.ones(slots)
+        self.balanced = np.full(slots, np.nan)
         self.believed_up = np.zeros(slots, dtype=bool)
         self._pods = pods
         self._lag = health_check_seconds
@@ -54,7 +56,15 @@ class Router:
 
     def shares(self, effects: FleetEffects) -> Floats:
         """Returns each slot's share of its service's requests, shape (slots,)."""
-        raw = self.weights * effects.slots.weight_factor * self.believed_up
+        route = np.where(np.isnan(self.balanced), effects.slots.weight_factor, self.balanced)
+        return self._shares(route)
+
+    def intended_shares(self) -> Floats:
+        """Returns the shares if nothing but the operators' weights decided, shape (slots,)."""
+        return self._shares(np.ones(self.weights.size))
+
+    def _shares(self, route: Floats) -> Floats:
+        raw = self.weights * route * self.believed_up
         totals = np.bincount(self._service, raw, self._services)[self._service]
         return np.asarray(np.divide(raw, totals, out=np.zeros_like(raw), where=totals > 0), dtype=np.float64)
 

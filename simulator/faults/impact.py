@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 SLOWED_CLOCK_RATIO = 0.99
 COPIES_WAIT_BELOW = 0.15  # share of PCIe bandwidth at which steps are about 10 % longer
+MISROUTED_RATIO = 1.25  # of its intended share; less is within the noise of arrivals
 QUEUE_RATIO = 0.05  # of max_num_seqs: a longer queue delays requests
 
 Mask = np.ndarray  # bool, shape (slots,)
@@ -65,6 +66,12 @@ def _targeted(fleet: Fleet, here: Scope) -> Mask:
     return np.asarray(result & wanted & (fleet.router.weights > 0))
 
 
+def _misrouted(fleet: Fleet, here: Scope) -> Mask:
+    """Returns slots that get more requests than intended, above ``MISROUTED_RATIO``."""
+    intended, router = fleet.router.intended_shares(), fleet.router
+    return np.asarray(served(fleet, here) & (router.shares(fleet.effects) > MISROUTED_RATIO * intended))
+
+
 def _none(fleet: Fleet, here: Scope) -> Mask:
     del here
     return np.zeros(fleet.bank.size, dtype=bool)
@@ -88,6 +95,7 @@ _RULES: dict[tuple[str, str], Rule] = {
     **_each("nodes", _targeted, "reachable", "alive"),
     **_each("slots", _starting, "load_factor", "load_fails", "host_memory_bytes"),
     **_each("slots", _targeted, "core_dead"),
+    **_each("slots", _misrouted, "weight_factor"),
     **_each("slots", _none, "page_frozen", "names_changed"),
     **_each("services", _queued, "rate_factor", "prompt_factor", "output_factor", "retry_ratio"),
     **_each("services", _targeted, "gateway_error_ratio", "entry_fails"),

@@ -170,7 +170,42 @@ def _restore_traffic(order: _Order) -> Answer:
         if world.entries(name)[home] < 1.0:
             world.switch_entry(name, home)
             return Answer(OutcomeStatus.DONE, f"all of {name} goes to {home} again")
+    if order.kind is EntityKind.SERVICE:
+        slots, balanced = _slots(order), order.fleet.router.balanced
+        if not np.isnan(balanced[slots]).all():
+            balanced[slots] = np.nan
+            return Answer(OutcomeStatus.DONE, f"{order.name} has the weights of its own route again")
     return _set_weight(order, 1.0)
+
+
+def _balance_traffic(order: _Order) -> Answer:
+    """Sets the weights of a service's replicas; those without one keep an even share."""
+    service = order.fleet.spec.service(order.name).name
+    weights = _whole_weights(order.params.get("weights"))
+    slot_of = {pod.name: pod.slot for pod in order.fleet.pods.of_service(service) if pod.exists}
+    unknown = next((name for name in weights if name not in slot_of), None)
+    if unknown is not None:
+        raise UsageError(f"{service} has no replica {unknown!r}", hint=f"its replicas are {', '.join(slot_of)}")
+    slots, wanted = [slot_of[name] for name in weights], np.array(list(weights.values()), dtype=np.float64)
+    wanted /= wanted.mean()
+    balanced = order.fleet.router.balanced
+    if np.array_equal(balanced[slots], wanted):
+        return Answer(OutcomeStatus.ALREADY, f"{service} has these weights already")
+    balanced[slots] = wanted
+    return Answer(OutcomeStatus.DONE, f"{service} has the weights " + ", ".join(f"{k} {v}" for k, v in weights.items()))
+
+
+def _whole_weights(weights: Any) -> dict[str, int]:
+    """Returns weights by replica. Raises UsageError unless they are whole numbers from 0, with one above 0."""
+    hint = 'give params {"weights": {"chat-70b-0": 60, "chat-70b-1": 40}}'
+    if not isinstance(weights, Mapping) or not weights:
+        raise UsageError("the action has no weights", hint=hint)
+    for name, weight in weights.items():
+        if isinstance(weight, bool) or not isinstance(weight, int) or weight < 0:
+            raise UsageError(f"{name}: weight {weight!r} is not a whole number from 0", hint=hint)
+    if not any(weights.values()):
+        raise UsageError("all weights are 0: no replica would get traffic", hint=hint)
+    return dict(weights)
 
 
 def _scale(order: _Order) -> Answer:
@@ -302,6 +337,7 @@ _VERBS: dict[ActionKind, Callable[[_Order], Answer]] = {
     ActionKind.RESTART_POD: _restart_pod,
     ActionKind.SHIFT_TRAFFIC: _shift_traffic,
     ActionKind.RESTORE_TRAFFIC: _restore_traffic,
+    ActionKind.BALANCE_TRAFFIC: _balance_traffic,
     ActionKind.SCALE: _scale,
     ActionKind.ROLLBACK: _rollback,
     ActionKind.PAUSE_ROLLOUT: _pause_rollout,

@@ -108,8 +108,9 @@ def divert(
 ) -> Edit:
     """Returns the edit that sets ``wanted`` values for the action; ``supersede`` replaces those of earlier sessions.
 
-    A repeated action changes nothing. A value that someone else set already stays theirs. Raises ActuationError for a
-    slot that was changed by hand after one of our actions.
+    A repeated action changes nothing. With ``undo: none`` the values become the full ones, and no layer stays. A value
+    that someone else set already stays theirs. Raises ActuationError for a slot that was changed by hand after one of
+    our actions.
     """
     record = diversions_of(document)
     values: dict[str, Any] = {}
@@ -138,7 +139,7 @@ def divert(
         changed = True
         if record[slot].value != current:
             values[slot] = record[slot].value
-    return Edit(values, record, tuple(notes), changed)
+    return Edit(values, _settled(record, action), tuple(notes), changed)
 
 
 def give_up(document: Json, slots: Mapping[str, Slot], action: Action) -> Edit:
@@ -170,6 +171,19 @@ def give_up(document: Json, slots: Mapping[str, Slot], action: Action) -> Edit:
         elif left.value != diversion.value:
             values[slot] = left.value
     return Edit(values, record, tuple(notes))
+
+
+def _settled(record: dict[str, Diversion], action: Action) -> dict[str, Diversion]:
+    """The record without the action's layers if its values stay for good; they are then the former ones of others."""
+    if action.params.get("undo") != "none":
+        return record
+    settled = {}
+    for slot, diversion in record.items():
+        own = diversion.layer_of(action)
+        left = tuple(layer for layer in diversion.layers if layer is not own)
+        if left:
+            settled[slot] = Diversion(diversion.former if own is None else own.value, left)
+    return settled
 
 
 def request(document: Json, path: str, slots: Mapping[str, Slot], edit: Edit, action: Action) -> ActionRequest:

@@ -116,12 +116,16 @@ def balance(read: RouteReader, attempt: Attempt, route: TrafficRoute) -> Change:
     _check_owner(weighted)
     requested, unrouted = _by_backend(weighted, route, weights_of(attempt.action), lists)
     record = diversions_of(weighted.document)
-    wanted: dict[str, int] = {}
-    for backends in weighted.rules().values():
-        if len(backends) > 1 and all(any(each.name == name for each in backends) for name in requested):
-            wanted |= _balanced(backends, requested, record, attempt)
-    if not wanted:
+    splitting = [
+        backends
+        for backends in weighted.rules().values()
+        if len(backends) > 1 and set(requested) <= {each.name for each in backends}
+    ]
+    if not splitting:
         raise refused(f"no rule of {weighted.title} splits requests among {', '.join(requested)}")
+    wanted: dict[str, int] = {}
+    for backends in splitting:
+        wanted |= _balanced(backends, requested, record, attempt)
     edit = divert(weighted.document, weighted.slots(), wanted, attempt.action, supersede=True)
     _check_traffic_left(weighted, edit, lists)
     note = f"; without a backend: {', '.join(unrouted)}" if unrouted else ""

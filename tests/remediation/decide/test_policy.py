@@ -394,6 +394,8 @@ def test_every_playbook_of_a_fault_can_find_its_targets(fleet):
             one.facts = replace(one.facts, alerted=frozenset({(one.gpus[0], "gpu-thermal-throttle")}))
         if any(check.condition is Condition.ROLLOUT_PRECEDED for step in playbook.steps for check in step.require):
             one.facts = replace(one.facts, changed_at={one.service: one.now})
+        if any(step.kind is ActionKind.BALANCE_TRAFFIC for step in playbook.steps):
+            one.facts = replace(one.facts, traffic_weights={one.service: {"chat-0": 1, "chat-1": 3}})
         made = one.run(8)
         assert bool(made) == bool(playbook.steps), fault
         assert DecisionReason.UNKNOWN_TARGET not in {a.reason for a in made}, fault

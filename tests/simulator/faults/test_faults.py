@@ -372,6 +372,19 @@ def test_traffic_shifted_away_ends_the_impact(busy: Fleet, fault: str) -> None:
     assert hurt(fleet, injection) == ["chat-70b-0"]
 
 
+def test_the_impact_of_a_skew_ends_with_balanced_weights_only(busy: Fleet) -> None:
+    fleet, names = busy, ["chat-70b-0", "chat-70b-1", "chat-70b-2"]
+    injection = broken(fleet, "traffic-skew", fleet.entity(EntityKind.REPLICA, names[0], "serving"))
+    fleet.step(MINUTE)
+    assert hurt(fleet, injection) == names[:1]
+    Control(fleet).act("1", "balance_traffic", "chat-70b", {"weights": {**dict.fromkeys(names, 20), names[0]: 40}})
+    fleet.step(15 * SECOND)
+    assert hurt(fleet, injection) == names[:1], "twice the share is still a skew"
+    Control(fleet).act("2", "balance_traffic", "chat-70b", {"weights": dict.fromkeys(names, 20)})
+    fleet.step(15 * SECOND)
+    assert hurt(fleet, injection) == []
+
+
 def test_a_new_process_does_not_have_the_fault_of_the_old_one(fleet: Fleet) -> None:
     injection = broken(fleet, "engine-hung", "code-14b-2")
     fleet.step(MINUTE)

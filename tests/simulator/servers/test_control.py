@@ -71,6 +71,22 @@ def test_shifting_traffic_empties_a_replica_and_restoring_fills_it(fleet: Fleet,
     assert fleet.router.weights[13:17].tolist() == [0, 0, 0, 0]
 
 
+def test_balanced_weights_replace_wrong_ones_until_the_route_is_restored(fleet: Fleet, control: Control) -> None:
+    service = fleet.entity(EntityKind.SERVICE, "chat-70b", "serving")
+    names = [pod.name for pod in fleet.pods.of_service("chat-70b") if pod.exists]
+    fleet.router.assume_ready()
+    fleet.effects.slots.weight_factor[2] = 2.5
+    wrong = fleet.router.shares(fleet.effects)
+    weights = {**dict.fromkeys(names, 10), names[0]: 20}
+    assert control.act("a", "balance_traffic", service, {"weights": weights}).status is OutcomeStatus.DONE
+    shares = fleet.router.shares(fleet.effects)[: len(names)]
+    assert shares.tolist() == pytest.approx([weights[name] / sum(weights.values()) for name in names])
+    assert control.act("b", "balance_traffic", service, {"weights": weights}).status is OutcomeStatus.ALREADY
+    assert control.act("c", "restore_traffic", service).status is OutcomeStatus.DONE
+    assert fleet.router.shares(fleet.effects).tolist() == wrong.tolist()
+    assert control.act("d", "restore_traffic", service).status is OutcomeStatus.ALREADY
+
+
 @pytest.mark.slow
 def test_scaling_out_and_in(fleet: Fleet, control: Control) -> None:
     assert control.act("a", "scale", "chat-70b", {"replicas": 12}).status is OutcomeStatus.DONE
@@ -101,6 +117,10 @@ def test_a_dry_run_changes_nothing_and_is_not_stored(fleet: Fleet, control: Cont
         ("scale", "chat-70b", {}, "whole number"),
         ("shift_traffic", "chat-70b-1", {"weight": 2}, "between 0 and 1"),
         ("shift_traffic", "chat-70b-1", {"weight": "half"}, "between 0 and 1"),
+        ("balance_traffic", "chat-70b", {}, "no weights"),
+        ("balance_traffic", "chat-70b", {"weights": {"chat-70b-0": 0.5}}, "whole number"),
+        ("balance_traffic", "chat-70b", {"weights": {"chat-70b-0": 0}}, "all weights are 0"),
+        ("balance_traffic", "chat-70b", {"weights": {"code-14b-0": 1}}, "no replica 'code-14b-0'"),
     ],
 )
 def test_invalid_actions_are_refused_in_one_sentence(

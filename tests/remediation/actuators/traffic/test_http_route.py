@@ -323,6 +323,24 @@ def test_computed_weights_are_set_once(cluster: Cluster, path: str, actuator: Ku
     assert weights(cluster, path) == EVEN
 
 
+def test_weights_that_stay_are_the_full_ones_and_leave_no_record(
+    cluster: Cluster, path: str, actuator: KubernetesActuator
+) -> None:
+    lasting = balance({"chat-0": 20, "chat-1": 50, "chat-2": 30}, undo="none")
+    assert actuator.perform(lasting).status is OutcomeStatus.DONE
+    assert weights(cluster, path) == {"chat-0": 20, "chat-1": 50, "chat-2": 30}
+    meta = cluster.get(path)["metadata"]
+    assert TRAFFIC not in meta.get("annotations", {})
+    assert OWNER not in meta.get("labels", {})
+    assert actuator.perform(lasting).status is OutcomeStatus.ALREADY
+    assert actuator.perform(an_action(ActionKind.RESTORE_TRAFFIC, CHAT)).status is OutcomeStatus.ALREADY
+    actuator.perform(shift("chat-1"))
+    actuator.perform(restore("chat-1"))
+    assert weights(cluster, path)["chat-1"] == 50, "the new weight is its full one"
+    set_by_hand(cluster, path, {"chat-1": 40})
+    assert actuator.perform(shift("chat-1")).status is OutcomeStatus.DONE, "people may change it again"
+
+
 def test_newer_weights_of_another_session_replace_older_ones(
     cluster: Cluster, path: str, actuator: KubernetesActuator
 ) -> None:
