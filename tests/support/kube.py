@@ -273,6 +273,14 @@ class Cluster:
         path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}/status"
         self.patch(path, {"status": status}, by="kubelet")
 
+    def without_pods(self, namespace: str) -> bool:
+        """Deletes the pods of a namespace; True once none is left.
+
+        After an outage of the server, controllers create pods of sets that are gone.
+        """
+        self.delete(f"/api/v1/namespaces/{namespace}/pods", json={"gracePeriodSeconds": 0})
+        return not self.pods(namespace)
+
     def scheduled(self, namespace: str, count: int) -> list[dict[str, Any]]:
         """Returns the pods of a namespace once ``count`` are scheduled."""
 

@@ -160,10 +160,9 @@ def cluster(control_plane: Cluster) -> Iterator[Cluster]:
         options = {"propagationPolicy": "Background"}
         control_plane.delete(f"/apis/apps/v1/namespaces/{SPACE}/{kind}", params=options)
     control_plane.delete(BUDGETS)
-    control_plane.delete(f"/api/v1/namespaces/{SPACE}/pods", json={"gracePeriodSeconds": 0})
     for name in NODES:
         control_plane.delete(f"/api/v1/nodes/{name}")
-    until(lambda: not control_plane.pods(SPACE), "every pod is gone")
+    until(lambda: control_plane.without_pods(SPACE), "every pod is gone")
 
 
 def _placed(cluster: Cluster) -> dict[str, dict[str, Any]]:

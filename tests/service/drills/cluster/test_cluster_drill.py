@@ -101,10 +101,9 @@ def namespace(control_plane: Cluster) -> Iterator[Cluster]:
     control_plane.delete(f"{APPS}/replicasets", params={"propagationPolicy": "Background"})
     for path in (f"{CORE}/configmaps/{JOURNAL}", POLICIES, BUDGETS):
         control_plane.delete(path)
-    control_plane.delete(f"{CORE}/pods", json={"gracePeriodSeconds": 0})
     for name in NODES:
         control_plane.delete(f"/api/v1/nodes/{name}")
-    until(lambda: not control_plane.pods(DRILLED), "all pods are gone")
+    until(lambda: control_plane.without_pods(DRILLED), "all pods are gone")
 
 
 def drill_of(cluster: Cluster, token: str = "driller") -> ClusterDrill:
