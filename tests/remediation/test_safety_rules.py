@@ -6,9 +6,9 @@ from datetime import timedelta
 import pytest
 
 from outrider.model import ActionKind, ActionStatus, DecisionReason, EntityRef, Verdict
-from remediation.decide import approval
 from remediation.decide.autonomy import Autonomy, AutonomyLevels
 from remediation.playbooks.model import RESTARTING
+from store.state import state_rows
 
 TAKING = (ActionKind.CORDON, ActionKind.DRAIN)
 
@@ -141,7 +141,7 @@ def test_rule_5_recovery_during_evictions_cancels_the_rest_and_uncordons(fleet, 
     incident, waiting = drain_under_way(fleet)
     cordon = next(a for a in fleet.actions.values() if a.kind is ActionKind.CORDON)
     fleet.actions[cordon.id] = replace(cordon, status=ActionStatus.FAILED)  # only the drain has cordoned the node
-    drain = approval.approved(waiting, "ann", fleet.now)
+    drain = state_rows.decided(waiting, "ann", fleet.now, approve=True)
     fleet.actions[drain.id] = replace(drain, started_at=fleet.now, detail="3 pods are evicted")
     fleet.cycle(perform=False)
     fleet.mend(fleet.gpus[0], resolve=incident)

@@ -18,11 +18,11 @@ from outrider.model import (
 from outrider.text import yaml_file
 from outrider.topology import Topology
 from outrider.vocabulary.faults import faults
-from remediation.decide import approval
 from remediation.decide.history import action_id
 from remediation.playbooks.conditions import Check, Condition
 from remediation.playbooks.files import packaged
 from remediation.playbooks.model import read
+from store.state import state_rows
 
 
 def allowed(actions):
@@ -172,7 +172,7 @@ def test_an_approved_action_is_followed_by_the_next_step(make_fleet, words):
     fleet = make_fleet(autonomy="approve")
     fleet.break_("engine-hung", fleet.replicas[0])
     (request,) = fleet.cycle()
-    fleet.actions[request.id] = approval.approved(request, "li", fleet.now)
+    fleet.actions[request.id] = state_rows.decided(request, "li", fleet.now, approve=True)
     fleet.perform()
     assert words(fleet.cycle()) == [("restart_pod", "chat-0", "ask", "autonomy_approve")]
 
@@ -181,7 +181,7 @@ def test_a_rejected_action_is_not_proposed_again(make_fleet, words):
     fleet = make_fleet(autonomy="approve")
     fleet.break_("pcie-degraded", fleet.gpus[0])
     (request,) = fleet.cycle()
-    fleet.actions[request.id] = approval.rejected(request, "li", fleet.now)
+    fleet.actions[request.id] = state_rows.decided(request, "li", fleet.now, approve=False)
     assert fleet.run(10) == []
 
 

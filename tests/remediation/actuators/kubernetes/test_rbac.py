@@ -8,7 +8,6 @@ from typing import Any
 
 import httpx
 import pytest
-import yaml
 
 from outrider.errors import ActuationError
 from outrider.model import Action, ActionKind, OutcomeStatus
@@ -16,7 +15,15 @@ from outrider.wire.http_auth import Access, Tls
 from remediation.actuators.kubernetes.actuator import CHANGES, KubernetesActuator
 from remediation.actuators.kubernetes.permissions import NEEDED, Permission, missing
 from tests.support.kube import ACTOR, Cluster
-from tests.support.kube_actions import SPACE, actuator_of, an_action, node_ref, pod_ref, service_ref
+from tests.support.kube_actions import (
+    SPACE,
+    actuator_of,
+    an_action,
+    granted_by_manifest,
+    node_ref,
+    pod_ref,
+    service_ref,
+)
 from tests.support.kube_scene import deployment, run_all, template
 from tests.support.waiting import until
 
@@ -100,14 +107,5 @@ def test_permissions_that_an_account_lacks_are_listed_by_action(cluster: Cluster
 
 
 def test_the_manifest_grants_what_the_actions_need_and_lists_them() -> None:
-    documents = list(yaml.safe_load_all((ROOT / "deploy" / "rbac-act.yaml").read_text(encoding="utf-8")))
-    (role,) = (document for document in documents if document["kind"] == "ClusterRole")
-    granted = {
-        Permission(verb, resource, group)
-        for rule in role["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
     assert set(NEEDED) == set(CHANGES)
-    assert {each for needed in NEEDED.values() for each in needed} <= granted
+    assert {each for needed in NEEDED.values() for each in needed} <= granted_by_manifest()

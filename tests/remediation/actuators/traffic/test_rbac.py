@@ -8,7 +8,6 @@ from typing import Any
 
 import httpx
 import pytest
-import yaml
 
 from outrider.errors import ActuationError
 from outrider.model import ActionKind, OutcomeStatus
@@ -18,7 +17,7 @@ from remediation.actuators.traffic.actuator import ACTIONS, TECHNIQUES
 from remediation.actuators.traffic.permissions import NEEDED, needed
 from remediation.actuators.traffic.route import KINDS, RouteKind, TrafficRoute
 from tests.support.kube import ACTOR, Cluster
-from tests.support.kube_actions import an_action
+from tests.support.kube_actions import an_action, granted_by_manifest
 from tests.support.traffic_scene import (
     CHAT,
     DESTINATION_RULES,
@@ -125,17 +124,8 @@ def test_permissions_that_an_account_lacks_are_listed_by_action(cluster: Cluster
 
 
 def test_the_manifest_grants_what_every_technique_needs() -> None:
-    documents = list(yaml.safe_load_all((ROOT / "deploy" / "rbac-act.yaml").read_text(encoding="utf-8")))
-    (role,) = (document for document in documents if document["kind"] == "ClusterRole")
-    granted = {
-        Permission(verb, resource, group)
-        for rule in role["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
     assert set(NEEDED) == set(TECHNIQUES) == set(KINDS)
-    assert {each for permissions in NEEDED.values() for each in permissions} <= granted
+    assert {each for permissions in NEEDED.values() for each in permissions} <= granted_by_manifest()
 
 
 def test_only_configured_techniques_need_permissions() -> None:
