@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 
 from outrider.clock import Clock, SystemClock
+from outrider.documents import serialization
 from outrider.errors import ActuationError, ConfigError
 from outrider.model import Action, ActionRequest, Outcome, OutcomeStatus
 from remediation.actuators.dry_run import dry_run_text
@@ -72,16 +73,10 @@ _STATUSES = {status.value: status for status in OutcomeStatus}
 
 def request(action: Action) -> dict[str, Any]:
     """The body of the POST."""
-    target = action.target
     return {
         "id": action.id,
         "kind": action.kind.value,
-        "target": {
-            "cluster": target.cluster,
-            "kind": target.kind.value,
-            "namespace": target.namespace,
-            "name": target.name,
-        },
+        "target": serialization.entity(action.target),
         "params": dict(action.params),
     }
 

@@ -55,6 +55,17 @@ def proposed(proposal: Proposal, judgement: Judgement, *, dry_run: bool, now: da
     return replace(action(proposal, judgement, 0, dry_run=dry_run, now=now), status=ActionStatus.PROPOSED)
 
 
+def expired(waiting: Action, now: datetime) -> Action:
+    """The action after nobody answered in time."""
+    return replace(
+        waiting,
+        status=ActionStatus.REFUSED,
+        decision=Verdict.REFUSED,
+        reason=DecisionReason.EXPIRED,
+        ended_at=now,
+    )
+
+
 def cancelled(action_: Action, now: datetime, reason: DecisionReason, detail: str = "") -> Action:
     """The action when it is no longer needed. Only effective before it is performed."""
     return replace(action_, status=ActionStatus.CANCELLED, reason=reason, ended_at=now, detail=detail)

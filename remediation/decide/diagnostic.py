@@ -91,7 +91,7 @@ def _newest(context: DecisionContext, node: EntityRef) -> Action | None:
 
 
 def _disturbed_since(context: DecisionContext, node: EntityRef, run: Action) -> bool:
-    """True if another repair of the node began after the diagnostic: it says nothing about that fault."""
+    """True if another repair of the node began after the diagnostic, which therefore does not cover that fault."""
     repairs = (ActionKind.CORDON, ActionKind.DRAIN, ActionKind.RESET_GPU, ActionKind.REBOOT_NODE)
     return any(
         action.kind in repairs

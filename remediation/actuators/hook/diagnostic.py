@@ -23,7 +23,7 @@ _NAME_CHARACTERS, _MOST_CHECKS = 80, 64
 
 
 class ReportError(ValueError):
-    """The text is not a report; the message says what was expected."""
+    """The text is not a report; the message names the expected form."""
 
 
 @dataclass(frozen=True, slots=True)

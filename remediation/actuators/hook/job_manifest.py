@@ -99,7 +99,7 @@ def manifest(action: Action, options: JobOptions, boot_id: str = "") -> dict[str
 
 
 def _bind(pod: dict[str, Any], action: Action, options: JobOptions) -> None:
-    """Binds a pod to the action's node, and tells its containers what to do."""
+    """Binds a pod to the action's node, and passes its task to the containers."""
     pod.setdefault("restartPolicy", "Never")
     if options.runtime_class:
         pod.setdefault("runtimeClassName", options.runtime_class)

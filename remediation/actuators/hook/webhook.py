@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import urljoin
 
 from outrider.clock import rfc3339
+from outrider.documents import serialization
 from outrider.errors import ActuationError
 from outrider.model import Action, ActionRequest, OutcomeStatus
 from outrider.wire.http_auth import Access
@@ -121,16 +122,10 @@ def signature(secret: str, timestamp: str, body: bytes) -> str:
 
 
 def _payload(action: Action, now: datetime) -> Mapping[str, Any]:
-    target = action.target
     return {
         "id": action.id,
         "kind": action.kind.value,
-        "target": {
-            "cluster": target.cluster,
-            "kind": target.kind.value,
-            "namespace": target.namespace,
-            "name": target.name,
-        },
+        "target": serialization.entity(action.target),
         "node": node_of(action),
         "gpus": list(gpus_of(action)),
         "session": action.session,

@@ -1,4 +1,4 @@
-"""Performers of a configuration, and what a faulty one says."""
+"""Performers of a configuration, and errors of a faulty one."""
 
 from __future__ import annotations
 
