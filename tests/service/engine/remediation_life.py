@@ -32,6 +32,7 @@ _PROCEDURES = ("cluster-lost",)  # no list of steps
 _QUIET_CYCLES = 10  # at the end, so that an undo too many would be seen
 _LONGEST = timedelta(hours=6)
 _DRAIN_ATTEMPTS = 3
+_WEIGHTS = {"chat-0": 1, "chat-1": 3}  # what skewed traffic is balanced to
 
 
 class Journal:
@@ -192,7 +193,7 @@ def _break(fleet: Fleet, fault: str) -> str:
         fleet.topology = Topology.build([*fleet.topology.edges, (cause, fleet.nodes[0])])
     incident = fleet.break_(fault, cause)
     fleet.sick.add(fleet.replicas[0])
-    fleet.facts = replace(fleet.facts, ready_pods=frozenset(fleet.pods))
+    fleet.facts = replace(fleet.facts, ready_pods=frozenset(fleet.pods), traffic_weights={fleet.service: _WEIGHTS})
     fleet.facts = replace(fleet.facts, not_ready=frozenset({fleet.nodes[0]} if kind is EntityKind.NODE else ()))
     return incident
 
