@@ -39,6 +39,8 @@ FIGURES: tuple[tuple[str, str, float | None, bool], ...] = (
     ("pairwise_precision", "ratio", None, True),
     ("pairwise_recall", "ratio", None, True),
     ("remediated_ratio", "ratio", 0.90, True),
+    ("remediated_ratio_of_endable", "ratio", 0.90, True),
+    ("harmful_actions", "actions", 0.0, False),
     ("distinct_incidents_lost", "faults", 0.0, False),
     ("false_pages", "pages", None, False),
     ("false_pages_by_call", "pages", None, False),
@@ -59,7 +61,8 @@ def run() -> list[Result]:
     lines = [_line(scored, *figure) for figure in FIGURES]
     error, curve = scored["calibration_error"], scored["reliability"]
     lines.append(result("drill_calibration_error", error, "ratio", None, None, curve=curve))
-    lines.append(result("drill_target_days", scored["target_days"], "days", None, None, by_fault=scored["by_fault"]))
+    judged = {"by_fault": scored["by_fault"], "beyond_repair": scored["beyond_repair"]}
+    lines.append(result("drill_target_days", scored["target_days"], "days", None, None, **judged))
     storms = sum(one.run.storm for one in seen)
     lines.append(result("drill_storms", float(storms), "storms", None, None, by_storm=scored["by_storm"]))
     ran = {"scenarios": scored["scenarios"], "events": scored["events"], "seeds": list(seeds)}
