@@ -38,6 +38,7 @@ BACK_RATIO = 0.7
 SIGMAS = 5.0
 QUEUE_SHARE = 0.1
 FAILED_MOST = 0.05
+SERVER_ERROR = 500
 CALENDAR_SECONDS = 86400.0
 HELD_AT_MOST = 12 * 3600.0  # after this, the low level is the new normal
 _BLOCK = 256
@@ -90,6 +91,7 @@ class IngressDetector(ABC):
         "each": np.nan,
         "each_weight": 0.0,
         "named_until": np.nan,
+        "degraded_until": np.nan,
         "low_since": np.nan,
     }
 
@@ -151,7 +153,7 @@ class IngressDetector(ABC):
     def _read(self, state: DetectorState, window: Window) -> IngressReading:
         """Returns the current ingress values, and learns them."""
         memory, last = self._follow(state, window)
-        _note_calendar(window, memory)
+        _note_events(window, memory)
         at = float(window.times[-1])
         self._baseline.turn(memory, at)
         usual = self._baseline.usual(memory, at)
@@ -177,7 +179,9 @@ class IngressDetector(ABC):
         at, usual = due.at, due.middle
         with np.errstate(invalid="ignore"):
             fewer = _below(near, before, FEWER)
-            fails = (probe.failed >= FAILED_PROBES) & probe.failing_now & ~probe.unreached
+            # at a degrade level the gateway itself rejects requests (429) and lets others wait
+            shed = (memory["degraded_until"] >= at) & ~(probe.status >= SERVER_ERROR)
+            fails = (probe.failed >= FAILED_PROBES) & probe.failing_now & ~probe.unreached & ~shed
             memory["shut"] = healthy & ((fails & fewer) | (memory["shut"] & (probe.failed > 0)))
             few = np.where(np.isnan(usual), DROP_RATIO_UNTAUGHT, DROP_RATIO)
             unusual = np.isnan(usual) | ((near[0] < USUAL_RATIO * usual) & ~(due.forecast & (near[0] >= due.low)))
@@ -231,17 +235,22 @@ _EXPLAINED_SECONDS = {
     (EventKind.ACTION, "switch_cluster"): 3600.0,
     (EventKind.ACTION, "degrade_service"): 3600.0,
 }
+# A restore ends one of several levels, and the requests that were held come after it.
+_SHED_SECONDS = {(EventKind.ACTION, "degrade_service"): 3600.0, (EventKind.ACTION, "restore_service"): 600.0}
 
 
-def _note_calendar(window: Window, memory: Arrays) -> None:
-    """Few requests are explained by a calendar day, a switch between clusters and a degrade level."""
+def _note_events(window: Window, memory: Arrays) -> None:
+    """Notes calendar days, switches between clusters and degrade levels: they explain few requests."""
     place = {entity: row for row, entity in enumerate(window.entities)}
-    for event in window.events:
-        row = place.get(event.entity)
-        lasts = _EXPLAINED_SECONDS.get((event.kind, event.code))
-        if row is not None and lasts is not None:
-            until = event.at.timestamp() + lasts
+    for event in sorted(window.events, key=lambda event: event.at):
+        row, what = place.get(event.entity), (event.kind, event.code)
+        if row is None:
+            continue
+        if what in _EXPLAINED_SECONDS:
+            until = event.at.timestamp() + _EXPLAINED_SECONDS[what]
             memory["named_until"][row] = np.fmax(memory["named_until"][row], until)
+        if what in _SHED_SECONDS:
+            memory["degraded_until"][row] = event.at.timestamp() + _SHED_SECONDS[what]
 
 
 def _rates(window: Window) -> tuple[Floats, Floats]:

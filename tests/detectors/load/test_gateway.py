@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
@@ -97,6 +97,27 @@ def test_a_calendar_event_is_not_a_traffic_drop(find, ref):
     when = datetime.fromtimestamp(START + 290, tz=UTC)
     event = Event("e", EventKind.CHANGE, ref(S, "s"), when, "change", "calendar", {}, "e")
     assert find(service(3.0), events=[event]) == []
+
+
+@pytest.mark.parametrize(
+    ("status", "last", "minutes", "faults"),
+    [
+        (429.0, "degrade_service", 40, []),  # rejected by the level
+        (0.0, "degrade_service", 40, []),  # let wait by the level
+        (503.0, "degrade_service", 40, ["gateway-fault"]),  # no level answers with a server error
+        (0.0, "degrade_service", 90, ["gateway-fault"]),  # a level long forgotten
+        (0.0, "restore_service", 5, []),  # held requests come after the level
+        (0.0, "restore_service", 15, ["gateway-fault"]),
+    ],
+)
+def test_what_a_degrade_level_sheds_is_no_gateway_fault(find, ref, status, last, minutes, faults):
+    ends = datetime.fromtimestamp(START + 5.0 * (CALM + LATER), tz=UTC)
+    levels = {"degrade_service": timedelta(minutes=40), last: timedelta(minutes=minutes)}
+    events = [
+        Event(code, EventKind.ACTION, ref(S, "s"), ends - ago, "outrider", code, {}, code)
+        for code, ago in levels.items()
+    ]
+    assert find(service(5.0, probe=0.0, status=status), events=events) == faults
 
 
 def learnt(window_of, level):
