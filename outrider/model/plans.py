@@ -87,6 +87,7 @@ class PlanReason(StrEnum):
     AT_FLOOR = "at_floor"
     AT_CEILING = "at_ceiling"
     AT_QUOTA = "at_quota"
+    NO_GPU_FREE = "no_gpu_free"  # more are needed than the free GPUs hold, and no node is added
     OVER_LIMIT = "over_limit"  # more are running than a limit allows, and the load needs them
     STEP_LIMIT = "step_limit"  # more are needed than one step or one hour may add
     SPIKE_DOUBTED = "spike_doubted"  # a single sample shows a multiplied load
@@ -188,7 +189,8 @@ class FleetService:
     ``current_replicas`` are ordered, ``ready_replicas`` serve. ``quota_gpus`` is the maximum of its GPUs. ``recent``
     holds the ordered replicas at earlier times, oldest first. ``lead`` None: taken from the calibration.
     ``no_calibration`` is the reason for having none, ``chosen`` the reason for this one of several, as text key and
-    arguments. ``gpus_per_node`` is the size of its nodes, None if unknown; ``node_source`` is configured or topology.
+    arguments. ``placeable_replicas`` is the number for which the fleet has GPUs, None if unknown or if nodes are added.
+    ``gpus_per_node`` is the size of its nodes, None if unknown; ``node_source`` is configured or topology.
     """
 
     service: EntityRef
@@ -207,6 +209,7 @@ class FleetService:
     chosen: tuple[str, Mapping[str, str]] | None = None
     gpus_per_node: int | None = None
     node_source: str = ""
+    placeable_replicas: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -363,7 +363,10 @@ def _cautions(inputs: DerivationInputs) -> list[dict[str, Any]]:
         missed = objective["binds"]
         target = {"sli": missed["sli"].upper(), "seconds": f"{missed['seconds']:g}"}
         note("slo_out_of_reach", **target, share=f"{missed['quantile']:.4g}")
-    if lead.gpus_free is not None and lead.gpus_free < _group(demand_inputs):
+    placeable, needed = service.placeable_replicas, max(inputs.count.now or 0, inputs.count.forecast)
+    if placeable is not None and placeable < needed:
+        note("no_gpu_placeable", n=placeable, needed=needed)
+    elif lead.gpus_free is not None and lead.gpus_free < _group(demand_inputs):
         note("no_gpu_free", free=lead.gpus_free, wanted=_group(demand_inputs))
     return cautions
 

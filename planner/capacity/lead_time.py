@@ -23,10 +23,13 @@ QUANTILE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class LeadSettings:
-    """``margin_ratio`` is added to measured times, ``node_provision`` if no GPU is free, ``warm_up`` always."""
+    """``margin_ratio`` is added to measured times, ``node_provision`` if no GPU is free, ``warm_up`` always.
+
+    ``node_provision`` None: no node is added.
+    """
 
     margin_ratio: float = MARGIN_RATIO
-    node_provision: timedelta = NODE_PROVISION_PRIOR
+    node_provision: timedelta | None = NODE_PROVISION_PRIOR
     warm_up: timedelta = timedelta(0)
 
 
@@ -59,8 +62,8 @@ def lead_time(
         source = "measured"
     if chosen.warm_up:
         parts.append(LeadPart(StartPhase.WARM_UP.value, chosen.warm_up.total_seconds(), "configured"))
-    if short:
-        parts.insert(0, _node_provision(known, chosen))
+    if short and chosen.node_provision is not None:
+        parts.insert(0, _node_provision(known, chosen.node_provision))
     return LeadTime(sum(part.seconds for part in parts), source, len(known), tuple(parts), gpus_free)
 
 
@@ -98,9 +101,9 @@ def _without_node(start: Startup) -> Startup:
     )
 
 
-def _node_provision(known: Sequence[Startup], settings: LeadSettings) -> LeadPart:
+def _node_provision(known: Sequence[Startup], prior: timedelta) -> LeadPart:
     """The 95th percentile of the waits for a node, or the prior without any."""
     waits = sorted(seconds for start in known if (seconds := _node_seconds(start)) > 0)
     if not waits:
-        return LeadPart(StartPhase.NODE_PROVISION.value, settings.node_provision.total_seconds(), "prior")
+        return LeadPart(StartPhase.NODE_PROVISION.value, prior.total_seconds(), "prior")
     return LeadPart(StartPhase.NODE_PROVISION.value, waits[min(len(waits) - 1, int(QUANTILE * len(waits)))], "measured")

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from math import isfinite
-from typing import Literal
 
 import numpy as np
 
@@ -359,6 +358,7 @@ def _recommend(demand_inputs: demand.DemandInputs, settings: PlanSettings) -> Re
         floor=service.floor,
         ceiling=service.ceiling,
         quota=None if service.quota_gpus is None else service.quota_gpus // group,
+        placeable=service.placeable_replicas,
         need_now=count.now,
         need_forecast=count.forecast,
         need_survivors=count.survivors.need,
@@ -380,7 +380,7 @@ def _recommend(demand_inputs: demand.DemandInputs, settings: PlanSettings) -> Re
     if need_at is not None:
         need_at = max(need_at, now)  # the forecast of an earlier plan begins before now
     need_at = None if need_at is None else need_at.replace(microsecond=0)
-    top = min(service.ceiling, service.ceiling if service.quota_gpus is None else service.quota_gpus // group)
+    top, limit = _top(service, group)
     # if a limit allows no start there is no time to start by; replicas removed by a scale-in may come back
     starts = need_at is not None and min(service.current_replicas, goal.replicas) < top
     needed_by = (need_at - ahead_of).replace(microsecond=0) if need_at and starts else None
@@ -410,7 +410,7 @@ def _recommend(demand_inputs: demand.DemandInputs, settings: PlanSettings) -> Re
                 "start_by": None if needed_by is None else rfc3339(needed_by),
                 "is_now": need_at is not None and need_at <= now,
                 "is_past": needed_by is not None and needed_by <= now,
-                "limited_by": None if need_at is None or starts else _limit(service, top),
+                "limited_by": None if need_at is None or starts else limit,
             },
             "nodes": node_rounding.round_to_nodes(goal.replicas, group, service),
             "weekly_growth_ratio": growth,
@@ -420,9 +420,14 @@ def _recommend(demand_inputs: demand.DemandInputs, settings: PlanSettings) -> Re
     )
 
 
-def _limit(service: FleetService, top: int) -> Literal["ceiling", "quota"]:
-    """The limit that keeps a service from more than ``top`` replicas."""
-    return "quota" if top < service.ceiling else "ceiling"
+def _top(service: FleetService, group: int) -> tuple[int, str]:
+    """The most replicas that may be ordered, and the limit that allows no more."""
+    limits = [(service.ceiling, "ceiling")]
+    if service.quota_gpus is not None:
+        limits.append((service.quota_gpus // group, "quota"))
+    if service.placeable_replicas is not None:
+        limits.append((max(service.placeable_replicas, service.current_replicas), "free_gpus"))
+    return min(limits, key=lambda limit: limit[0])
 
 
 def _configured_lead(calibration: Calibration) -> LeadTime:

@@ -216,6 +216,7 @@ def target(
     need_forecast: int,
     need_survivors: int,
     quota: int | None = None,
+    placeable: int | None = None,
     most: int | None = None,
     ready: int | None = None,
     cooling: bool = False,
@@ -225,12 +226,15 @@ def target(
     """Applies ``decide`` to one service, and returns the reason.
 
     ``need_now`` None means that the load is not trusted. ``need_survivors`` is the need of the last and next half hour
-    with hysteresis; it limits scale-in alone. ``quota`` is the allowed GPUs in replicas, ``most`` the limit of one
-    step, ``ready`` the serving replicas. ``doubted`` is True if a spike was not accepted.
+    with hysteresis; it limits scale-in alone. ``quota`` is the allowed GPUs in replicas, ``placeable`` the replicas
+    for which the fleet has GPUs: it removes none that are ordered. ``most`` is the limit of one step, ``ready`` the
+    serving replicas. ``doubted`` is True if a spike was not accepted.
     """
     top, name, at_top = ceiling, "ceiling", PlanReason.AT_CEILING
     if quota is not None and quota < ceiling:
         top, name, at_top = quota, "quota", PlanReason.AT_QUOTA
+    if placeable is not None and max(placeable, current) < top:
+        top, name, at_top = max(placeable, current), "free_gpus", PlanReason.NO_GPU_FREE
     replicas = int(
         decide(
             current=np.array([float(current)]),

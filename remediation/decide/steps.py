@@ -41,7 +41,7 @@ _KEEP_CAPACITY = frozenset(
 )
 # Procedures decide these, with the level or the share of a cluster, which a step does not name.
 _OF_PROCEDURES = frozenset({ActionKind.SWITCH_CLUSTER, ActionKind.DEGRADE_SERVICE})
-_LIMITED = frozenset({PlanReason.AT_CEILING, PlanReason.AT_QUOTA, PlanReason.STEP_LIMIT})
+_LIMITED = frozenset({PlanReason.AT_CEILING, PlanReason.AT_QUOTA, PlanReason.NO_GPU_FREE, PlanReason.STEP_LIMIT})
 _MORE_REPLICAS_HELP = frozenset({DecisionReason.DISRUPTION_BUDGET, DecisionReason.SERVICE_MINIMUM})
 _NOT_AN_ATTEMPT = WAITING | {ActionStatus.REFUSED, ActionStatus.CANCELLED}
 

@@ -98,8 +98,10 @@ class ScalingSettings(Section):
         _LIMITS.drain, description="Time in which a scale-out serves the requests that wait, beside the arrivals."
     )
     margin: Ratio = Field(MARGIN_RATIO, description="Margin on a measured lead time, as a ratio.")
-    node_provision: Duration = Field(
-        NODE_PROVISION_PRIOR, description="Time to provision a node if no GPU is free. Default: a prior until measured."
+    node_provision: Duration | None = Field(
+        NODE_PROVISION_PRIOR,
+        description="Time to provision a node if no GPU is free. Default: a prior until measured. `null`: no node is "
+        "added, and a plan orders no more replicas than the free GPUs hold.",
     )
     warm_up: Duration = Field(timedelta(0), description="Time from ready until a replica takes its full share of load.")
     shadow: bool = Field(False, description="Compute and report plans without acting on them.")

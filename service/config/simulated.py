@@ -9,6 +9,8 @@ from simulator.spec.fleets import FleetSpec
 from simulator.traffic.degradation import classes_of
 
 PRICE_PER_GPU_HOUR = 2.5  # USD, an on-demand H100 in 2026; shown as a configured price
+FIXED_FLEET: dict[str, Any] = {"scaling": {"node_provision": None}}
+"""``planner`` of a configuration: no node joins a simulated fleet."""
 
 
 def degrade_of(spec: FleetSpec) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from outrider.errors import ActuationError, UsageError
 from outrider.model import Action, ActionRequest, Message, Outcome, OutcomeStatus
 from outrider.ports import Collected, StateStore
 from service.config.settings import Settings
-from service.config.simulated import degrade_of, services_of
+from service.config.simulated import FIXED_FLEET, degrade_of, services_of
 from service.drills.simulated_source import FleetSource
 from service.engine.cycle import Cycle
 from service.engine.dispatch import Dispatcher
@@ -120,6 +120,7 @@ def settings_of(spec: FleetSpec) -> Settings:
         "cluster": spec.cluster,
         "collect": {"interval": f"{INTERVAL.total_seconds():.0f}s"},
         "services": services_of(spec),
+        "planner": FIXED_FLEET,
         "remediation": {"autonomy": "act", "dry_run": False, "degrade": degrade_of(spec)},
     }
     return Settings.model_validate(document)

@@ -23,7 +23,7 @@ from outrider.documents import serialization
 from outrider.model import AlertReason, AlertState
 from outrider.text.i18n import Language
 from service.config.settings import GameDaySettings, Settings, load
-from service.config.simulated import degrade_of, services_of
+from service.config.simulated import FIXED_FLEET, degrade_of, services_of
 from service.planning import hindsight
 from service.runtime.game_days import GameDays
 from service.runtime.leader import FileLeader
@@ -99,6 +99,7 @@ def settings_of(
         "collect": {"interval": "15s", "targets": targets},
         "events": event_settings(control_url),
         "services": services_of(spec),
+        "planner": FIXED_FLEET,
         "notify": {
             "channels": {"demo-inbox": {"type": "webhook", "url": f"{control_url}/control/inbox"}},
             "groups": {group: ["demo-inbox"] for group in wiring_alerting.GROUPS},

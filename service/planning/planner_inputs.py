@@ -30,7 +30,8 @@ from planner.capacity import prescale
 from planner.capacity.lead_time import LeadSettings, lead_time
 from planner.performance import calibrate
 from service.config.service_settings import ServiceSettings, setting_of
-from service.planning import node_sizes, role_pools
+from service.planning import node_sizes, placement, role_pools
+from service.planning.placement import FreeGpus
 
 _log = log.get("plan")
 CALIBRATION_SPAN = timedelta(hours=24)
@@ -71,7 +72,8 @@ class PlannedFleet:
 
         An error of one service affects that service only: it gets no calibration, and the reason.
         """
-        startups, free, tests = self._startups(now), free_gpus(topology), self._known_tests()
+        startups, tests = self._startups(now), self._known_tests()
+        free = self._free_gpus(topology, now)
         sizes = node_sizes.node_sizes(topology)
         fleet, calibrations = [], {}
         for service in services:
@@ -106,8 +108,9 @@ class PlannedFleet:
                         setting,
                         calibration,
                         startups,
-                        free.get(gpu_type, free.get("")),
+                        free.of(gpu_type),
                     ),
+                    placeable_replicas=self._placeable(service, topology, free),
                     engines=self._engine_load(replicas, now),
                     recent=recent(service),
                     no_calibration=reason,
@@ -117,6 +120,24 @@ class PlannedFleet:
                 )
             )
         return fleet, calibrations
+
+    def with_placement(self, fleet: list[FleetService], topology: Topology, now: datetime) -> list[FleetService]:
+        """The same services with the replicas that can be placed now. Raises StoreUnavailableError."""
+        if self._lead.node_provision is not None:
+            return fleet
+        free = self._free_gpus(topology, now)
+        return [replace(item, placeable_replicas=self._placeable(item.service, topology, free)) for item in fleet]
+
+    def _free_gpus(self, topology: Topology, now: datetime) -> FreeGpus:
+        return placement.free_gpus(topology, placement.closed_nodes(self._metrics, topology, now))
+
+    def _placeable(self, service: EntityRef, topology: Topology, free: FreeGpus) -> int | None:
+        """Returns the replicas that can be placed; None while nodes are added, or if it is unknown."""
+        if self._lead.node_provision is not None:
+            return None
+        setting = self.setting_in(service, topology)
+        gpu_type, group = gpu_type_of(service, setting, topology), setting.tensor_parallel * setting.pipeline_parallel
+        return placement.most_replicas(service, topology, free, gpu_type, group)
 
     def _window(self, replicas: Sequence[EntityRef], now: datetime, span: timedelta) -> Window:
         return calibration_window(self._metrics, replicas, now, span)
@@ -328,21 +349,6 @@ def engine_load(window: Window, now: datetime) -> EngineLoad:
     return EngineLoad(
         newest(calibrate.RUNNING), newest(calibrate.WAITING), float(summed.max()) if summed.size else None
     )
-
-
-def free_gpus(topology: Topology) -> dict[str, int | None]:
-    """Counts the GPUs without a pod, by type; key "" is the total. Empty if the topology has no GPU."""
-    gpus = topology.of_kind(EntityKind.GPU)
-    if not gpus:
-        return {}
-    free: dict[str, int | None] = {"": 0}
-    for gpu in gpus:
-        nodes = topology.below(gpu, EntityKind.NODE)
-        name = topology.label(gpu, "gpu_type") or next((topology.label(node, "gpu_type") for node in nodes), "")
-        used = any(entity.kind in (EntityKind.POD, EntityKind.REPLICA) for entity in topology.holds_up(gpu))
-        for key in {name, ""}:
-            free[key] = (free.get(key) or 0) + (0 if used else 1)
-    return free
 
 
 def gpu_type_of(service: EntityRef, setting: ServiceSettings, topology: Topology) -> str:

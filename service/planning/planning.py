@@ -128,15 +128,15 @@ class Planning:
         before, self._situation = self._situation, situation
         if scheduled is not None and self._pool is None:
             return scheduled
-        revised = self._run_replan(before, situation)
+        revised = self._run_replan(before, situation, topology)
         if scheduled is not None and revised is not None:
             self.latest = revised = replace(revised, revised=None)  # all of it is new, forecasts too
         return revised or scheduled
 
-    def _run_replan(self, before: Situation | None, situation: Situation) -> Plan | None:
+    def _run_replan(self, before: Situation | None, situation: Situation, topology: Topology) -> Plan | None:
         """Returns the revised plan, None without a trigger or after an error: the cycle goes on with the last plan."""
         try:
-            return self._replan(before, situation)
+            return self._replan(before, situation, topology)
         except (OutriderError, ValueError, ArithmeticError, LookupError) as error:
             _log.exception("plan_not_revised", error=str(error))
             return None
@@ -215,7 +215,7 @@ class Planning:
                     bool((item.derivation.get("short") or {}).get("is_now")),
                 )
 
-    def _replan(self, before: Situation | None, situation: Situation) -> Plan | None:
+    def _replan(self, before: Situation | None, situation: Situation, topology: Topology) -> Plan | None:
         """Revises the plan for the present if a trigger requires it; None without a trigger or a first plan."""
         made, now = self._made, situation.at
         if made is None or made.basis is None:
@@ -231,6 +231,7 @@ class Planning:
             return None
         seen = situation.services
         fleet = [_present(item, seen.get(item.service), self._recent_replicas(item.service)) for item in made.fleet]
+        fleet = self._fleet.with_placement(fleet, role_pools.with_pools(topology), now)
         loads = {service: state.present for service, state in seen.items()}
         revised = {item.service: item for item in make_replan(made.basis, fleet, due, loads, now)}
         items = tuple(revised.get(item.service, item) for item in self.latest.recommendations)

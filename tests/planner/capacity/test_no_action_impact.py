@@ -75,7 +75,12 @@ def test_replicas_removed_by_a_scale_in_start_again_in_time(build):
 
 
 @pytest.mark.parametrize(
-    ("limits", "reason"), [({"ceiling": 12}, "the configured ceiling"), ({"quota_gpus": 48}, "the GPU quota")]
+    ("limits", "reason"),
+    [
+        ({"ceiling": 12}, "the configured ceiling"),
+        ({"quota_gpus": 48}, "the GPU quota"),
+        ({"placeable_replicas": 12}, "the free GPUs"),
+    ],
 )
 def test_if_nothing_can_be_started_the_limit_is_the_reason(build, limits, reason):
     result = _plan(build, _constant(40.0), current_replicas=12, ready_replicas=12, **limits)

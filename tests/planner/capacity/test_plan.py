@@ -238,7 +238,7 @@ def test_times_of_a_plan_are_whole_seconds(build):
 
 
 def test_if_a_limit_allows_no_start_there_is_no_start_time(build):
-    for limit in ({"ceiling": 10}, {"quota_gpus": 40}, {"quota_gpus": 0}):
+    for limit in ({"ceiling": 10}, {"quota_gpus": 40}, {"quota_gpus": 0}, {"placeable_replicas": 10}):
         result = _plan(build, _steady(build, 40.0), current_replicas=10, floor=0, **limit)
         assert result.need_at == build.now
         assert result.needed_by is None

@@ -146,6 +146,22 @@ def test_a_quota_of_gpus_counts_whole_replicas(build):
     assert (result.target_replicas, result.gpus, result.reason) == (12, 48, PlanReason.AT_QUOTA)
 
 
+def test_no_more_replicas_are_ordered_than_the_fleet_has_gpus_for(build):
+    result = _plan(build, _steady(40.0), current_replicas=10, placeable_replicas=12)
+    assert (result.target_replicas, result.binding, result.reason) == (12, "free_gpus", PlanReason.NO_GPU_FREE)
+    (caution,) = [one for one in result.derivation["cautions"] if one["code"] == "no_gpu_placeable"]
+    assert caution["arguments"] == {"n": "12", "needed": str(result.derivation["need_now"])}
+    assert any("the fleet has GPUs for 12" in line for line in derivation.lines(result))
+    ordered = _plan(build, _steady(40.0), current_replicas=14, placeable_replicas=12)
+    assert ordered.target_replicas == 14, "an order that waits for a place is not taken back"
+
+
+def test_without_new_nodes_the_lead_time_has_none():
+    fixed = LeadSettings(node_provision=None)
+    result = lead_time(STARTS, configured_seconds=300.0, gpus_free=0, gpus_needed=4, settings=fixed)
+    assert result.seconds == lead_time(STARTS, configured_seconds=300.0).seconds
+
+
 def test_a_hundredfold_sample_is_doubted_until_the_next_one_confirms_it(build):
     values = _steady(20.0)
     values[-1] = 2000.0
