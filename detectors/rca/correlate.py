@@ -49,12 +49,15 @@ def correlate(
     knowledge: Knowledge,
     now: datetime,
     interval: timedelta = timedelta(0),
+    *,
+    unfinished: frozenset[str] = frozenset(),
 ) -> tuple[Incident, ...]:
     """Changed and new incidents, in order of opening.
 
     ``alerts`` are all pending and firing ones and those resolved since the last call; a missing firing alert counts as
     resolved. ``events`` should cover half an hour, so that changes count as possible causes. ``interval`` is the time
-    between cycles. Idempotent: a second call with its own result changes nothing.
+    between cycles. Incidents in ``unfinished`` stay open without an alert, and take the symptoms of their cause.
+    Idempotent: a second call with its own result changes nothing.
     """
     index = evidence_index.build_index(alerts, findings, events, topology, knowledge, now, interval)
     firing = {alert.fingerprint: alert for alert in alerts if evidence_index.opens_incident(alert)}
@@ -62,7 +65,7 @@ def correlate(
     standing = {incident.id: incident for incident in open_incidents if incident.resolved_at is None}
     answer: dict[str, Incident] = {}
     for _ in range(ROUNDS):  # a reassigned cause may explain another incident, so repeat
-        changed = _once(tuple(standing.values()), firing, index, known, now)
+        changed = _once(tuple(standing.values()), firing, index, known, now, unfinished)
         if not changed:
             break
         for incident in changed:
@@ -87,10 +90,15 @@ def _drop_absorbed(answer: Mapping[str, Incident], known: set[str]) -> tuple[Inc
 
 
 def _once(
-    standing: Sequence[Incident], firing: Mapping[str, Alert], index: EvidenceIndex, known: set[str], now: datetime
+    standing: Sequence[Incident],
+    firing: Mapping[str, Alert],
+    index: EvidenceIndex,
+    known: set[str],
+    now: datetime,
+    unfinished: frozenset[str],
 ) -> tuple[Incident, ...]:
     held = sorted(standing, key=lambda incident: (incident.opened_at, incident.id))
-    drafts = [incident_lifecycle.reopen(incident, firing) for incident in held]
+    drafts = [incident_lifecycle.reopen(incident, firing, unfinished=incident.id in unfinished) for incident in held]
     for draft in drafts:
         _release_when_sighted(draft, now)
     taken = {fingerprint for draft in drafts if not draft.closed for fingerprint in draft.alive}
@@ -200,7 +208,7 @@ def _assign(
 def _board(drafts: Sequence[IncidentDraft], fresh: Sequence[Alert], index: EvidenceIndex) -> _HypothesisBoard:
     board = _HypothesisBoard(late=index.late)
     for draft in drafts:
-        if draft.closed or not draft.alive:
+        if draft.closed or not (draft.alive or draft.unfinished):
             continue
         cause = incident_lifecycle.cause_hypothesis(draft, index)
         backed = incident_lifecycle.is_backed(draft)

@@ -50,7 +50,10 @@ _LAYER_OF_KIND = {
 
 @dataclass(slots=True)
 class IncidentDraft:
-    """An incident being processed. ``before`` is None for a new one; ``alive`` are its firing alerts."""
+    """An incident being processed. ``before`` is None for a new one; ``alive`` are its firing alerts.
+
+    ``unfinished``: it stays open without an alert.
+    """
 
     incident: Incident
     before: Incident | None
@@ -59,6 +62,7 @@ class IncidentDraft:
     numbers: set[int] = field(default_factory=set)
     closed: bool = False
     settled: bool = False  # its cause is not ranked again in this call
+    unfinished: bool = False
 
     def note(self, at: datetime, text: str, **arguments: str) -> None:
         """Adds a timeline entry; ``text`` is its key."""
@@ -99,10 +103,10 @@ class IncidentDraft:
         self.closed = True
 
 
-def reopen(incident: Incident, firing: Mapping[str, Alert]) -> IncidentDraft:
+def reopen(incident: Incident, firing: Mapping[str, Alert], *, unfinished: bool = False) -> IncidentDraft:
     """Loads an open incident with its alerts that still fire."""
     alive = {fingerprint: firing[fingerprint] for fingerprint in incident.alerts if fingerprint in firing}
-    return IncidentDraft(incident, incident, alive)
+    return IncidentDraft(incident, incident, alive, unfinished=unfinished)
 
 
 def new_draft(now: datetime) -> IncidentDraft:
@@ -178,7 +182,7 @@ def settle(draft: IncidentDraft, index: EvidenceIndex, now: datetime) -> None:
     if draft.closed:
         return
     if not draft.alive:
-        if draft.before is not None:
+        if draft.before is not None and not draft.unfinished:
             draft.close(now, RESOLVED)
         return
     start = draft.incident

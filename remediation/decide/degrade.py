@@ -7,7 +7,7 @@ It ends by itself, one level at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -29,6 +29,7 @@ from remediation.decide.guards import Judgement, Proposal, judge, judge_undo
 from remediation.decide.history import LADDER, WAITING, History, rejected
 from remediation.decide.record import record
 from remediation.decide.service_load import ServiceLoad
+from remediation.playbooks.model import LOAD_FAULTS
 from remediation.procedures.degrade_ladder import Ladder, Level
 
 _HOUR = timedelta(hours=1)
@@ -68,6 +69,17 @@ def standing(history: History, service: EntityRef) -> Standing:
         because=newest.because,
         capacity_per_replica=_number(newest.params.get(CAPACITY)),
         offered_per_second=_number(newest.params.get(_OFFERED)),
+    )
+
+
+def unfinished(actions: Iterable[Action], incidents: Iterable[Incident]) -> frozenset[str]:
+    """Open incidents of a load that a service still sheds: that hides the load's alerts and does not end the load."""
+    history = History(actions)
+    shedding = {standing(history, service).because for service in history.degraded()}
+    return frozenset(
+        incident.id
+        for incident in incidents
+        if incident.id in shedding and incident.suspected_cause and incident.suspected_cause.fault in LOAD_FAULTS
     )
 
 

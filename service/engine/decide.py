@@ -16,7 +16,7 @@ from outrider.model import Alert, AlertState, CycleRecord, Finding, Incident
 from outrider.ports import CycleCommit
 from outrider.topology import Topology
 from outrider.vocabulary.rules import Rule
-from remediation.decide import policy
+from remediation.decide import degrade, policy
 from remediation.playbooks.model import Playbook
 from remediation.procedures.bundle import NONE, Procedures
 from service.engine import audit_trail, drill_marking, fleet_state, rule_checks
@@ -125,6 +125,7 @@ def correlate_alerts(
         config.knowledge,
         inputs.now,
         config.detectors.interval,
+        unfinished=degrade.unfinished(inputs.stored.actions, before),
     )
     return tuple({incident.id: incident for incident in (*before, *changed)}.values())
 

@@ -144,14 +144,16 @@ class Desk:
         alerts: Sequence[Alert] = (),
         findings: Sequence[Finding] = (),
         events: Sequence[Event] = (),
+        unfinished: frozenset[str] = frozenset(),
     ) -> tuple[Incident, ...]:
         before = tuple(one for one in self.incidents.values() if one.resolved_at is None)
         known = (alerts, findings, events, self.topology, self.knowledge, at(seconds), self.interval)
-        changed = correlate.correlate(before, *known)
+        changed = correlate.correlate(before, *known, unfinished=unfinished)
         for incident in changed:
             assert self.incidents.get(incident.id, incident).resolved_at is None, "a resolved incident was touched"
             self.incidents[incident.id] = incident
-        again = correlate.correlate(tuple(one for one in self.incidents.values() if one.resolved_at is None), *known)
+        standing = tuple(one for one in self.incidents.values() if one.resolved_at is None)
+        again = correlate.correlate(standing, *known, unfinished=unfinished)
         assert again == (), "the same input again changed something"
         return changed
 

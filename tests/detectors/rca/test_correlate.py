@@ -371,6 +371,24 @@ def test_an_incident_resolves_with_its_last_alert_and_stays_so():
     assert len(desk.incidents) == 2
 
 
+def test_an_unfinished_incident_stays_open_without_an_alert_and_takes_its_symptoms():
+    desk = Desk()
+    surge = alert(CHAT, "traffic-surge")
+    desk.step(15, [surge])
+    incident = desk.only
+    shed = frozenset({incident.id})
+    desk.step(120, [resolved(surge)], unfinished=shed)
+    assert desk.only == incident, "nothing of it changed"
+    late = alert(CHAT, None, since=30, rule="ttft-p99-high", priority=Priority.P1)
+    desk.step(330, [late], unfinished=shed)
+    assert (desk.only.id, desk.only.priority, desk.cause()) == (incident.id, Priority.P1, (CHAT, "traffic-surge"))
+    elsewhere = alert(replica(5), "engine-dead", since=340)
+    desk.step(345, [late, elsewhere], unfinished=shed)
+    assert len(desk.open) == 2, "another fault is another incident"
+    desk.step(360, [elsewhere])
+    assert incident.id not in {one.id for one in desk.open}
+
+
 def test_a_missing_alert_counts_as_resolved():
     desk = Desk()
     desk.step(15, [alert(replica(0), "engine-dead")])

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from outrider.model import Action, ActionKind, ActionStatus, DecisionReason, Verdict
+from outrider.model import Action, ActionKind, ActionStatus, DecisionReason, Hypothesis, Verdict
+from remediation.decide import degrade
 from remediation.decide.autonomy import Autonomy, AutonomyLevels
 from remediation.decide.service_load import LoadSample, ServiceLoad
 from remediation.procedures import files
@@ -95,6 +96,25 @@ def test_a_surge_descends_one_level_at_a_time_and_returns_by_itself(surge):
     assert {second - first for first, second in pairwise(levels)} <= {0, -1}
     surge.run(2, 40.0)
     assert all(session.closed_at for session in surge.fleet.sessions.values())
+
+
+def test_an_incident_is_unfinished_while_its_load_is_shed(surge):
+    incident = opened(surge)
+    known = surge.fleet.incidents.values()
+    assert degrade.unfinished(surge.fleet.actions.values(), known) == frozenset()
+    surge.run(20, 110.0)
+    assert degrade.unfinished(surge.fleet.actions.values(), known) == {incident}
+    surge.fleet.mend(surge.fleet.service, resolve=incident)
+    surge.run(160, 40.0)
+    assert degrade.unfinished(surge.fleet.actions.values(), known) == frozenset()
+
+
+def test_the_incident_of_another_fault_ends_although_a_service_is_degraded(surge):
+    """A lost cluster ends before the standby, which is degraded for it, is relieved."""
+    incident = opened(surge)
+    surge.run(20, 110.0)
+    lost = replace(surge.fleet.incidents[incident], hypotheses=(Hypothesis(surge.fleet.service, "cluster-lost", 0.9),))
+    assert degrade.unfinished(surge.fleet.actions.values(), [lost]) == frozenset()
 
 
 def test_changes_keep_the_dwell_and_carry_the_content_of_the_level(surge):

@@ -273,10 +273,10 @@ def test_only_an_action_that_can_have_ended_the_fault_earns_something(act, creat
 
 
 def test_faults_beyond_repair_are_listed_with_their_reason() -> None:
-    seen = score([run([fault("traffic-surge", SERVICE)], [incident(1, 6, entities=(SERVICE,))])])
+    seen = score([run([fault("retry-storm", SERVICE)], [incident(1, 6, entities=(SERVICE,))])])
     assert (seen["remediated_ratio"], seen["remediated_ratio_of_endable"]) == (0.0, None)
-    assert seen["beyond_repair"]["traffic-surge"]["events"] == 1
-    assert seen["beyond_repair"]["traffic-surge"]["reason"]
+    assert seen["beyond_repair"]["retry-storm"]["events"] == 1
+    assert seen["beyond_repair"]["retry-storm"]["reason"]
 
 
 def test_an_event_without_impact_cannot_be_ended() -> None:
