@@ -16,6 +16,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import alembic.context  # noqa: F401  slow to import: loaded once, before the fork of each life
+
 from outrider.clock import ManualClock
 from outrider.model import Action, EntityKind, EntityRef, Outcome, OutcomeStatus
 from outrider.ports import CycleCommit
@@ -32,6 +34,8 @@ _PROCEDURES = ("cluster-lost",)  # no list of steps
 _QUIET_CYCLES = 10  # at the end, so that an undo too many would be seen
 _LONGEST = timedelta(hours=6)
 _DRAIN_ATTEMPTS = 3
+_IDLE, _PAUSE = timedelta(minutes=2), timedelta(seconds=45)  # after so long without an attempt, cycles are rarer
+packaged()  # read once, before the fork of each life
 _WEIGHTS = {"chat-0": 1, "chat-1": 3}  # what skewed traffic is balanced to
 
 
@@ -55,6 +59,10 @@ class Journal:
     def effects(self) -> Counter[tuple[str, str]]:
         """How often each kind of action changed each target."""
         return Counter((line["kind"], line["target"]) for line in self.lines() if "effect" in line)
+
+    def idle_for(self, now: datetime) -> timedelta:
+        """Time since the last attempt of an action, or since the start."""
+        return now - max((datetime.fromisoformat(line["at"]) for line in self.lines() if "at" in line), default=T0)
 
     def recovered(self, now: datetime) -> bool:
         """True once nothing had been done for some minutes."""
@@ -165,6 +173,8 @@ class Life:
                 for entity in (*self._fleet.sick, *self._fleet.alerts):
                     self._fleet.mend(entity, resolve=self._incident)
             busy = self._loop.cycle()
+            if self._journal.idle_for(now) > _IDLE:
+                self._clock.advance(_PAUSE)
             quiet = 0 if busy or not recovered else quiet + 1
 
     def _cordoned(self) -> frozenset[EntityRef]:
