@@ -25,6 +25,7 @@ from outrider.ports import StateReader
 from outrider.topology import Topology
 from remediation.decide.history import gives_back
 from remediation.playbooks.files import packaged
+from remediation.procedures.files import ladder
 from simulator.faults.base import Truth
 from simulator.scoring.recovery import Recovery
 from simulator.scoring.run import FiredAlert, InjectedFault, ScoredAction, ScoredIncident
@@ -62,11 +63,10 @@ class ObservedFault:
 
     def injected(self) -> InjectedFault:
         """Returns the fault for scoring."""
-        truth, at = self.truth, self.recovery.at
+        truth = self.truth
         path = self.path or frozenset({truth.entity, *truth.touches})
-        recovered = None if at is None else from_unix(at)
+        recovered = _instant(self.recovery.at)
         rings = (frozenset({truth.entity, *truth.touches}), path, self.service_parts)
-        created, playbook = self.recovery.pod_created_at, packaged().get(truth.fault)
         return InjectedFault(
             truth.fault,
             truth.entity,
@@ -75,10 +75,22 @@ class ObservedFault:
             path,
             recovered,
             rings,
-            repaired_by=frozenset(playbook.kinds if playbook else ()),
-            pod_created_at=None if created is None else from_unix(created),
+            repaired_by=repairing_kinds(truth.fault),
+            pod_created_at=_instant(self.recovery.pod_created_at),
+            newest_pod_at=_instant(self.recovery.newest_pod_at),
             harmed=self.recovery.harmed,
         )
+
+
+def repairing_kinds(fault: str) -> frozenset[str]:
+    """Returns the action kinds of a fault's playbook, and of the degrade ladder if it is for this fault."""
+    playbook = packaged().get(fault)
+    shed = {ActionKind.DEGRADE_SERVICE} if fault in ladder().faults else set[ActionKind]()
+    return frozenset(playbook.kinds if playbook else ()) | shed
+
+
+def _instant(seconds: float | None) -> datetime | None:
+    return None if seconds is None else from_unix(seconds)
 
 
 def path_of(truth: Truth, topology: Topology) -> frozenset[EntityRef]:
@@ -196,9 +208,9 @@ def scored_incidents(state: StateReader, since: datetime | None = None) -> tuple
 def performed_actions(state: StateReader, since: datetime | None = None) -> tuple[ScoredAction, ...]:
     """Returns every performed action, without dry runs."""
     return tuple(
-        ScoredAction(action.because, action.kind.value, action.target, action.ended_at, takes_capacity(action))
+        ScoredAction(action.because, action.kind.value, action.target, action.started_at, takes_capacity(action))
         for action in state.actions(since=since, limit=ALL)
-        if _was_done(action) and action.ended_at is not None
+        if _was_done(action) and action.started_at is not None
     )
 
 

@@ -102,11 +102,11 @@ def judge(state: StateReader, drills: Sequence[Drill], faults: Sequence[Mapping[
     """
     if not drills:
         return []
-    recovered = {fault["id"]: fault["recovered_at"] for fault in faults}
+    known = {fault["id"]: fault for fault in faults}
     first = min(drill.starts_at for drill in drills)
     scored = observation.scored_incidents(state, since=first)
     incidents = tuple(incident for incident in scored if incident.opened_at >= first)
-    injected = {drill.id: _injected(drill, recovered.get(drill.id)) for drill in drills}
+    injected = {drill.id: _injected(drill, known.get(drill.id, {})) for drill in drills}
     run = Run(
         scenario="live",
         start=first,
@@ -128,10 +128,10 @@ def judge(state: StateReader, drills: Sequence[Drill], faults: Sequence[Mapping[
         else by_fault[drill.fault, drill.entity, drill.starts_at]
         for drill in drills
     }
-    return [drill_json(drill, verdict_of[drill.id], recovered.get(drill.id)) for drill in drills]
+    return [drill_json(drill, verdict_of[drill.id]) for drill in drills]
 
 
-def drill_json(drill: Drill, verdict: Verdict, recovered_at: str | None) -> dict[str, Any]:
+def drill_json(drill: Drill, verdict: Verdict) -> dict[str, Any]:
     """Returns a drill with ground truth and findings. A negative one passes without a high-priority incident."""
     incident = verdict.incident
     cause = incident.hypotheses[0] if incident and incident.hypotheses else None
@@ -149,7 +149,7 @@ def drill_json(drill: Drill, verdict: Verdict, recovered_at: str | None) -> dict
         "by": drill.by,
         "game_day": drill.game_day,
         "symptoms": list(drill.symptoms),
-        "recovered_at": recovered_at,
+        "recovered_at": serialization.instant(verdict.injected.recovered_at),
         "detected": incident is not None,
         "detect_seconds": verdict.delay,
         "incident": incident.id if incident else None,
@@ -180,10 +180,24 @@ def _negative_verdict(state: InjectedFault, unmatched: Sequence[ScoredIncident])
     return Verdict("live", state, next(false_incidents, None), None, False, False, False, None)
 
 
-def _injected(drill: Drill, recovered_at: str | None) -> InjectedFault:
-    at = None if recovered_at is None else parse_rfc3339(recovered_at)
-    path = frozenset({drill.entity, *drill.path})
-    return InjectedFault(drill.fault, drill.entity, drill.starts_at, drill.over_at, path, at)
+def _injected(drill: Drill, known: Mapping[str, Any]) -> InjectedFault:
+    """Returns a drill for scoring. ``known`` is the injector's record of it, empty if it has none."""
+    return InjectedFault(
+        drill.fault,
+        drill.entity,
+        drill.starts_at,
+        drill.over_at,
+        frozenset({drill.entity, *drill.path}),
+        _instant(known.get("recovered_at")),
+        repaired_by=observation.repairing_kinds(drill.fault),
+        pod_created_at=_instant(known.get("pod_created_at")),
+        newest_pod_at=_instant(known.get("newest_pod_at")),
+        harmed=known.get("harmed", True),
+    )
+
+
+def _instant(text: str | None) -> datetime | None:
+    return None if text is None else parse_rfc3339(text)
 
 
 def _truth(injected: Mapping[str, Any]) -> Truth:

@@ -17,7 +17,8 @@ class Recovery:
     """Follows one injected fault. ``at`` is the time at which its impact ended before the fault, unix seconds.
 
     ``pod_created_at`` is the creation of the last pod that had to start for that, None if none had to. A pod that
-    existed before an action recovered without it.
+    existed before an action recovered without it. ``newest_pod_at`` is the creation of the newest pod that served then,
+    of the services that had an impact.
     """
 
     def __init__(self, fleet: Fleet, injection: Injection) -> None:
@@ -25,9 +26,11 @@ class Recovery:
         self.injection = injection
         self.at: float | None = None
         self.pod_created_at: float | None = None
+        self.newest_pod_at: float | None = None
         self._starting = np.zeros(fleet.bank.size, dtype=bool)
-        self._harmed = self._ill = False
+        self._ill = False
         self._held = np.zeros(fleet.bank.size, dtype=bool)
+        self._impacted = np.zeros(fleet.bank.size, dtype=bool)
         self._well_since: float | None = None
         self._long_enough = WELL_FOR_SECONDS + _longest_pause(injection)
 
@@ -41,7 +44,9 @@ class Recovery:
             self._starting = self._waiting()
         elif self._ill:
             if self._well_since is None:
-                self._well_since, self.pod_created_at = now, self._created_at()
+                self._well_since = now
+                self.pod_created_at = self._created_at(self._starting)
+                self.newest_pod_at = self._created_at(self._serving())
             if now - self._well_since >= self._long_enough:
                 self.at = self._well_since
 
@@ -54,23 +59,29 @@ class Recovery:
         """Returns the slots whose pods must become ready before the impact is over, bool by slot."""
         pods, result = self.fleet.pods, np.zeros(self.fleet.bank.size, dtype=bool)
         result[self.injection.impact(self.fleet)] = True
-        if not self._harmed:
+        if not self._impacted.any():
             result |= self._held
         return np.asarray(result & pods.existing & ~pods.ready)
 
-    def _created_at(self) -> float | None:
+    def _serving(self) -> np.ndarray:
+        """Returns the ready slots of the services that had an impact, bool by slot."""
+        pods = self.fleet.pods
+        hit = np.unique(pods.service_of_slot[self._impacted])
+        return np.asarray(pods.ready & np.isin(pods.service_of_slot, hit))
+
+    def _created_at(self, slots: np.ndarray) -> float | None:
         pods = self.fleet.pods.pods
-        return max((pods[slot].created_at for slot in np.flatnonzero(self._starting).tolist()), default=None)
+        return max((pods[slot].created_at for slot in np.flatnonzero(slots).tolist()), default=None)
 
     def _at_work(self) -> bool:
         """Returns True if it has an impact, or (like a leak) none yet but still affects a process or revision.
 
         A fault that was cured before any impact is over once all of its former scope serves again.
         """
-        harms = bool(self.injection.impact(self.fleet).size)
-        self._harmed |= harms
-        if self._harmed or self.injection.declared.holds == "place":
-            return harms
+        impacted = self.injection.impact(self.fleet)
+        self._impacted[impacted] = True
+        if self._impacted.any() or self.injection.declared.holds == "place":
+            return bool(impacted.size)
         here = self.injection.here(self.fleet).slots
         self._held[here] = True
         pods = self.fleet.pods

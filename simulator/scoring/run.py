@@ -16,7 +16,8 @@ class InjectedFault:
 
     ``recovered_at`` is the time at which its impact on the service ended before the fault itself, None if never.
     ``repaired_by`` are the action kinds of its playbook, None if unknown. ``pod_created_at`` is the creation of the pod
-    whose start ended the impact, None if no pod had to start. ``harmed`` is False if it never had an impact.
+    whose start ended the impact, None if no pod had to start. ``newest_pod_at`` is the creation of the newest pod that
+    served by then. ``harmed`` is False if it never had an impact.
     ``rings`` are its symptomatic parts, nearest first: touched entities, its path, the rest of the services on it;
     empty if grouping is not scored.
     """
@@ -30,6 +31,7 @@ class InjectedFault:
     rings: tuple[frozenset[EntityRef], ...] = ()
     repaired_by: frozenset[str] | None = None
     pod_created_at: datetime | None = None
+    newest_pod_at: datetime | None = None
     harmed: bool = True
 
 
@@ -61,7 +63,10 @@ class ScoredIncident:
 
 @dataclass(frozen=True, slots=True)
 class ScoredAction:
-    """An allowed and performed action, not a dry run. ``takes_capacity``: it took replicas away or restarted one."""
+    """An allowed and performed action, not a dry run. ``at`` is its first attempt.
+
+    ``takes_capacity``: it took replicas away or restarted one.
+    """
 
     incident: str
     kind: str

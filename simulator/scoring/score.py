@@ -34,8 +34,10 @@ _UNDO = frozenset(
     }
 )
 _ENDS_NOTHING = _UNDO | {ActionKind.CORDON}
-# A cordon decides where the next pod starts; traffic does not start one.
-_STARTS_NOTHING = _UNDO | {ActionKind.SHIFT_TRAFFIC, ActionKind.BALANCE_TRAFFIC, ActionKind.WAKE_ENGINE}
+# A cordon decides where the next pod starts; traffic and degrade levels do not start one.
+_STARTS_NOTHING = _UNDO | {
+    *(ActionKind.SHIFT_TRAFFIC, ActionKind.BALANCE_TRAFFIC, ActionKind.WAKE_ENGINE, ActionKind.DEGRADE_SERVICE),
+}
 BY_HAND = ("ask", "notify", "watch", "propose", "link", "check")
 
 
@@ -111,23 +113,35 @@ def _repaired_after(run: Run, injected: InjectedFault, incident: ScoredIncident 
 def _remedy(run: Run, injected: InjectedFault) -> ScoredAction | None:
     """Returns the last action before the recovery that can have ended the fault; None if it ended by itself.
 
-    It is an action of the fault's playbook, on its path, after its start. If a pod had to start, the action came before
-    that pod was created: a pod that existed already started without it. If none had to, a cordon changed nothing.
+    It is an action of the fault's playbook or ladder, on its path, after its start.
     """
-    done, created = injected.recovered_at, injected.pod_created_at
+    done = injected.recovered_at
     if done is None:
         return None
     fitting = [
         act
         for act in run.acted
-        if injected.start <= act.at
-        and act.at <= (done if created is None else created)
+        if injected.start <= act.at <= done
         and act.target in injected.path
         and (injected.repaired_by is None or act.kind in injected.repaired_by)
-        and act.kind not in (_ENDS_NOTHING if created is None else _STARTS_NOTHING)
+        and _can_have_ended(act, injected)
     ]
     # Of two actions the earlier one ended an impact that was over when the later one came.
     return max(fitting, key=lambda act: (act.at < done, act.at), default=None)
+
+
+def _can_have_ended(act: ScoredAction, injected: InjectedFault) -> bool:
+    """Returns False for an action that was too late, or of a kind that changed nothing.
+
+    If a pod had to start, the action came before that pod was created: a pod that existed already started without it.
+    If none had to, a cordon changed nothing. A scale-out relieves a service only by replicas that serve.
+    """
+    created, newest = injected.pod_created_at, injected.newest_pod_at
+    if created is not None:
+        return act.at <= created and act.kind not in _STARTS_NOTHING
+    if act.kind == ActionKind.SCALE:
+        return newest is not None and act.at <= newest
+    return act.kind not in _ENDS_NOTHING
 
 
 def has_remedy(fault_id: str) -> bool:

@@ -96,8 +96,15 @@ def _describe(name: str, recovery: Recovery) -> dict[str, Any]:
         "touches": [entity_json(touche) for touche in truth.touches],
         "negative": truth.negative,
         "running": recovery.injection in recovery.fleet.injections,
-        "recovered_at": None if recovery.at is None else rfc3339(from_unix(recovery.at)),
+        "recovered_at": _instant(recovery.at),
+        "pod_created_at": _instant(recovery.pod_created_at),
+        "newest_pod_at": _instant(recovery.newest_pod_at),
+        "harmed": recovery.harmed,
     }
+
+
+def _instant(seconds: float | None) -> str | None:
+    return None if seconds is None else rfc3339(from_unix(seconds))
 
 
 def entity_json(entity: EntityRef) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from outrider.clock import rfc3339
+from outrider.documents import serialization
 from outrider.errors import UnavailableError, UsageError
 from outrider.model import EntityKind, EntityRef
 from outrider.records.drill import Drill
@@ -74,11 +75,15 @@ def drills(ctx: Ctx, limit: Annotated[int, Query(ge=1, le=200)] = 50) -> dict[st
 
 
 @router.get("/drills/{drill_id}")
-def drill(drill_id: str, ctx: Ctx, recovered_at: datetime | None = None) -> dict[str, Any]:
-    """One drill. The injector of an announced drill knows when its target had recovered."""
+def drill(
+    drill_id: str, ctx: Ctx, recovered_at: datetime | None = None, pod_created_at: datetime | None = None
+) -> dict[str, Any]:
+    """One drill. The injector of an announced drill knows when its target had recovered, and by which new pod."""
     injected = _injected(ctx)
     if recovered_at is not None and running_platform.is_announced(drill_id):
-        injected = [*injected, {"id": drill_id, "recovered_at": rfc3339(recovered_at)}]
+        created = serialization.instant(pod_created_at)
+        known = {"recovered_at": rfc3339(recovered_at), "pod_created_at": created, "newest_pod_at": created}
+        injected = [*injected, {"id": drill_id, **known}]
     selected = next((row for row in _judged(ctx, injected) if row["id"] == drill_id), None)
     if selected is None:
         raise _unknown(drill_id)

@@ -7,10 +7,10 @@ It allows one drill at a time, and lets another process restore what a killed on
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from outrider.clock import Clock, SystemClock, parse_rfc3339, rfc3339
@@ -20,7 +20,7 @@ from outrider.wire.http_auth import Access
 from remediation.actuators.api_server import ApiServer, ConflictError
 from service.drills import remote_drill
 from service.drills.cluster import changes
-from service.drills.cluster.changes import Create, Edit, Journal
+from service.drills.cluster.changes import Create, Edit, Journal, Json
 from service.drills.cluster.injections import Injection, Scene, injector_of, is_ready, open_scene
 from service.drills.interrupts import DeferredSignals
 
@@ -118,8 +118,7 @@ class ClusterDrill:
                     raise KeyboardInterrupt(f"the drill {prepared.journal.id} ended early; all is restored") from error
                 raise
             restored = self._restore_at_last(server, order.namespace, sleep)
-        query = {"recovered_at": recovered} if recovered else {}
-        judged = api.get(f"/drills/{prepared.journal.id}", **query)
+        judged = api.get(f"/drills/{prepared.journal.id}", **recovered)
         return {**remote_drill.result(judged, api, order.seed), "namespace": order.namespace, "restored": restored}
 
     def restore(self, namespace: str) -> dict[str, Any]:
@@ -170,17 +169,17 @@ class ClusterDrill:
         api: remote_drill.Api,
         progress: Progress,
         sleep: Callable[[float], None],
-    ) -> str | None:
-        """Waits for the end; returns the time at which as many healthy pods served as before, None if never."""
+    ) -> dict[str, str]:
+        """Waits for the end. Returns when as many healthy pods served as before, and which start ended it; else {}."""
         start, end = self._clock.now(), parse_rfc3339(prepared.journal.until)
-        recovered, broken = None, False
+        recovered, broken = dict[str, str](), False
         while (now := self._clock.now()) < end and not self._stopped(api, prepared.journal.id):
             with suppress(ActuationError):  # the API server may be away; the drill ends in time all the same
                 self._hold(server, prepared)
                 healthy = _healthy_pods(server, prepared)
-                broken = broken or healthy < len(prepared.scene.pods)
-                if broken and recovered is None and healthy >= len(prepared.scene.pods):
-                    recovered = rfc3339(now)
+                broken = broken or len(healthy) < len(prepared.scene.pods)
+                if broken and not recovered and len(healthy) >= len(prepared.scene.pods):
+                    recovered = {"recovered_at": rfc3339(now), **_new_pod(healthy, start)}
             progress("wait", min(1.0, (now - start) / (end - start)))
             sleep(remote_drill.POLL_SECONDS)
         return recovered
@@ -226,18 +225,29 @@ def _is_ours(change: changes.Change, current: Mapping[str, Any], journal: Journa
     return journal.id in note
 
 
-def _healthy_pods(server: ApiServer, prepared: _Prepared) -> int:
+def _healthy_pods(server: ApiServer, prepared: _Prepared) -> list[Json]:
     """Ready pods of the workload, except the one that the drill broke."""
     namespace, selector = prepared.order.namespace, prepared.scene.workload["spec"]["selector"]["matchLabels"]
     query = (("labelSelector", ",".join(f"{key}={value}" for key, value in sorted(selector.items()))),)
     pods = server.get(f"/api/v1/namespaces/{namespace}/pods", query=query).get("items", [])
     nodes = {prepared.injection.name} if not prepared.injection.of_namespace else set[str]()
-    return sum(
-        is_ready(pod)
+    return [
+        pod
+        for pod in pods
+        if is_ready(pod)
         and pod["metadata"]["uid"] != prepared.injection.victim
         and pod["spec"].get("nodeName") not in nodes
-        for pod in pods
-    )
+    ]
+
+
+def _new_pod(healthy: Sequence[Json], start: datetime) -> dict[str, str]:
+    """Returns the creation of the newest pod, if it was created during the drill.
+
+    The API server truncates it to seconds: the end of that second is returned.
+    """
+    times = [parse_rfc3339(str(pod["metadata"]["creationTimestamp"])) + timedelta(seconds=1) for pod in healthy]
+    newest = max(times, default=start)
+    return {"pod_created_at": rfc3339(newest)} if newest > start else {}
 
 
 def _announcement(prepared: _Prepared, order: Order, cluster: str) -> dict[str, Any]:

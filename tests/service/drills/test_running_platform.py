@@ -9,12 +9,17 @@ from pathlib import Path
 import pytest
 
 from outrider.audit import AuditEvent
+from outrider.clock import rfc3339
 from outrider.errors import UnavailableError, UsageError
 from outrider.model import (
+    Action,
+    ActionKind,
+    ActionStatus,
     Alert,
     AlertReason,
     AlertState,
     CycleRecord,
+    DecisionReason,
     EntityKind,
     EntityRef,
     Hypothesis,
@@ -23,6 +28,7 @@ from outrider.model import (
     Message,
     NotifyReason,
     Priority,
+    Verdict,
 )
 from outrider.ports import CycleCommit
 from outrider.records.drill import Drill, DrillWindow
@@ -104,6 +110,31 @@ def test_a_message_of_any_priority_counts_as_notified() -> None:
     assert result["notified"]
     (result,) = running_platform.judge(store(opened), [drill("a")], [])
     assert not result["notified"]
+
+
+def act(kind: ActionKind, minutes: float) -> Action:
+    at = T0 + minutes * MINUTE
+    return Action(
+        "act-1", "session", kind, ENGINE, {}, "i", False, Verdict.ALLOWED, DecisionReason.WITHIN_LIMITS,
+        ActionStatus.DONE, at, started_at=at, ended_at=at,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "minutes", "right"),
+    [
+        (ActionKind.RESTART_POD, 2, True),
+        (ActionKind.RESTART_POD, 3.5, False),  # the pod was starting already
+        (ActionKind.SCALE, 2, False),  # not in the playbook
+        (ActionKind.SHIFT_TRAFFIC, 2, False),  # it starts no pod
+    ],
+)
+def test_a_drill_is_remediated_by_an_action_that_can_have_ended_it(kind, minutes, right) -> None:
+    state = store(incident("i", T0 + MINUTE))
+    state.commit(CycleCommit(cycle=CycleRecord("d", T0, 0.1, 1, 1, 1, 0, 0, 0), actions=(act(kind, minutes),)))
+    recovered = {"id": "a", "recovered_at": rfc3339(T0 + 4 * MINUTE), "pod_created_at": rfc3339(T0 + 3 * MINUTE)}
+    (result,) = running_platform.judge(state, [drill("a")], [recovered])
+    assert (result["remediated"], result["recovered_at"]) == (right, recovered["recovered_at"])
 
 
 def test_decisions_see_only_time_cluster_and_name_of_a_drill() -> None:

@@ -57,6 +57,8 @@ def test_impact_that_returns_withdraws_the_recovery(fleet: Fleet) -> None:
     fleet.router.weights[pod.slot] = 0.0
     follow(recovery, 75)
     assert recovery.at is not None
+    assert recovery.newest_pod_at is not None
+    assert recovery.newest_pod_at < START.timestamp(), "no new pod has relieved it"
     fleet.router.weights[pod.slot] = 1.0
     follow(recovery, 30)
     assert recovery.at is None

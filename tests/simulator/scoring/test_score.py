@@ -272,6 +272,26 @@ def test_only_an_action_that_can_have_ended_the_fault_earns_something(act, creat
     assert seen["remedied_by"] == ({act.kind: 1} if ratio else {})
 
 
+def surge_that_ended(*acts: ScoredAction, newest: datetime | None = None) -> Run:
+    """A surge whose queue is gone after three minutes."""
+    kinds = frozenset({"scale", "degrade_service"})
+    ended = fault("traffic-surge", SERVICE, recovered_at=at(8), repaired_by=kinds, newest_pod_at=newest)
+    return run([ended], [incident(1, 6, entities=(SERVICE,))], acted=acts)
+
+
+def test_a_scale_out_earns_something_only_by_a_replica_that_served() -> None:
+    scaled = ScoredAction("i1", "scale", SERVICE, at(6))
+    assert score([surge_that_ended(scaled)])["remediated_ratio"] == 0.0
+    assert score([surge_that_ended(scaled, newest=at(5))])["remediated_ratio"] == 0.0, "it served before the scale-out"
+    assert score([surge_that_ended(scaled, newest=at(6))])["remediated_ratio"] == 1.0
+
+
+def test_a_degrade_level_that_ended_a_queue_earns_the_repair() -> None:
+    shed, scaled = (ScoredAction("i1", kind, SERVICE, at(6)) for kind in ("degrade_service", "scale"))
+    seen = score([surge_that_ended(shed, scaled)])
+    assert (seen["remediated_ratio"], seen["remedied_by"]) == (1.0, {"degrade_service": 1})
+
+
 def test_faults_beyond_repair_are_listed_with_their_reason() -> None:
     seen = score([run([fault("retry-storm", SERVICE)], [incident(1, 6, entities=(SERVICE,))])])
     assert (seen["remediated_ratio"], seen["remediated_ratio_of_endable"]) == (0.0, None)
