@@ -1,14 +1,14 @@
 """A drill on a namespace of a real cluster: planned, injected, followed, restored.
 
 The journal is a ConfigMap of the namespace, written before the first change and deleted after the last one is undone.
-It allows one drill at a time, and lets another process restore what a killed one left.
+It allows one drill at a time, and lets another process restore what a killed one left: the kill guard does so at once.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -22,6 +22,7 @@ from service.drills import remote_drill
 from service.drills.cluster import changes
 from service.drills.cluster.changes import Create, Edit, Journal, Json
 from service.drills.cluster.injections import Injection, Scene, injector_of, is_ready, open_scene
+from service.drills.cluster.kill_guard import kill_guard
 from service.drills.interrupts import DeferredSignals
 
 JOURNAL = "outrider-drill"
@@ -63,10 +64,12 @@ class _Prepared:
 class ClusterDrill:
     """Drills through one account of one API server."""
 
-    def __init__(self, url: str | None, access: Access, *, longest: timedelta, clock: Clock | None = None) -> None:
-        """``longest`` bounds every drill."""
+    def __init__(
+        self, url: str | None, access: Access, *, longest: timedelta, clock: Clock | None = None, guarded: bool = True
+    ) -> None:
+        """``longest`` bounds every drill. ``guarded``: a second process restores after a kill."""
         self._url, self._access, self._longest = (url or "").rstrip("/"), access, longest
-        self._clock = clock or SystemClock()
+        self._clock, self._guarded = clock or SystemClock(), guarded
 
     def plan(self, order: Order) -> dict[str, Any]:
         """Returns the exact requests, checked by the API server in a dry run. Changes nothing.
@@ -98,7 +101,7 @@ class ClusterDrill:
         The platform learns time and cluster of the drill first, so that it marks its messages. An interrupt restores
         everything. Raises as ``plan`` does.
         """
-        with self._server() as server, DeferredSignals() as signals, _reported():
+        with self._server() as server, DeferredSignals() as signals, self._guard(order.namespace), _reported():
             prepared = self._prepare(server, order)
             server.send(_journal_request(order.namespace, prepared.journal), dry_run=False)
             announced: dict[str, Any] = {}
@@ -137,6 +140,9 @@ class ClusterDrill:
         except ActuationError as error:
             message = f"the drill in {namespace} could not be undone: {error.message}"
             raise UnavailableError(message, hint=_RESTORE.format(namespace)) from error
+
+    def _guard(self, namespace: str) -> AbstractContextManager[None]:
+        return kill_guard(self._url, self._access, namespace) if self._guarded else nullcontext()
 
     def _server(self) -> ApiServer:
         return ApiServer(self._url, self._access, setting=SETTING)

@@ -106,9 +106,9 @@ def namespace(control_plane: Cluster) -> Iterator[Cluster]:
     until(lambda: control_plane.without_pods(DRILLED), "all pods are gone")
 
 
-def drill_of(cluster: Cluster, token: str = "driller") -> ClusterDrill:
+def drill_of(cluster: Cluster, token: str = "driller", *, guarded: bool = False) -> ClusterDrill:
     access = Access(bearer_token_file=cluster.token_file(token), tls=Tls(insecure_skip_verify=True))
-    return ClusterDrill(cluster.url, access, longest=timedelta(minutes=5))
+    return ClusterDrill(cluster.url, access, longest=timedelta(minutes=5), guarded=guarded)
 
 
 def order(fault: str, seconds: float = 2.0, **more: Any) -> Order:
@@ -339,12 +339,19 @@ def test_a_killed_drill_is_restored_by_another_process(namespace: Cluster, fault
     assert drill_of(namespace).restore(DRILLED) == {"namespace": DRILLED, "restored": []}, "nothing is done twice"
 
 
-def killed(cluster: Cluster, wanted: Order) -> None:
+def test_the_guard_of_a_killed_drill_restores_at_once(namespace: Cluster) -> None:
+    before = contents(namespace)
+    killed(namespace, order("network-loss", 60), guarded=True)
+    until(lambda: contents(namespace) == before, "the guard restores without a command", seconds=60)
+    assert drill_of(namespace).restore(DRILLED)["restored"] == [], "the journal is gone"
+
+
+def killed(cluster: Cluster, wanted: Order, *, guarded: bool = False) -> None:
     """Runs a drill in a child that dies in the middle without a chance to clean up."""
     child = os.fork()
     if child == 0:
         try:
-            drill = drill_of(cluster)
+            drill = drill_of(cluster, guarded=guarded)
             drill.run(wanted, api=Platform(), cluster="c", progress=lambda *_: None, sleep=lambda _: os._exit(9))
         finally:
             os._exit(1)
