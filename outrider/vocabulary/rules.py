@@ -27,6 +27,7 @@ class RuleCheck(StrEnum):
 
     TIME_TO_EXHAUSTION = "time_to_exhaustion"
     LONG_PROMPTS = "long_prompts"
+    CAPACITY_PLAN = "capacity_plan"
 
 
 @dataclass(frozen=True, slots=True)

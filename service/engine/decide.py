@@ -58,7 +58,8 @@ def decide(inputs: CycleInputs, config: DecisionConfig) -> CycleOutcome:
     alerts = _advance(inputs, config, detected, topology)
     after = correlate_alerts(inputs, config, detected.findings, alerts)
     alerts = alert_state.mute(with_incidents(alerts, after), after, inputs.stored.silences)
-    after = rule_checks.with_checks(after, alerts, inputs.detection.values, inputs.now)
+    check_facts = rule_checks.CheckFacts(inputs.detection.values, inputs.latest_plan, topology)
+    after = rule_checks.with_checks(after, alerts, check_facts, inputs.now)
     facts, decisions = decide_actions(inputs, config, after, alerts, topology)
     planned = pipeline.messages(
         before,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -18,13 +19,17 @@ from outrider.model import (
     Floats,
     Incident,
     Layer,
+    Plan,
+    PlanReason,
     Priority,
+    Recommendation,
     SignalKey,
     Window,
 )
 from outrider.text.i18n import LANGUAGES, translate
+from outrider.topology import Topology
 from outrider.vocabulary.rules import RuleCheck
-from service.engine.rule_checks import with_checks
+from service.engine.rule_checks import CheckFacts, with_checks
 
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 STEP = timedelta(seconds=15)
@@ -60,9 +65,20 @@ def alert(entity: EntityRef, check: str, signal: str) -> Alert:
 INCIDENT = Incident("inc-0", Layer.HARDWARE, Priority.P2, NOW, (), (), ("a",), (), NOW)
 
 
-def lines(fired: Alert, values: Values) -> tuple[tuple[str, Mapping[str, str]], ...]:
-    (checked,) = with_checks([INCIDENT], [fired], values, NOW)
-    (again,) = with_checks([checked], [fired], values, NOW + STEP)
+def recommendation(service: EntityRef) -> Recommendation:
+    return Recommendation(
+        service, "H100", 8, 10, 40, 2, 20, "forecast", None, None, timedelta(minutes=5), None, "USD", {},
+        PlanReason.FORECAST_PEAK, NOW,
+    )  # fmt: skip
+
+
+TOPOLOGY = Topology.build([(GPU, CHAT)])
+
+
+def lines(fired: Alert, values: Values, plan: Plan = Plan()) -> tuple[tuple[str, Mapping[str, str]], ...]:  # noqa: B008
+    facts = CheckFacts(values, plan, TOPOLOGY)
+    (checked,) = with_checks([INCIDENT], [fired], facts, NOW)
+    (again,) = with_checks([checked], [fired], facts, NOW + STEP)
     assert again == checked, "a result is written once"
     return tuple((entry.what, entry.arguments) for entry in checked.timeline)
 
@@ -95,6 +111,13 @@ def test_prompts_of_the_usual_length_are_not_mentioned() -> None:
         CHAT, {"svc_requests_total": np.full(POINTS, 10.0), "svc_prompt_tokens_total": np.full(POINTS, 5_000.0)}
     )
     assert lines(alert(CHAT, "long_prompts", "svc_ttft_seconds"), values) == ()
+
+
+def test_the_plan_of_the_affected_services_is_written() -> None:
+    plan = Plan(recommendations=(recommendation(CHAT), recommendation(replace(CHAT, name="other"))))
+    ((what, arguments),) = lines(alert(GPU, "capacity_plan", RATIO), Values(GPU, {}), plan)
+    assert what == "incidents.timeline.check_capacity_plan"
+    assert arguments == {"entity": str(CHAT), "running": "8", "needed": "10", "gpus": "40"}
 
 
 @pytest.mark.parametrize("check", list(RuleCheck))
