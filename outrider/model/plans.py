@@ -237,6 +237,12 @@ class Recommendation:
     reason: PlanReason
     made_at: datetime
 
+    @property
+    def most_replicas(self) -> int:
+        """The most replicas that may be ordered: the ceiling, or fewer if quota or free GPUs allow no more."""
+        most: Mapping[str, Any] = self.derivation.get("most", {})
+        return min(self.ceiling, int(most.get("replicas", self.ceiling)))
+
 
 @dataclass(frozen=True, slots=True)
 class NoRecommendation:

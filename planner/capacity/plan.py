@@ -412,6 +412,7 @@ def _recommend(demand_inputs: demand.DemandInputs, settings: PlanSettings) -> Re
                 "is_past": needed_by is not None and needed_by <= now,
                 "limited_by": None if need_at is None or starts else limit,
             },
+            "most": {"replicas": top, "limit": limit},
             "nodes": node_rounding.round_to_nodes(goal.replicas, group, service),
             "weekly_growth_ratio": growth,
         },

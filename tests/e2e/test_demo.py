@@ -197,3 +197,6 @@ def test_a_traffic_surge_is_scaled_out_without_restarts(tmp_path):
     assert {action["kind"] for action in result["actions"]} <= {"scale", "degrade_service", "restore_service"}
     replicas = [pod for pod in fleet.pods.of_service("chat-70b") if pod.exists]
     assert 10 < len(replicas) <= fleet.spec.service("chat-70b").ceiling
+    waited = START + timedelta(minutes=7) - instant(incident["opened_at"])
+    assert waited < timedelta(minutes=5)
+    assert sum(fleet.bank.waiting[pod.slot] for pod in replicas) == 0, "nobody waits five minutes after the detection"

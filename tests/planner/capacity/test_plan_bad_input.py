@@ -149,6 +149,7 @@ def test_a_quota_of_gpus_counts_whole_replicas(build):
 def test_no_more_replicas_are_ordered_than_the_fleet_has_gpus_for(build):
     result = _plan(build, _steady(40.0), current_replicas=10, placeable_replicas=12)
     assert (result.target_replicas, result.binding, result.reason) == (12, "free_gpus", PlanReason.NO_GPU_FREE)
+    assert (result.most_replicas, result.derivation["most"]) == (12, {"replicas": 12, "limit": "free_gpus"})
     (caution,) = [one for one in result.derivation["cautions"] if one["code"] == "no_gpu_placeable"]
     assert caution["arguments"] == {"n": "12", "needed": str(result.derivation["need_now"])}
     assert any("the fleet has GPUs for 12" in line for line in derivation.lines(result))
