@@ -16,6 +16,10 @@ TIMEOUT_SECONDS = 10.0
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
+_HINTS = {
+    401: "renew the token of its account, see docs/howto/act-on-kubernetes.md",
+    403: "grant its account the verb, see deploy/rbac-act.yaml",
+}
 Query = tuple[tuple[str, str], ...]
 
 
@@ -151,7 +155,7 @@ def checked(method: str, url: str, status: int, content: bytes) -> dict[str, Any
         text = content.decode("utf-8", errors="replace")[:120]
         sentence = (_owners(result) or str(result.get("message", "")))[:300] if isinstance(decoded, dict) else text
         retry = status >= 500 or status in (401, 409, 429)  # 401: the token file is read again for each attempt
-        hint = "grant its account the verb, see deploy/rbac-act.yaml" if status in (401, 403) else ""
+        hint = _HINTS.get(status, "")
         error = {409: ConflictError, 429: TooManyRequestsError}.get(status, ActuationError)
         raise error(
             f"{method} {urlsplit(url).path} returned {status}: {sentence}", retryable=retry, hint=hint, status=status

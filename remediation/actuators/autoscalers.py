@@ -1,8 +1,8 @@
 """Scales through autoscaling objects: minimum replicas of HPAs and ScaledObjects, Knative min-scale, webhooks.
 
 Every object is read before it is changed. A field set by another controller is not changed; the error names its owner.
-A number never exceeds the object's own maximum, and an equal value is not written again. A dry run is a server-side
-dry run of the API server.
+A number never exceeds the object's own maximum, and an equal value is not written again. A scale-out never lowers a
+number. Changed objects carry the marks of the action. A dry run is a server-side dry run of the API server.
 """
 
 from __future__ import annotations
@@ -18,9 +18,12 @@ from outrider.errors import ActuationError
 from outrider.model import Action, ActionKind, ActionRequest, Outcome, OutcomeStatus
 from outrider.wire.http_auth import Access
 from remediation.actuators.api_server import MERGE_PATCH, TIMEOUT_SECONDS, ApiServer, ConflictError, checked
+from remediation.actuators.kubernetes.ownership import marks
+from remediation.actuators.replica_change import check_basis, is_reached
 from remediation.actuators.replica_owner import check_not_autoscaled, check_not_paused, owner_of
 
 _TRIES = 3
+_EXACT = ("deployment",)  # the number is the replicas themselves, not the least number of an autoscaler
 _DEFAULT_MAXIMUM = {"scaled_object": 100}  # KEDA's default of maxReplicaCount
 Json = Mapping[str, Any]
 
@@ -150,9 +153,11 @@ class AutoscalerActuator:
         value: int | str = str(number) if isinstance(requested, str) else number
         current = _at(result, change.sets)
         name = path.rsplit("/", 2)[-2] + "/" + path.rsplit("/", 1)[-1]
-        if current == value:
-            return _Write(f"{name}: {change.sets[-1]} is {value} already{note}")
-        body = _with(change.body, change.sets, value)
+        live, floor = _whole(current), change.kind not in _EXACT
+        if is_reached(action, live, number, floor=floor):
+            return _Write(f"{name}: {change.sets[-1]} is {current} already{note}")
+        check_basis(action, live, f"{name}: {change.sets[-1]}", floor=floor)
+        body = _with(_marked(change.body, action), change.sets, value)
         version = result.get("metadata", {}).get("resourceVersion")
         body = _with(body, ("metadata", "resourceVersion"), version)
         sentence = f"{name}: {change.sets[-1]} {current} -> {value}{note}"
@@ -199,6 +204,20 @@ class AutoscalerActuator:
             raise ActuationError(f"{host} cannot be reached ({type(error).__name__})", retryable=True) from error
         checked("POST", hook.url, response.status_code, response.content)
         return f"posted to {host}"
+
+
+def _marked(body: Json, action: Action) -> Json:
+    """The body with the labels and annotations of every object that an action changes."""
+    for part, values in marks(action).items():
+        for key, value in values.items():
+            body = _with(body, ("metadata", part, key), value)
+    return body
+
+
+def _whole(value: Any) -> int | None:
+    """A number of replicas, which Knative writes as text; None for a missing one."""
+    text = str(value)
+    return int(text) if text.isdecimal() else None
 
 
 def _at(result: Json, path: Sequence[str]) -> Any:

@@ -49,13 +49,18 @@ def owner_of(result: Json, field: Sequence[str], *, controlled: bool = True) -> 
     for owner in meta.get("ownerReferences", []) if controlled else []:
         if owner.get("controller"):
             return f"{owner.get('kind')} {owner.get('name')}"
-    for entry in meta.get("managedFields", []):
-        manager = str(entry.get("manager", ""))
-        if manager == FIELD_MANAGER or manager.startswith(_MANUAL_MANAGERS):
-            continue
+    managers = managers_of(result, field)
+    others = (name for name in managers if name != FIELD_MANAGER and not name.startswith(_MANUAL_MANAGERS))
+    return next((f"field manager {name}" for name in others), "")
+
+
+def managers_of(result: Json, field: Sequence[str]) -> list[str]:
+    """The field managers of a field, in their order; none if the API server does not track them."""
+    names: dict[str, None] = {}
+    for entry in result.get("metadata", {}).get("managedFields", []):
         node: Any = entry.get("fieldsV1", {})
         for part in field:
             node = node.get(f"f:{part}") if isinstance(node, Mapping) else None
         if node is not None:
-            return f"field manager {manager}"
-    return ""
+            names[str(entry.get("manager", ""))] = None
+    return list(names)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 import yaml
@@ -21,10 +22,11 @@ from outrider.model import BacktestScore, EntityKind, EntityRef, Forecast, Outco
 from planner.manifests import scaling_manifests
 from planner.manifests.startup_advice import BALLOON_PRIORITY, WarmSettings
 from planner.manifests.startup_advice import documents as warm_documents
-from tests.service.scaling.test_emitting import act, by
+from tests.service.scaling.test_emitting import act, by, carries_marks
 from tests.support.accepted import SPACE, accepting, applied, taken, where
+from tests.support.acting import apply_roles
 from tests.support.crds import CHANGED_BY_PLANS
-from tests.support.kube import Cluster
+from tests.support.kube import ACTOR, Cluster
 from tests.support.kube_scene import deployment
 from tests.support.waiting import until
 
@@ -213,6 +215,7 @@ def test_least_replicas_of_a_scaled_object_are_bounded_as_keda_bounds_them(clust
     assert patched(cluster, document)["spec"]["minReplicaCount"] == 6
     actuator = by(cluster, {"type": "scaled_object", "namespace": SPACE})
     assert actuator.perform(act(7)).status is OutcomeStatus.DONE
+    assert carries_marks(cluster.get(where("ScaledObject", "chat")), act(7))
     assert actuator.perform(act(7)).status is OutcomeStatus.ALREADY
     # no maxReplicaCount is 100, and the real definition refuses more than that
     bounded = actuator.perform(act(150))
@@ -241,11 +244,12 @@ def test_an_hpa_that_keda_made_is_left_to_keda(cluster: Cluster) -> None:
         by(cluster, {"type": "deployment", "namespace": SPACE}).perform(act(4))
 
 
-def test_min_scale_goes_to_the_ready_revision_and_makes_no_new_one(cluster: Cluster) -> None:
+def knative_service(cluster: Cluster) -> dict[str, Any]:
+    """Creates the service ``chat`` with a ready revision; returns the service."""
     container = {"name": "vllm", "image": "vllm/vllm-openai:v0.11.0"}
     ksvc = {"metadata": {"name": "chat"}, "spec": {"template": {"spec": {"containers": [container]}}}}
     version = {"apiVersion": "serving.knative.dev/v1"}
-    before = cluster.create(where("Service"), {**version, "kind": "Service", **ksvc})
+    created = cluster.create(where("Service"), {**version, "kind": "Service", **ksvc})
     meta = {"name": "chat-00001", "annotations": {scaling_manifests.KNATIVE_MIN_SCALE: "1"}}
     cluster.create(
         where("Revision"), {**version, "kind": "Revision", "metadata": meta, "spec": ksvc["spec"]["template"]["spec"]}
@@ -253,13 +257,44 @@ def test_min_scale_goes_to_the_ready_revision_and_makes_no_new_one(cluster: Clus
     cluster.patch(
         where("Service", "chat/status"), {"status": {"latestReadyRevisionName": "chat-00001"}}, by="controller"
     )
+    return created
+
+
+def test_min_scale_goes_to_the_ready_revision_and_makes_no_new_one(cluster: Cluster) -> None:
+    before = knative_service(cluster)
     actuator = by(cluster, {"type": "knative", "namespace": SPACE})
     assert actuator.perform(act(5)).status is OutcomeStatus.DONE
-    notes = cluster.get(where("Revision", "chat-00001"))["metadata"]["annotations"]
-    assert notes[scaling_manifests.KNATIVE_MIN_SCALE] == "5"
+    revision = cluster.get(where("Revision", "chat-00001"))
+    assert revision["metadata"]["annotations"][scaling_manifests.KNATIVE_MIN_SCALE] == "5"
+    assert carries_marks(revision, act(5))
     after = cluster.get(where("Service", "chat"))
     assert after["metadata"]["generation"] == before["metadata"]["generation"]
     assert actuator.perform(act(5)).status is OutcomeStatus.ALREADY
+
+
+@pytest.mark.parametrize("kind", ["hpa", "scaled_object", "knative", "deployment"])
+def test_the_acting_account_may_change_every_kind(cluster: Cluster, kind: str) -> None:
+    apply_roles(cluster)
+    path = deployment(cluster, SPACE)
+    if kind == "hpa":
+        spec = {"scaleTargetRef": TARGET, "minReplicas": 2, "maxReplicas": 20}
+        path = where("HorizontalPodAutoscaler", "chat")
+        cluster.create(where("HorizontalPodAutoscaler"), {"metadata": {"name": "chat"}, "spec": spec})
+    if kind == "scaled_object":
+        path = where("ScaledObject", "chat")
+        cluster.create(where("ScaledObject"), SCALED_OBJECT)
+    if kind == "knative":
+        path = where("Revision", "chat-00001")
+        knative_service(cluster)
+    with httpx.Client(base_url=cluster.url, headers={"Authorization": f"Bearer {ACTOR}"}, verify=False) as client:
+        until(lambda: client.get(path).status_code == 200, "the role is in force")
+        assert client.delete(path).status_code == 403
+    actuator = by(cluster, {"type": kind, "namespace": SPACE}, token="actor")
+    assert actuator.perform(act(5, dry_run=True)).status is OutcomeStatus.DRY_RUN
+    assert actuator.perform(act(5)).status is OutcomeStatus.DONE
+    assert carries_marks(cluster.get(path), act(5))
+    with pytest.raises(ActuationError, match="403"):
+        by(cluster, {"type": kind, "namespace": SPACE}, token="reader").perform(act(6))
 
 
 def test_the_kustomize_component_is_built_and_accepted(cluster: Cluster, tmp_path: Any) -> None:

@@ -15,6 +15,7 @@ from remediation.actuators.kubernetes.change import Attempt, Change, ChangeReade
 
 SETTING = "remediation.kubernetes.url"
 _RECONNECTED = (None, 401, 403)  # no response; or credentials that may have been replaced
+_OF_EVERY_REQUEST = (None, 401)  # the next request would fail alike
 _TRIES = 3  # reads again after a concurrent write
 CHANGES: Mapping[ActionKind, ChangeReader] = {
     ActionKind.CORDON: nodes.cordon,
@@ -91,17 +92,27 @@ class KubernetesActuator:
         return reader(Attempt(server, action, self._clock.now()))
 
     def _sent(self, server: ApiServer, change: Change, action: Action) -> list[str]:
-        """One blocked eviction does not hold up the others: each is sent, and repeated later."""
+        """One pod that is blocked or refused does not hold up the others: each request is sent, and repeated later.
+
+        Raises the error of a pod once no other pod is left that its request could still reach.
+        """
         blocked: list[str] = []
+        failed: list[ActuationError] = []
+        accepted = 0
         for request in change.requests:
             try:
                 server.send(request, dry_run=action.dry_run)
-            except TooManyRequestsError as error:
-                blocked.append(error.message)
+                accepted += request.method != "PATCH"
             except ActuationError as error:
-                if error.status != 404 or request.method == "PATCH":
-                    raise  # a pod that ended meanwhile needs neither eviction nor deletion
-        return blocked
+                if request.method == "PATCH" or error.status in _OF_EVERY_REQUEST:
+                    raise
+                if isinstance(error, TooManyRequestsError):
+                    blocked.append(error.message)
+                elif error.status != 404:  # a pod that ended meanwhile needs neither eviction nor deletion
+                    failed.append(error)
+        if failed and not accepted and not blocked:
+            raise failed[0]
+        return [*blocked, *(error.message for error in failed)]
 
 
 def _status(action: Action, change: Change, blocked: list[str]) -> OutcomeStatus:

@@ -8,32 +8,30 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from outrider.errors import ActuationError
 from outrider.model import ActionRequest
-from remediation.actuators.api_server import JSON_PATCH, MERGE_PATCH, ApiServer
+from remediation.actuators.api_server import FIELD_MANAGER, JSON_PATCH, MERGE_PATCH, ApiServer
 from remediation.actuators.kubernetes.change import Attempt, Change, refused
 from remediation.actuators.kubernetes.evictions import deletion, is_ready, is_terminating
 from remediation.actuators.kubernetes.ownership import (
     Json,
     annotations_of,
     cleared,
-    is_of_session,
-    is_ours,
+    labels_of,
     marks,
     metadata,
-    performed_by,
     reconciler_of,
 )
-from remediation.actuators.replica_owner import check_not_autoscaled, owner_of
+from remediation.actuators.kubernetes.revisions import Revision, Revisions, is_observed, owned, revisions_of
+from remediation.actuators.kubernetes.rollback_record import ROLLED_BACK, RollbackRecord, record_of
+from remediation.actuators.replica_change import check_basis, is_reached
+from remediation.actuators.replica_owner import check_not_autoscaled, managers_of, owner_of
 
-REVISION = "deployment.kubernetes.io/revision"
-ROLLOUT_REVISION = "rollout.argoproj.io/revision"
+PAUSED_BY = "outrider.io/paused-by"  # the sessions that need the pause, separated by commas
 _COLLECTIONS = {
     "Deployment": ("/apis/apps/v1", "deployments"),
     "StatefulSet": ("/apis/apps/v1", "statefulsets"),
     "Rollout": ("/apis/argoproj.io/v1alpha1", "rollouts"),
 }
-_HASHES = ("pod-template-hash", "rollouts-pod-template-hash")  # set by the controllers on their ReplicaSets
 _OWN_MANAGER = "rollouts-controller"  # of a Rollout: it writes its revision
 
 
@@ -41,23 +39,27 @@ def rollback(attempt: Attempt) -> Change:
     """Restores the pod template of the revision before the current one, for each workload of the service.
 
     Pods of a StatefulSet that never became ready in the bad revision are deleted: its controller waits for them
-    forever (Kubernetes, "StatefulSets": forced rollback).
+    forever (Kubernetes, "StatefulSets": forced rollback). A revision that a rollback abandoned is not restored by the
+    next one.
     """
     return _joined([_rolled_back(attempt, kind, workload) for kind, workload in _workloads(attempt)])
 
 
 def pause_rollout(attempt: Attempt) -> Change:
     """Stops rollouts of the service's Deployments and Argo Rollouts where they are."""
-    return _joined([_paused(attempt, kind, workload, pause=True) for kind, workload in _workloads(attempt)])
+    return _joined([_paused(attempt, kind, workload) for kind, workload in _workloads(attempt)])
 
 
 def resume_rollout(attempt: Attempt) -> Change:
-    """Resumes rollouts that this action's owner paused."""
-    return _joined([_paused(attempt, kind, workload, pause=False) for kind, workload in _workloads(attempt)])
+    """Ends this session's pause of rollouts. A pause that someone else or another session needs stays."""
+    return _joined([_resumed(attempt, kind, workload) for kind, workload in _workloads(attempt)])
 
 
 def scale(attempt: Attempt) -> Change:
-    """Sets the number of replicas, if no autoscaler and no other controller owns it."""
+    """Sets the number of replicas, if no autoscaler and no other controller owns it.
+
+    A number that was changed since the decision is not lowered by a scale-out, and blocks a scale-in.
+    """
     workloads = list(_workloads(attempt))
     if len(workloads) != 1:
         names = ", ".join(metadata(workload)["name"] for _, workload in workloads)
@@ -72,8 +74,9 @@ def scale(attempt: Attempt) -> Change:
         raise refused(f"{path}: spec.replicas belongs to {owner}", "name that owner in planner.scaling.emit")
     current = workload.get("spec", {}).get("replicas")
     name = _name(kind, workload)
-    if current == replicas:
-        return Change(f"{name} already has {replicas} replicas")
+    if is_reached(attempt.action, current, replicas):
+        return Change(f"{name} already has {current} replicas")
+    check_basis(attempt.action, current, name)
     body = {"metadata": {**marks(attempt.action), **_version(workload)}, "spec": {"replicas": replicas}}
     return Change(f"{name}: {current} -> {replicas} replicas", (ActionRequest("PATCH", path, body, MERGE_PATCH),))
 
@@ -92,15 +95,41 @@ def _workloads(attempt: Attempt) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _rolled_back(attempt: Attempt, kind: str, workload: Json) -> Change:
-    name = _name(kind, workload)
-    if performed_by(workload) == attempt.action.id:
-        return Change(f"{name} is rolled back already")
+    name, record = _name(kind, workload), record_of(workload)
+    if record is not None and record.action == attempt.action.id:
+        return _completed(attempt.server, kind, workload, record)
     _check_changeable(attempt, kind, workload)
-    template, revision = _TEMPLATES[kind](attempt.server, workload)
-    requests = [_template_request(attempt, kind, workload, template)]
-    if kind == "StatefulSet":
-        requests += [deletion(pod) for pod in _stuck_pods(attempt.server, workload)]
-    return Change(f"{name} is rolled back to revision {revision}", tuple(requests))
+    revisions = revisions_of(attempt.server, kind, workload)
+    if record is not None and revisions.current is not None and revisions.current.name == record.restored:
+        if record.session == attempt.action.session:
+            return _completed(attempt.server, kind, workload, record)
+        sentence = f"{name} was rolled back already by session {record.session}, and nothing was rolled out since"
+        raise refused(sentence, "roll back further by hand: kubectl rollout undo --to-revision")
+    target = revisions.before(record.abandoned if record else {})
+    if target is None:
+        hint = "roll back by its manifest; spec.revisionHistoryLimit keeps older revisions"
+        raise refused(f"{name} has no earlier revision to restore", hint)
+    record = _record(attempt, revisions, target, record)
+    requests = (_template_request(attempt, kind, workload, target, record), *_deletions(attempt.server, kind, workload))
+    return Change(f"{name} is rolled back to revision {target.number}", requests)
+
+
+def _record(attempt: Attempt, revisions: Revisions, target: Revision, before: RollbackRecord | None) -> RollbackRecord:
+    abandoned = revisions.still(before.abandoned) if before else {}
+    if revisions.current is not None:
+        abandoned[revisions.current.name] = revisions.current.number
+    return RollbackRecord(attempt.action.id, attempt.action.session, target.name, abandoned)
+
+
+def _completed(server: ApiServer, kind: str, workload: Json, record: RollbackRecord) -> Change:
+    """Deletes the pods that an interrupted rollback of a StatefulSet has left in an abandoned revision."""
+    name = _name(kind, workload)
+    if kind == "StatefulSet" and not is_observed(workload):
+        return Change(f"{name} is rolled back already; its controller has not processed it yet", pending=True)
+    update = workload.get("status", {}).get("updateRevision")
+    abandoned = frozenset(record.abandoned) - {update}  # someone may have rolled one out again
+    left = _deletions(server, kind, workload, abandoned)
+    return Change(f"{name} is rolled back already" + (f"; {len(left)} stuck pods are deleted" if left else ""), left)
 
 
 def _check_changeable(attempt: Attempt, kind: str, workload: Json) -> None:
@@ -108,115 +137,42 @@ def _check_changeable(attempt: Attempt, kind: str, workload: Json) -> None:
     owner = reconciler_of(workload)
     if owner and (kind, owner) != ("Rollout", _OWN_MANAGER):
         raise refused(f"{_name(kind, workload)} is managed by {owner}, which would revert it", f"roll back in {owner}")
-    if _is_paused(workload) and not is_of_session(workload, attempt.action):
+    if _is_paused(workload) and attempt.action.session not in _pausing_sessions(workload):
         raise refused(f"{_name(kind, workload)} is paused", "kubectl rollout resume, then roll back")
 
 
-def _deployment_template(server: ApiServer, workload: Json) -> tuple[dict[str, Any], int]:
-    """Returns the pod template of the previous ReplicaSet and its revision, as ``kubectl rollout undo`` does."""
-    meta = metadata(workload)
-    sets = _owned(server, workload, "replicasets")
-    numbered = {_revision(replica_set): replica_set for replica_set in sets}
-    current = int(meta.get("annotations", {}).get(REVISION, 0))
-    previous = max((revision for revision in numbered if revision < current), default=None)
-    if previous is None:
-        raise _no_revision("Deployment", workload)
-    template = dict(numbered[previous]["spec"]["template"])
-    return _without_hash(template), previous
+def _deletions(
+    server: ApiServer, kind: str, workload: Json, revisions: frozenset[str] | None = None
+) -> tuple[ActionRequest, ...]:
+    """The deletions of a StatefulSet's pods that are not ready in these revisions, by default in the newest one."""
+    if kind != "StatefulSet":
+        return ()
+    stuck = frozenset({workload.get("status", {}).get("updateRevision")}) if revisions is None else revisions
+    return tuple(
+        deletion(pod)
+        for pod in owned(server, workload, "pods")
+        if labels_of(pod).get("controller-revision-hash") in stuck and not is_ready(pod) and not is_terminating(pod)
+    )
 
 
-def _without_hash(template: dict[str, Any]) -> dict[str, Any]:
-    kept = {key: value for key, value in template["metadata"].get("labels", {}).items() if key not in _HASHES}
-    return {**template, "metadata": {**template["metadata"], "labels": kept}}
-
-
-def _rollout_template(server: ApiServer, workload: Json) -> tuple[dict[str, Any], int]:
-    """Returns the pod template of the stable ReplicaSet during a rollout, else of the previous revision.
-
-    An aborted rollout serves the stable ReplicaSet already, but starts the bad revision again when it is retried:
-    restoring the template ends it (Argo Rollouts, "kubectl argo rollouts undo").
-    """
-    spec, status = workload.get("spec", {}), workload.get("status", {})
-    reference = spec.get("workloadRef")
-    if reference:
-        text = f"{reference.get('kind')} {reference.get('name')}"
-        raise refused(f"{_name('Rollout', workload)} takes its template from {text}", f"roll back {text}")
-    numbered = {
-        int(annotations_of(replica_set).get(ROLLOUT_REVISION, 0)): replica_set
-        for replica_set in _owned(server, workload, "replicasets")
-    }
-    stable, current = status.get("stableRS"), int(annotations_of(workload).get(ROLLOUT_REVISION, 0))
-    if stable and stable != status.get("currentPodHash"):
-        hashes = {metadata(found).get("labels", {}).get(_HASHES[1]): number for number, found in numbered.items()}
-        previous = hashes.get(stable)
-    else:
-        previous = max((revision for revision in numbered if revision < current), default=None)
-    if previous is None:
-        raise _no_revision("Rollout", workload)
-    return _without_hash(dict(numbered[previous]["spec"]["template"])), previous
-
-
-def _stateful_template(server: ApiServer, workload: Json) -> tuple[dict[str, Any], int]:
-    """Returns the pod template of the previous ControllerRevision and its revision."""
-    revisions = {int(entry["revision"]): entry for entry in _owned(server, workload, "controllerrevisions")}
-    update = workload.get("status", {}).get("updateRevision")
-    current = next((number for number, entry in revisions.items() if metadata(entry)["name"] == update), 0)
-    previous = max((number for number in revisions if number < current), default=None)
-    if previous is None:
-        raise _no_revision("StatefulSet", workload)
-    template = dict(revisions[previous]["data"]["spec"]["template"])
-    template.pop("$patch", None)
-    return template, previous
-
-
-_TEMPLATES = {
-    "Deployment": _deployment_template,
-    "StatefulSet": _stateful_template,
-    "Rollout": _rollout_template,
-}
-
-
-def _stuck_pods(server: ApiServer, workload: Json) -> list[dict[str, Any]]:
-    """Returns the pods of the bad revision that are not ready."""
-    update = workload.get("status", {}).get("updateRevision")
-    return [
-        pod
-        for pod in _owned(server, workload, "pods")
-        if metadata(pod).get("labels", {}).get("controller-revision-hash") == update
-        and not is_ready(pod)
-        and not is_terminating(pod)
-    ]
-
-
-def _owned(server: ApiServer, workload: Json, plural: str) -> list[dict[str, Any]]:
-    meta = metadata(workload)
-    group = "/api/v1" if plural == "pods" else "/apis/apps/v1"
-    listed = server.get(f"{group}/namespaces/{meta['namespace']}/{plural}").get("items", [])
-    return [
-        item
-        for item in listed
-        if any(owner.get("uid") == meta["uid"] for owner in metadata(item).get("ownerReferences") or ())
-    ]
-
-
-def _revision(replica_set: Json) -> int:
-    return int(metadata(replica_set).get("annotations", {}).get(REVISION, 0))
-
-
-def _template_request(attempt: Attempt, kind: str, workload: Json, template: dict[str, Any]) -> ActionRequest:
+def _template_request(
+    attempt: Attempt, kind: str, workload: Json, target: Revision, record: RollbackRecord
+) -> ActionRequest:
     """A JSON patch that replaces the template as a whole, valid only for the version that was read.
 
     It ends a pause by this session: a paused workload keeps the pods of the bad revision.
     """
     meta, ours = metadata(workload), marks(attempt.action)
+    notes = {key: value for key, value in annotations_of(workload).items() if key != PAUSED_BY}
+    changed = {
+        "labels": {**labels_of(workload), **ours["labels"]},
+        "annotations": {**notes, **ours["annotations"], ROLLED_BACK: record.text()},
+    }
     body = [
         {"op": "replace", "path": "/metadata/resourceVersion", "value": meta["resourceVersion"]},  # 409 if it changed
-        {"op": "replace", "path": "/spec/template", "value": template},
+        {"op": "replace", "path": "/spec/template", "value": target.template},
         *([{"op": "remove", "path": "/spec/paused"}] if _is_paused(workload) else []),
-        *(
-            {"op": "add", "path": f"/metadata/{part}", "value": {**meta.get(part, {}), **ours[part]}}
-            for part in ("labels", "annotations")
-        ),
+        *({"op": "add", "path": f"/metadata/{part}", "value": value} for part, value in changed.items()),
     ]
     return ActionRequest("PATCH", _path(kind, workload), body, JSON_PATCH)
 
@@ -225,21 +181,55 @@ def _is_paused(workload: Json) -> bool:
     return bool(workload.get("spec", {}).get("paused"))
 
 
-def _paused(attempt: Attempt, kind: str, workload: Json, *, pause: bool) -> Change:
-    name = _name(kind, workload)
+def _pausing_sessions(workload: Json) -> tuple[str, ...]:
+    """Our sessions that need the pause of a workload; none of a pause that another program or person made.
+
+    An operator may have resumed our pause and paused again: then the field has another manager.
+    """
+    listed = str(annotations_of(workload).get(PAUSED_BY, ""))
+    ours = set(managers_of(workload, ("spec", "paused"))) <= {FIELD_MANAGER}
+    return tuple(listed.split(",")) if listed and ours and _is_paused(workload) else ()
+
+
+def _paused(attempt: Attempt, kind: str, workload: Json) -> Change:
+    name, sessions = _name(kind, workload), _pausing_sessions(workload)
     if kind == "StatefulSet":
         raise refused(f"rollouts of a {kind} cannot be paused", "set spec.updateStrategy.rollingUpdate.partition")
-    if _is_paused(workload) is pause:
-        return Change(f"{name} is {'paused' if pause else 'not paused'} already")
-    if not pause and not is_ours(workload):
-        raise refused(f"{name} was paused by someone else", "kubectl rollout resume, if its owner agrees")
-    owner = reconciler_of(workload) if pause else ""
+    if attempt.action.session in sessions:
+        return Change(f"{name} is paused already")
+    if _is_paused(workload) and not sessions:
+        return Change(f"{name} is paused already by someone else; the pause stays theirs")
+    owner = reconciler_of(workload)
     if owner and (kind, owner) != ("Rollout", _OWN_MANAGER):
         raise refused(f"{name} is managed by {owner}, which would revert it", f"pause it in {owner}")
-    ours: dict[str, Any] = dict(marks(attempt.action)) if pause else dict(cleared())
-    body = {"metadata": {**ours, **_version(workload)}, "spec": {"paused": True if pause else None}}
-    sentence = f"{name}: rollout {'paused' if pause else 'resumed'}"
-    return Change(sentence, (ActionRequest("PATCH", _path(kind, workload), body, MERGE_PATCH),))
+    ours = marks(attempt.action)
+    ours["annotations"][PAUSED_BY] = ",".join((*sessions, attempt.action.session))
+    return Change(f"{name}: rollout paused", (_pause_request(kind, workload, ours, paused=True),))
+
+
+def _resumed(attempt: Attempt, kind: str, workload: Json) -> Change:
+    """Never an error for a pause that is not this session's: nothing of it is left to undo."""
+    name, sessions = _name(kind, workload), _pausing_sessions(workload)
+    if kind == "StatefulSet":
+        raise refused(f"rollouts of a {kind} cannot be paused", "set spec.updateStrategy.rollingUpdate.partition")
+    if not _is_paused(workload):
+        return Change(f"{name} is not paused already")
+    others = tuple(session for session in sessions if session != attempt.action.session)
+    if attempt.action.session not in sessions:
+        return Change(f"{name} stays paused by {', '.join(others) or 'someone else'}")
+    if others:
+        ours: dict[str, Any] = {"annotations": {PAUSED_BY: ",".join(others)}}
+        return Change(
+            f"{name} stays paused by {', '.join(others)}", (_pause_request(kind, workload, ours, paused=True),)
+        )
+    unmarked: dict[str, Any] = dict(cleared())
+    unmarked["annotations"] = {**unmarked["annotations"], PAUSED_BY: None}
+    return Change(f"{name}: rollout resumed", (_pause_request(kind, workload, unmarked, paused=False),))
+
+
+def _pause_request(kind: str, workload: Json, meta: Json, *, paused: bool) -> ActionRequest:
+    body = {"metadata": {**meta, **_version(workload)}, "spec": {"paused": True if paused else None}}
+    return ActionRequest("PATCH", _path(kind, workload), body, MERGE_PATCH)
 
 
 def _joined(changes: Sequence[Change]) -> Change:
@@ -248,11 +238,6 @@ def _joined(changes: Sequence[Change]) -> Change:
         tuple(request for change in changes for request in change.requests),
         any(change.pending for change in changes),
     )
-
-
-def _no_revision(kind: str, workload: Json) -> ActuationError:
-    hint = "roll back by its manifest; spec.revisionHistoryLimit keeps older revisions"
-    return refused(f"{_name(kind, workload)} has no earlier revision", hint)
 
 
 def _name(kind: str, workload: Json) -> str:

@@ -23,6 +23,7 @@ from outrider.model import (
     Verdict,
 )
 from remediation.actuators import api_server, autoscalers
+from remediation.actuators.kubernetes.ownership import ACTION, INCIDENT, OWNER, SESSION
 from service.config.scaling_settings import ScalingSettings
 from service.scaling import emitting
 from tests.support.kube import Cluster
@@ -33,19 +34,19 @@ SPACE = "emitting"
 HPAS = f"/apis/autoscaling/v2/namespaces/{SPACE}/horizontalpodautoscalers"
 
 
-def act(replicas: int, *, dry_run: bool = False, kind: ActionKind = ActionKind.SCALE) -> Action:
+def act(replicas: int, *, current: int = 2, dry_run: bool = False, kind: ActionKind = ActionKind.SCALE) -> Action:
     return Action(
         id=f"a-{replicas}", session="plan", kind=kind, target=EntityRef("c", EntityKind.SERVICE, SPACE, "chat"),
-        params={"replicas": replicas, "current": 2}, because="plan", dry_run=dry_run, decision=Verdict.ALLOWED,
+        params={"replicas": replicas, "current": current}, because="plan", dry_run=dry_run, decision=Verdict.ALLOWED,
         reason=DecisionReason.WITHIN_LIMITS, status=ActionStatus.CLAIMED, decided_at=AT,
     )  # fmt: skip
 
 
-def by(cluster: Cluster | None, *aims: dict[str, Any]) -> autoscalers.AutoscalerActuator:
+def by(cluster: Cluster | None, *aims: dict[str, Any], token: str = "admin") -> autoscalers.AutoscalerActuator:
     api = {}
     if cluster is not None:
         api = {
-            "url": cluster.url, "bearer_token_file": str(cluster.token_file("admin")), "insecure_skip_verify": True,
+            "url": cluster.url, "bearer_token_file": str(cluster.token_file(token)), "insecure_skip_verify": True,
         }  # fmt: skip
     emit = [{"service": "chat", **aim} for aim in aims]
     return emitting.actuator(ScalingSettings.model_validate({"emit": emit, "kubernetes": api}))
@@ -58,6 +59,13 @@ def cluster(control_plane: Cluster) -> Iterator[Cluster]:
     yield control_plane
     control_plane.delete(f"{HPAS}/chat")
     control_plane.delete(f"/apis/apps/v1/namespaces/{SPACE}/deployments/chat")
+
+
+def carries_marks(document: dict[str, Any], action: Action) -> bool:
+    """True if the object names its owner, session, incident and action, as act-on-kubernetes.md describes."""
+    meta = document["metadata"]
+    labels = {OWNER: "outrider", SESSION: action.session, INCIDENT: action.because}
+    return labels.items() <= meta.get("labels", {}).items() and meta["annotations"].get(ACTION) == action.id
 
 
 def hpa(cluster: Cluster, **meta: Any) -> None:
@@ -82,6 +90,7 @@ def test_least_replicas_of_an_hpa_are_set_once_and_bounded(cluster: Cluster) -> 
     patched = cluster.get(f"{HPAS}/chat")
     assert patched["spec"]["minReplicas"] == 5
     assert patched["metadata"]["annotations"]["outrider.io/plan"] == "2026-11-21T12:00:00Z"
+    assert carries_marks(patched, act(5))
     version = patched["metadata"]["resourceVersion"]
     repeated = actuator.perform(act(5))
     assert repeated.status is OutcomeStatus.ALREADY
@@ -92,6 +101,44 @@ def test_least_replicas_of_an_hpa_are_set_once_and_bounded(cluster: Cluster) -> 
     deployed = cluster.get(f"/apis/apps/v1/namespaces/{SPACE}/deployments/chat")
     managers = [field["manager"] for field in deployed["metadata"]["managedFields"]]
     assert api_server.FIELD_MANAGER not in managers, "the workload itself is left alone"
+
+
+@pytest.mark.control_plane
+def test_a_scale_out_never_lowers_a_minimum_that_someone_raised(cluster: Cluster) -> None:
+    deployment(cluster, SPACE)
+    hpa(cluster)
+    cluster.patch(f"{HPAS}/chat", {"spec": {"minReplicas": 6}})
+    outcome = by(cluster, {"type": "hpa"}).perform(act(5))
+    assert (outcome.status, "minReplicas is 6 already" in outcome.detail) == (OutcomeStatus.ALREADY, True)
+    assert cluster.get(f"{HPAS}/chat")["spec"]["minReplicas"] == 6
+
+
+@pytest.mark.control_plane
+def test_a_scale_in_below_a_raised_minimum_is_refused(cluster: Cluster) -> None:
+    deployment(cluster, SPACE)
+    hpa(cluster)
+    cluster.patch(f"{HPAS}/chat", {"spec": {"minReplicas": 7}})
+    actuator = by(cluster, {"type": "hpa"})
+    with pytest.raises(ActuationError, match="has 7 replicas, and the scale-in was decided for 5") as refused:
+        actuator.perform(act(3, current=5))
+    assert not refused.value.retryable
+    assert cluster.get(f"{HPAS}/chat")["spec"]["minReplicas"] == 7
+    assert actuator.perform(act(6, current=7)).status is OutcomeStatus.DONE
+    cluster.patch(f"{HPAS}/chat", {"spec": {"minReplicas": 2}})
+    assert actuator.perform(act(5, current=6)).status is OutcomeStatus.DONE, "the plan's minimum of a busy service"
+    assert cluster.get(f"{HPAS}/chat")["spec"]["minReplicas"] == 5
+
+
+@pytest.mark.control_plane
+def test_replicas_of_a_deployment_that_someone_changed_are_kept(cluster: Cluster) -> None:
+    path = deployment(cluster, SPACE, 5)
+    actuator = by(cluster, {"type": "deployment"})
+    assert actuator.perform(act(4)).status is OutcomeStatus.ALREADY
+    with pytest.raises(ActuationError, match="has 5 replicas, and the scale-in was decided for 4"):
+        actuator.perform(act(3, current=4))
+    assert cluster.get(path)["spec"]["replicas"] == 5
+    assert actuator.perform(act(3, current=5)).status is OutcomeStatus.DONE
+    assert carries_marks(cluster.get(path), act(3))
 
 
 @pytest.mark.control_plane

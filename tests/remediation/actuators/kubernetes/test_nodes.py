@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.control_plane
 NODE = "/api/v1/nodes/acting-a"
 A = node_ref("acting-a")
+ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 
 
 def node(cluster: Cluster) -> dict[str, Any]:
@@ -149,6 +151,73 @@ def test_a_disruption_budget_delays_a_drain_and_is_named(cluster: Cluster, actua
     assert outcome.status is OutcomeStatus.IN_PROGRESS
     assert "disruption budget" in outcome.detail
     assert not any(pod["metadata"].get("deletionTimestamp") for pod in cluster.pods(SPACE))
+
+
+def ending(cluster: Cluster) -> set[str]:
+    pods = cluster.pods(SPACE)
+    return {pod["metadata"]["name"] for pod in pods if pod["metadata"].get("deletionTimestamp")}
+
+
+def test_a_pod_with_two_budgets_does_not_stop_the_evictions_of_others(
+    cluster: Cluster, actuator: KubernetesActuator
+) -> None:
+    first, *others = sorted(pod["metadata"]["name"] for pod in place(cluster, 3))
+    cluster.patch(f"/api/v1/namespaces/{SPACE}/pods/{first}", {"metadata": {"labels": {"also": "yes"}}})
+    budgets = f"/apis/policy/v1/namespaces/{SPACE}/poddisruptionbudgets"
+    for name, labels, count in (("chat", {"app": "chat"}, 3), ("also", {"also": "yes"}, 1)):
+        spec = {"minAvailable": 0, "selector": {"matchLabels": labels}}
+        cluster.create(budgets, {"metadata": {"name": name}, "spec": spec})
+        path = f"{budgets}/{name}"
+        until(
+            lambda path=path, count=count: cluster.get(path)["status"].get("currentHealthy") == count,  # type: ignore[misc]
+            "the budget counts its pods",
+        )
+    drain = an_action(ActionKind.DRAIN, A)
+    outcome = actuator.perform(drain)
+    assert (outcome.status, "more than one PodDisruptionBudget" in outcome.detail) == (OutcomeStatus.IN_PROGRESS, True)
+    assert ending(cluster) == set(others)
+    with pytest.raises(ActuationError, match="more than one PodDisruptionBudget") as refused:
+        actuator.perform(drain)  # no other pod is left to evict
+    assert refused.value.retryable
+
+
+@pytest.fixture
+def protecting_policy(cluster: Cluster) -> Iterator[str]:
+    """Admission that refuses evictions of the first of three pods on acting-a; returns its name."""
+    name = min(pod["metadata"]["name"] for pod in place(cluster, 3))
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods/eviction"]}
+    validation = {"expression": f"request.name != '{name}'", "message": "this pod stays"}
+    meta = {"name": "acting-evictions"}
+    cluster.create(
+        f"{ADMISSION}/validatingadmissionpolicies",
+        {"metadata": meta, "spec": {"matchConstraints": {"resourceRules": [rule]}, "validations": [validation]}},
+    )
+    cluster.create(
+        f"{ADMISSION}/validatingadmissionpolicybindings",
+        {"metadata": meta, "spec": {"policyName": "acting-evictions", "validationActions": ["Deny"]}},
+    )
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": SPACE}}
+    path = f"/api/v1/namespaces/{SPACE}/pods/{name}/eviction"
+    until(
+        lambda: cluster.http.post(path, json=eviction, params={"dryRun": "All"}).status_code == 422,
+        "the policy is in force",
+    )
+    yield name
+    for kind in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
+        cluster.delete(f"{ADMISSION}/{kind}/acting-evictions")
+
+
+def test_a_pod_that_may_not_be_evicted_fails_the_drain_after_the_others(
+    cluster: Cluster, actuator: KubernetesActuator, protecting_policy: str
+) -> None:
+    others = {pod["metadata"]["name"] for pod in cluster.pods(SPACE)} - {protecting_policy}
+    drain = an_action(ActionKind.DRAIN, A)
+    outcome = actuator.perform(drain)
+    assert (outcome.status, "this pod stays" in outcome.detail) == (OutcomeStatus.IN_PROGRESS, True)
+    assert ending(cluster) == others
+    with pytest.raises(ActuationError, match="this pod stays") as refused:
+        actuator.perform(drain)
+    assert not refused.value.retryable
 
 
 def test_pods_of_daemon_sets_and_finished_pods_stay(cluster: Cluster, actuator: KubernetesActuator) -> None:

@@ -193,5 +193,20 @@ def test_a_rollout_is_paused_and_resumed_but_not_that_of_an_operator(
     cluster.patch(f"{ROLLOUTS}/chat", {"spec": {"paused": True}})
     with pytest.raises(ActuationError, match="is paused"):
         actuator.perform(on_rollout(ActionKind.ROLLBACK))
-    with pytest.raises(ActuationError, match="paused by someone else"):
-        actuator.perform(on_rollout(ActionKind.RESUME_ROLLOUT))
+    assert "stays paused by someone else" in actuator.perform(on_rollout(ActionKind.RESUME_ROLLOUT)).detail
+    assert cluster.get(f"{ROLLOUTS}/chat")["spec"]["paused"] is True
+
+
+def test_a_second_rollback_of_a_completed_rollout_is_refused(
+    cluster: Cluster, actuator: KubernetesActuator, rollout: dict[str, Any]
+) -> None:
+    assert actuator.perform(on_rollout(ActionKind.ROLLBACK)).status is OutcomeStatus.DONE
+    numbered = {"metadata": {"annotations": {"rollout.argoproj.io/revision": "3"}}}
+    cluster.patch(f"/apis/apps/v1/namespaces/{SPACE}/replicasets/chat-aaa", numbered, by="rollouts-controller")
+    cluster.patch(f"{ROLLOUTS}/chat", numbered, by="rollouts-controller")
+    status = {"status": {"stableRS": "aaa", "currentPodHash": "aaa", "abort": None}}
+    cluster.patch(f"{ROLLOUTS}/chat/status", status, by="rollouts-controller")
+    with pytest.raises(ActuationError, match="was rolled back already by session ses-1"):
+        actuator.perform(on_rollout(ActionKind.ROLLBACK, session="ses-2"))
+    restored = cluster.get(f"{ROLLOUTS}/chat")["spec"]["template"]
+    assert restored["spec"]["containers"][0]["image"] == "vllm:good"

@@ -14,6 +14,7 @@ from outrider.model import Action, ActionKind, OutcomeStatus
 from outrider.wire.http_auth import Access, Tls
 from remediation.actuators.kubernetes.actuator import CHANGES, KubernetesActuator
 from remediation.actuators.kubernetes.permissions import NEEDED, Permission, missing
+from remediation.actuators.kubernetes.revisions import is_observed
 from tests.support.kube import ACTOR, Cluster
 from tests.support.kube_actions import (
     SPACE,
@@ -29,6 +30,7 @@ from tests.support.waiting import until
 
 pytestmark = pytest.mark.control_plane
 ROOT = Path(__file__).parents[4]
+CHAT = f"/apis/apps/v1/namespaces/{SPACE}/deployments/chat"
 WORKLOADS = {"workloads": ["Deployment/chat"]}
 
 
@@ -69,7 +71,10 @@ def every_action(cluster: Cluster) -> list[Action]:
 def test_every_action_is_permitted(cluster: Cluster, actor: httpx.Client) -> None:
     actuator: KubernetesActuator = actuator_of(cluster, "actor")
     worked = (OutcomeStatus.DONE, OutcomeStatus.ALREADY, OutcomeStatus.IN_PROGRESS)
-    outcomes = {action.kind: actuator.perform(action) for action in every_action(cluster)}
+    outcomes = {}
+    for action in every_action(cluster):
+        until(lambda: is_observed(cluster.get(CHAT)), "the controller has processed the last change")
+        outcomes[action.kind] = actuator.perform(action)
     assert {kind for kind, outcome in outcomes.items() if outcome.status not in worked} == set()
     assert outcomes[ActionKind.ROLLBACK].status is OutcomeStatus.DONE
     assert outcomes[ActionKind.DRAIN].status is OutcomeStatus.IN_PROGRESS
