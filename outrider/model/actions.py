@@ -143,7 +143,8 @@ class Action:
     """One action. ``id`` is the idempotency key: the same id is never performed twice.
 
     ``objections`` are the guards that did not allow it. ``approvals`` are the people who approved so far, of whom
-    ``approvals_needed`` are required. ``requested_by`` requested a recommended or expired action by hand.
+    ``approvals_needed`` are required, and the last one came at ``approved_at``. ``requested_by`` requested a recommended
+    or expired action by hand.
     """
 
     id: str
@@ -165,6 +166,7 @@ class Action:
     approvals: tuple[str, ...] = ()
     approvals_needed: int = 1
     requested_by: str | None = None
+    approved_at: datetime | None = None
 
     def counts_approval_of(self, person: str) -> bool:
         """True if this person's approval adds to the ones so far.

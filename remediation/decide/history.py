@@ -251,10 +251,15 @@ def is_expired(action: Action, now: datetime, after: timedelta) -> bool:
     return action.status in WAITING and now - action.decided_at >= after
 
 
+def begun_at(action: Action) -> datetime:
+    """When the time of an action begins to count: at its start, else its approval, else its decision."""
+    return action.started_at or action.approved_at or action.decided_at
+
+
 def settled(action: Action | None, now: datetime, timeout: timedelta) -> bool:
-    """True if a step is over: done, failed, refused for good, or rejected."""
+    """True if a step is over: done, failed, refused for good, or rejected. ``timeout`` is that of the action."""
     if action is None or (action.status is ActionStatus.REFUSED and action.reason in _HELD):
         return False
     if action.status in IN_FLIGHT:
-        return now - action.decided_at > timeout
+        return now - begun_at(action) > timeout
     return action.status not in WAITING

@@ -40,6 +40,8 @@ DISRUPTIVE: Final = frozenset(
     }
 )
 """Kinds that wait for a maintenance window unless the operator names others."""
+ACTION_TIME_LIMIT: Final = timedelta(minutes=10)
+"""An action that is not done after this time has failed, unless its kind has a limit of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ class Policy:
     passed diagnostic, which may take up to ``diagnostic_timeout``. At most ``max_ejected_ratio`` of the serving
     replicas of a service are out of rotation because of us. ``writes_replicas``:
     SCALE patches the workload itself, not its autoscaler. ``ejecting`` are services, as name or namespace/name, whose
-    route is only an outlier detection.
+    route is only an outlier detection. ``time_limits`` replace ``ACTION_TIME_LIMIT`` for some kinds.
     """
 
     autonomy: AutonomyLevels = field(default_factory=AutonomyLevels)
@@ -118,6 +120,11 @@ class Policy:
     max_ejected_ratio: float = 0.5
     writes_replicas: bool = False
     ejecting: frozenset[str] = frozenset()
+    time_limits: Mapping[ActionKind, timedelta] = field(default_factory=dict)
+
+    def time_limit(self, kind: ActionKind) -> timedelta:
+        """Time after which an action of this kind that is not done has failed."""
+        return self.time_limits.get(kind, ACTION_TIME_LIMIT)
 
     def ejects(self, service: EntityRef) -> bool:
         """True if a shift of the service only enables outlier ejection, which may leave a replica its traffic."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from math import ceil
 from typing import Any
 
@@ -25,7 +26,7 @@ from remediation.decide import approval, sessions
 from remediation.decide.conditions import StepOnTarget, met, unmet
 from remediation.decide.context import STARTS_WITHIN, DecisionContext
 from remediation.decide.guards import GuardAnswer, Judgement, Proposal, answers, judge
-from remediation.decide.history import IN_FLIGHT, PERFORMED, WAITING, is_half_open, rejected, settled
+from remediation.decide.history import IN_FLIGHT, PERFORMED, WAITING, begun_at, is_half_open, rejected, settled
 from remediation.decide.record import record
 from remediation.playbooks.conditions import Check
 from remediation.playbooks.model import UNDOES, Playbook, Step
@@ -135,7 +136,7 @@ class PlaybookRun:
         on, before = self._on(step, target), self._decided(step, target)
         if on.action is None and unmet(step.require, on) is not None:
             return None
-        if not settled(before[-1] if before else None, self._context.now, step.timeout) or _surges(step, before):
+        if not settled(before[-1] if before else None, self._context.now, self._lasts(step)) or _surges(step, before):
             return StepState.VERIFYING
         if on.action is None:
             return None  # refused for good, or rejected
@@ -152,7 +153,14 @@ class PlaybookRun:
         return self._note(step, target, StepState.FAILED, str(step.verify or ""), page)
 
     def _timed_out(self, step: Step, action: Action) -> bool:
+        """True if the check did not hold in time, or the action itself does not end."""
+        if action.status in IN_FLIGHT:
+            return self._context.now - begun_at(action) >= self._lasts(step)
         return self._context.now - (action.ended_at or action.decided_at) >= step.timeout
+
+    def _lasts(self, step: Step) -> timedelta:
+        """Time that the action of a step may take: its dispatcher may try for longer than its check takes."""
+        return max(step.timeout, self._context.policy.time_limit(step.kind))
 
     def _awaits_check(self, step: Step, target: EntityRef) -> bool:
         """True if the last try was done, and its check holds or may still hold."""
@@ -315,7 +323,7 @@ class PlaybookRun:
                 expected = expected or verdict[0] is not Verdict.REFUSED
             else:
                 pending = newest.status in IN_FLIGHT | WAITING | {ActionStatus.DONE}
-                expected = expected or (pending and context.now - newest.decided_at < STARTS_WITHIN)
+                expected = expected or (pending and context.now - begun_at(newest) < STARTS_WITHIN)
         if refused:
             return actions, judgement
         held = (Verdict.REFUSED, DecisionReason.NO_HEADROOM)

@@ -21,6 +21,7 @@ from outrider.errors import ActuationError, DeliveryError
 from outrider.model import Action, ActionKind, DecisionReason, EntityRef, Message, Outcome, OutcomeStatus
 from outrider.ports import Actuator, Notifier, StateStore
 from remediation.decide.history import NOT_PERFORMED, STOPPED
+from remediation.decide.limits import ACTION_TIME_LIMIT
 from service.engine.kill_switch import KillSwitch
 
 _log = log.get("dispatch")
@@ -31,7 +32,6 @@ FIRST_RETRY = timedelta(seconds=5)
 LAST_RETRY = timedelta(minutes=10)
 GIVE_UP_AFTER = timedelta(hours=24)
 ACTION_RETRY = timedelta(seconds=5)  # a drain is continued this often
-ACTION_GIVES_UP_AFTER = timedelta(minutes=10)  # one that is not done by then has failed
 
 
 class Gate(Protocol):
@@ -63,7 +63,7 @@ class Dispatcher:
     ) -> None:
         """``notifiers`` by channel name; ``gate`` and ``kill_switch`` are checked before every action.
 
-        ``time_limits`` replace ``ACTION_GIVES_UP_AFTER`` for some kinds. ``workers`` is the number of actions performed
+        ``time_limits`` replace ``ACTION_TIME_LIMIT`` for some kinds. ``workers`` is the number of actions performed
         at once, each on another target.
         """
         self._workers = workers
@@ -147,7 +147,7 @@ class Dispatcher:
             outcome = Outcome(action.id, status, detail, started, started)
             wait = max(wait, error.retry_after or wait)
         if outcome.status is OutcomeStatus.IN_PROGRESS:
-            limit = self._time_limits.get(action.kind, ACTION_GIVES_UP_AFTER)
+            limit = self._time_limits.get(action.kind, ACTION_TIME_LIMIT)
             if started - (action.started_at or started) < limit:
                 self._defer(action, outcome.detail, started, wait)
                 return

@@ -34,7 +34,7 @@ class RepairLoop:
         """``approved`` is called with each action that was approved, ``observe`` before each cycle."""
         self.fleet, self._state, self._clock = fleet, state, clock
         self._approved, self._observe = approved, observe
-        self._dispatcher = Dispatcher(state, {}, actuator, clock, self)
+        self._dispatcher = Dispatcher(state, {}, actuator, clock, self, time_limits=fleet.policy.time_limits)
 
     def may_act(self) -> bool:
         """Always: the fleet is known from the start."""

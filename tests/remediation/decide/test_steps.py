@@ -10,6 +10,7 @@ import pytest
 from outrider.model import ActionKind, ActionStatus, HoldReason, StepState
 from outrider.text import yaml_file
 from remediation.playbooks.model import read
+from store.state import state_rows
 
 
 def book(steps, fault="engine-hung"):
@@ -154,3 +155,40 @@ def test_a_paused_rollout_is_resumed_after_the_recovery(fleet):
     run.round()
     fleet.mend(fleet.replicas[0], resolve=run.incident)
     assert run.kinds(2) == [ActionKind.RESUME_ROLLOUT]
+
+
+def approve(fleet, minutes):
+    """Approves the waiting request some minutes after it was made."""
+    (request,) = [action for action in fleet.actions.values() if action.status is ActionStatus.WAITING_APPROVAL]
+    fleet.now = request.decided_at + timedelta(minutes=minutes)
+    fleet.actions[request.id] = state_rows.decided(request, "ann", fleet.now, approve=True)
+    return request.id
+
+
+RESET = "{action: reset_gpu, target: self, ask: true, verify: no_alert, timeout: 10m, escalate: {page: Call us.}}"
+
+
+def test_the_time_of_a_step_counts_from_its_approval(fleet):
+    run = Run(fleet, [RESET], "gpu-xid-hardware", fleet.gpus[0])
+    run.round()
+    reset = approve(fleet, minutes=25)
+    fleet.now += timedelta(minutes=1)
+    assert [step.state for step in fleet.decide(playbooks=run.playbooks).steps] == [], "it waits for the dispatcher"
+    fleet.actions[reset] = replace(fleet.actions[reset], status=ActionStatus.CLAIMED, started_at=fleet.now)
+    fleet.now += timedelta(minutes=9)
+    assert [step.state for step in fleet.decide(playbooks=run.playbooks).steps] == [], "it is in progress"
+    fleet.now += timedelta(minutes=2)
+    (failed,) = fleet.decide(playbooks=run.playbooks).steps
+    assert (failed.state, failed.page) == (StepState.FAILED, "Call us.")
+
+
+def test_a_step_lasts_as_long_as_the_hook_that_performs_it(make_fleet):
+    fleet = make_fleet(time_limits={ActionKind.RESET_GPU: timedelta(minutes=40)})
+    run = Run(fleet, [RESET], "gpu-xid-hardware", fleet.gpus[0])
+    run.round()
+    reset = approve(fleet, minutes=1)
+    fleet.actions[reset] = replace(fleet.actions[reset], status=ActionStatus.CLAIMED, started_at=fleet.now)
+    fleet.now += timedelta(minutes=39)
+    assert [step.state for step in fleet.decide(playbooks=run.playbooks).steps] == []
+    fleet.now += timedelta(minutes=2)
+    assert [step.state for step in fleet.decide(playbooks=run.playbooks).steps] == [StepState.FAILED]

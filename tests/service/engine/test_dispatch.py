@@ -24,7 +24,8 @@ from outrider.model import (
     Verdict,
 )
 from outrider.ports import CycleCommit
-from service.engine.dispatch import ACTION_GIVES_UP_AFTER, ACTION_RETRY, Dispatcher
+from remediation.decide.limits import ACTION_TIME_LIMIT
+from service.engine.dispatch import ACTION_RETRY, Dispatcher
 from store.memory import MemoryStateStore
 
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
@@ -226,7 +227,7 @@ def test_a_retryable_error_is_tried_again_and_finally_fails():
         assert attempts < 1_000
         dispatcher.run_once()
         clock.advance(ACTION_RETRY)
-    assert clock.now() - NOW >= ACTION_GIVES_UP_AFTER
+    assert clock.now() - NOW >= ACTION_TIME_LIMIT
     assert state.actions()[0].detail == "not done after 10 min: the API server cannot be reached"
 
 
@@ -298,7 +299,7 @@ def test_an_action_kind_may_have_its_own_time_limit():
     state, clock, _, inbox, _ = platform(actuator)
     dispatcher = Dispatcher(state, {"oncall": inbox}, actuator, clock, Gate(), time_limits={ActionKind.CORDON: limit})
     dispatcher.run_once()
-    clock.set(NOW + ACTION_GIVES_UP_AFTER + timedelta(minutes=1))
+    clock.set(NOW + ACTION_TIME_LIMIT + timedelta(minutes=1))
     dispatcher.run_once()
     assert state.actions()[0].status is ActionStatus.INTENDED
     clock.set(NOW + limit)

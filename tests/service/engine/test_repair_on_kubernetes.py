@@ -20,7 +20,8 @@ from outrider.wire.http_auth import Access
 from remediation.actuators.kubernetes.actuator import KubernetesActuator
 from remediation.actuators.kubernetes.nodes import TAINT
 from remediation.actuators.kubernetes.ownership import ACTION, OWNER, SESSION
-from service.engine.dispatch import ACTION_GIVES_UP_AFTER, LEASE
+from remediation.decide.limits import ACTION_TIME_LIMIT
+from service.engine.dispatch import LEASE
 from store.factory import SqlStateStore, open_state
 from tests.remediation.conftest import CYCLE, Fleet
 from tests.support.kube import ADMIN, Cluster
@@ -238,7 +239,7 @@ def test_a_budget_that_never_yields_ends_the_drain_and_is_named(make_scene):
     loop = scene.loop()
     loop.run(2)
     scene.end_leaving()
-    loop.run(int(2 * ACTION_GIVES_UP_AFTER / CYCLE))
+    loop.run(int(2 * ACTION_TIME_LIMIT / CYCLE))
     (drain,) = by_kind(loop, ActionKind.DRAIN)
     assert drain.status is ActionStatus.FAILED
     assert "disruption budget" in drain.detail
