@@ -143,8 +143,8 @@ class Action:
     """One action. ``id`` is the idempotency key: the same id is never performed twice.
 
     ``objections`` are the guards that did not allow it. ``approvals`` are the people who approved so far, of whom
-    ``approvals_needed`` are required, and the last one came at ``approved_at``. ``requested_by`` requested a recommended
-    or expired action by hand.
+    ``approvals_needed`` are required; the last one came at ``approved_at``. ``requested_by`` requested a recommended or
+    expired action by hand.
     """
 
     id: str

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from outrider.model import Action, ActionKind, ActionStatus, EntityKind, EntityRef
 from remediation.decide.context import DecisionContext
-from remediation.decide.history import PERFORMED
+from remediation.decide.history import was_performed
 from remediation.playbooks.conditions import Check, Condition
 
 _THROTTLED = ("gpu-thermal-throttle", "gpu-slow-peer")
@@ -77,7 +77,7 @@ def _repeated(check: Check, on: StepOnTarget) -> bool:
         and action.target not in (on.cause, on.target)
         and action.params.get("fault") == on.fault
         and action.params.get("host") in names
-        and action.status in PERFORMED
+        and was_performed(action)
         and not action.dry_run
         and on.context.now - action.decided_at <= check.within
         for action in on.context.history.actions

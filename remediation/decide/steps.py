@@ -26,7 +26,17 @@ from remediation.decide import approval, sessions
 from remediation.decide.conditions import StepOnTarget, met, unmet
 from remediation.decide.context import STARTS_WITHIN, DecisionContext
 from remediation.decide.guards import GuardAnswer, Judgement, Proposal, answers, judge
-from remediation.decide.history import IN_FLIGHT, PERFORMED, WAITING, begun_at, is_half_open, rejected, settled
+from remediation.decide.history import (
+    IN_FLIGHT,
+    PERFORMED,
+    WAITING,
+    begun_at,
+    is_half_open,
+    rejected,
+    settled,
+    stop_holds,
+    stopped_by_guard,
+)
 from remediation.decide.record import record
 from remediation.playbooks.conditions import Check
 from remediation.playbooks.model import UNDOES, Playbook, Step
@@ -119,7 +129,11 @@ class PlaybookRun:
         return [approval.cancelled(newest, self._context.now, newest.reason, f"no longer required: {missing}")]
 
     def _on(self, step: Step, target: EntityRef) -> StepOnTarget:
-        done = [action for action in self._decided(step, target) if action.status in PERFORMED]
+        done = [
+            action
+            for action in self._decided(step, target)
+            if action.status in PERFORMED and not stopped_by_guard(action)
+        ]
         action = done[-1] if done else None
         return StepOnTarget(self._context, self._cause.fault, self._cause.entity, target, self._session.id, action)
 
@@ -170,8 +184,13 @@ class PlaybookRun:
         return met(step.verify, on) or not self._timed_out(step, on.action)
 
     def _tried(self, before: Iterable[Action]) -> list[Action]:
+        """The attempts so far. An action that a guard stopped is none: the step is decided again."""
         dry = self._context.policy.dry_run
-        return [action for action in before if action.status not in _NOT_AN_ATTEMPT and action.dry_run == dry]
+        return [
+            action
+            for action in before
+            if action.status not in _NOT_AN_ATTEMPT and action.dry_run == dry and not stopped_by_guard(action)
+        ]
 
     def _note(self, step: Step, target: EntityRef, state: StepState, check: str, page: str = "") -> StepState:
         self.states.append(StepStatus(self._incident.id, step.kind, target, state, check, page))
@@ -196,11 +215,13 @@ class PlaybookRun:
             return []
         if len(tried) >= (1 if dry else step.attempts):
             return []
+        if stop_holds(before, context.now, context.policy.cooldown):
+            return []
         proposal = self._proposal(step, target)
         if proposal is None:
             return []
         judgement = judge(proposal, context.policy, context.facts, context.history, context.budget, context.now)
-        if tried and judgement[1] is DecisionReason.COOLDOWN:
+        if (tried or _was_stopped(before)) and judgement[1] is DecisionReason.COOLDOWN:
             return []  # the cooldown between two attempts is not a refusal
         surge: list[Action] = []
         if step.surge and (self._short(proposal, proposal.takes) or _is_too_tight(step, judgement[1])):
@@ -328,6 +349,11 @@ class PlaybookRun:
             return actions, judgement
         held = (Verdict.REFUSED, DecisionReason.NO_HEADROOM)
         return actions, held if expected else (Verdict.ASK, DecisionReason.NO_HEADROOM)
+
+
+def _was_stopped(before: Sequence[Action]) -> bool:
+    """True if a guard stopped the newest decision of a step at the last moment, or between two attempts."""
+    return bool(before) and stopped_by_guard(before[-1])
 
 
 def _surges(step: Step, before: Sequence[Action]) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, time, timedelta
 
 import pytest
 
-from outrider.model import ActionKind, ActionStatus, HoldReason, StepState
+from outrider.model import ActionKind, ActionStatus, DecisionReason, HoldReason, StepState
 from outrider.text import yaml_file
+from remediation.decide.history import NOT_PERFORMED, STOPPED
+from remediation.decide.time_windows import TimeWindow, WeeklySpan
 from remediation.playbooks.model import read
 from store.state import state_rows
 
@@ -192,3 +194,61 @@ def test_a_step_lasts_as_long_as_the_hook_that_performs_it(make_fleet):
     assert [step.state for step in fleet.decide(playbooks=run.playbooks).steps] == []
     fleet.now += timedelta(minutes=2)
     assert [step.state for step in fleet.decide(playbooks=run.playbooks).steps] == [StepState.FAILED]
+
+
+def stop(fleet, reason, detail=NOT_PERFORMED):
+    """A guard stops the newest action at the last moment, as the dispatcher records it."""
+    action = max(fleet.actions.values(), key=lambda action: action.decided_at)
+    ended = {"status": ActionStatus.FAILED, "detail": f"{detail}: {reason}", "ended_at": fleet.now}
+    fleet.actions[action.id] = replace(action, **ended)
+    return action.id
+
+
+@pytest.mark.parametrize("approved", [False, True])
+def test_a_step_that_a_guard_stopped_is_decided_again(fleet, approved):
+    step = (
+        f"{{action: cordon, target: node, ask: {str(approved).lower()}, verify: cordoned, escalate: {{page: Call.}}}}"
+    )
+    run = Run(fleet, [step, SCALE], "gpu-lost", fleet.gpus[0])
+    run.round(status=ActionStatus.CLAIMED)
+    if approved:
+        approve(fleet, minutes=1)
+    first = stop(fleet, DecisionReason.VALUES_NOT_TRUSTED)
+    fleet.now += timedelta(seconds=15)
+    (again,) = run.round(status=ActionStatus.CLAIMED).actions
+    assert (again.kind, again.id == first) == (ActionKind.CORDON, False), "the attempt is not spent, nor the cooldown"
+    assert again.status is (ActionStatus.WAITING_APPROVAL if approved else ActionStatus.INTENDED)
+
+
+def test_a_step_stopped_by_its_maintenance_window_waits_for_the_next_one(make_fleet):
+    nightly = TimeWindow("nightly", UTC, WeeklySpan(time(2), time(4)))
+    fleet = make_fleet(maintenance_windows=(nightly,))
+    fleet.now = fleet.now.replace(hour=3, minute=59)
+    run = Run(fleet, ["{action: restart_pod, target: pods, escalate: {page: Call us.}}", SCALE])
+    run.round(status=ActionStatus.CLAIMED)
+    stop(fleet, DecisionReason.NOT_IN_MAINTENANCE_WINDOW)
+    fleet.now = fleet.now.replace(hour=4, minute=1)
+    (refused,) = run.round().actions
+    assert refused.reason is DecisionReason.NOT_IN_MAINTENANCE_WINDOW
+    assert run.round().steps == (), "the step is held, not failed"
+    fleet.now = fleet.now.replace(hour=2, minute=0) + timedelta(days=1)
+    assert run.kinds() == [ActionKind.RESTART_POD]
+
+
+def test_a_guard_that_stops_a_step_again_and_again_is_tried_less_and_less_often(fleet):
+    run = Run(fleet, ["{action: shift_traffic, target: self}"])
+    decided = 0
+    for _ in range(60):  # a quarter of an hour
+        if run.round(status=ActionStatus.CLAIMED).actions:
+            decided += 1
+            stop(fleet, DecisionReason.TOO_MANY_NODES)
+    assert decided == 6
+
+
+def test_a_step_stopped_after_it_began_waits_for_the_cooldown(fleet):
+    run = Run(fleet, ["{action: restart_pod, target: pods, timeout: 30m, verify: serving}", SCALE])
+    run.round(status=ActionStatus.CLAIMED)
+    stop(fleet, DecisionReason.MONITOR_BLIND, STOPPED)
+    assert run.kinds(20) == [], "neither the step again nor the next one"
+    fleet.now += fleet.policy.cooldown
+    assert run.kinds() == [ActionKind.RESTART_POD]
