@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from outrider.model import Action, ActionKind, ActionStatus, DecisionReason, EntityRef
+from outrider.model import Action, ActionKind, ActionStatus, DecisionReason, EntityRef, GuardAnswer
 from remediation.playbooks.model import UNDOES
 
 IN_FLIGHT = frozenset({ActionStatus.INTENDED, ActionStatus.CLAIMED})
@@ -38,6 +38,11 @@ _HELD = frozenset(
         DecisionReason.NOT_IN_MAINTENANCE_WINDOW,
         DecisionReason.DISRUPTION_BUDGET,
     }
+)
+
+# Nobody else reports these, and they may never end: a budget without room, a service that gets no more replicas.
+_OBSTRUCTIONS = frozenset(
+    {DecisionReason.DISRUPTION_BUDGET, DecisionReason.SERVICE_MINIMUM, DecisionReason.NO_HEADROOM}
 )
 
 Key = tuple[str, ActionKind, EntityRef]
@@ -228,6 +233,24 @@ def stop_holds(before: Sequence[Action], now: datetime, longest: timedelta) -> b
         return False
     wait = min(longest, _AFTER_STOP * (1 << min(stops - 1, 10)))
     return now - (before[-1].ended_at or before[-1].decided_at) < wait
+
+
+def objection_of(action: Action) -> GuardAnswer | None:
+    """The objection for which an action was refused; None if it was not."""
+    if action.status is not ActionStatus.REFUSED:
+        return None
+    given = (answer for answer in action.objections if answer.reason is action.reason)
+    return next(given, GuardAnswer("", action.decision, action.reason, action.detail))
+
+
+def obstructed_since(before: Sequence[Action]) -> datetime | None:
+    """The time since which a guard has refused a step for something that may never end; None if none does now."""
+    since: datetime | None = None
+    for action in reversed(before):
+        if action.status is not ActionStatus.REFUSED or action.reason not in _OBSTRUCTIONS:
+            break
+        since = action.decided_at
+    return since
 
 
 class Kinded(Protocol):

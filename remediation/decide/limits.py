@@ -13,6 +13,7 @@ from outrider.model import (
     ActionKind,
     BreakerState,
     EntityRef,
+    GuardAnswer,
     HoldReason,
     Incident,
     IncidentProgress,
@@ -205,10 +206,14 @@ class FleetFacts:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Nothing new is done about ``subject``: an incident's id, or the scaling of a service."""
+    """Nothing new is done about ``subject``: an incident's id, or the scaling of a service.
+
+    ``objection`` is that of the guard that holds the next step.
+    """
 
     subject: str
     reason: HoldReason
+    objection: GuardAnswer | None = None
 
 
 @dataclass(frozen=True, slots=True)

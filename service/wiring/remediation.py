@@ -147,9 +147,12 @@ def time_limits(settings: Settings) -> Mapping[ActionKind, timedelta]:
     A hook has the limit of its configuration, a drain the longest time that a playbook gives it.
     """
     remediation = settings.remediation
-    hooks = {kind: hook.timeout for kind, hook in remediation.hooks.items() if remediation.performer(kind) == "hook"}
-    lasting = {kind: max(limit, ACTION_TIME_LIMIT) for kind, limit in playbook_limits(playbooks(settings)).items()}
-    return {**lasting, **hooks}
+    longest = playbook_limits(playbooks(settings)).items()
+    limits = {kind: max(limit, ACTION_TIME_LIMIT) for kind, limit in longest}
+    for kind, hook in remediation.hooks.items():
+        if remediation.performer(kind) == "hook":
+            limits[kind] = hook.timeout
+    return limits
 
 
 def _hook(kind: ActionKind, hook: HookSettings, remediation: RemediationSettings) -> Hook:

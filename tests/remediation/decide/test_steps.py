@@ -230,7 +230,11 @@ def test_a_step_stopped_by_its_maintenance_window_waits_for_the_next_one(make_fl
     fleet.now = fleet.now.replace(hour=4, minute=1)
     (refused,) = run.round().actions
     assert refused.reason is DecisionReason.NOT_IN_MAINTENANCE_WINDOW
-    assert run.round().steps == (), "the step is held, not failed"
+    held = run.round()
+    assert [step.state for step in held.steps] == [StepState.HELD_BY_GUARD]
+    assert (held.holds[0].reason, held.holds[0].objection.detail) == (HoldReason.HELD_BY_GUARD, "nightly")
+    fleet.now += timedelta(hours=5)
+    assert run.states() == [StepState.HELD_BY_GUARD], "a window opens again: nobody is paged"
     fleet.now = fleet.now.replace(hour=2, minute=0) + timedelta(days=1)
     assert run.kinds() == [ActionKind.RESTART_POD]
 
