@@ -256,3 +256,39 @@ def test_a_step_stopped_after_it_began_waits_for_the_cooldown(fleet):
     assert run.kinds(20) == [], "neither the step again nor the next one"
     fleet.now += fleet.policy.cooldown
     assert run.kinds() == [ActionKind.RESTART_POD]
+
+
+ROLLBACK = "{action: rollback, target: services, verify: no_alert, timeout: 15m, escalate: {page: Call us.}}"
+
+
+@pytest.mark.parametrize("alerted", ["the cause", "its replica", "a replacement"])
+def test_a_rollback_is_verified_only_once_no_pod_of_the_service_has_the_fault(fleet, alerted):
+    run = Run(fleet, [ROLLBACK], "crash-loop", fleet.pods[0])
+    run.round()
+    if alerted != "the cause":
+        fleet.mend(fleet.pods[0])
+        still = fleet.replicas[0] if alerted == "its replica" else fleet.pods[3]
+        fleet.raise_alert("crash-loop", still)
+        fleet.sick.add(fleet.pods[0])  # the incident itself is still open
+    assert run.states() == [StepState.VERIFYING]
+    fleet.now += timedelta(minutes=15)
+    (failed,) = run.round().steps
+    assert (failed.state, failed.page) == (StepState.FAILED, "Call us.")
+    for entity in list(fleet.alerts):
+        fleet.mend(entity)
+    fleet.sick.add(fleet.pods[0])
+    assert run.states() == [StepState.VERIFIED]
+
+
+def test_an_alert_of_another_fault_on_a_pod_does_not_fail_the_rollback(fleet):
+    run = Run(fleet, [ROLLBACK], "crash-loop", fleet.pods[0])
+    run.round()
+    fleet.mend(fleet.pods[0])
+    fleet.sick.add(fleet.pods[0])
+    fleet.raise_alert("kv-pressure", fleet.replicas[5])
+    assert run.states() == [StepState.VERIFIED]
+
+
+def test_no_alert_as_a_precondition_concerns_the_target_only(fleet):
+    step = "{action: cordon, target: node, require: [no_alert]}"
+    assert Run(fleet, [step], "gpu-lost", fleet.gpus[0]).kinds() == [ActionKind.CORDON]
