@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from outrider.clock import ManualClock
-from outrider.errors import ActuationError, DeliveryError
+from outrider.errors import ActuationError, DeliveryError, StoreError
 from outrider.model import (
     Action,
     ActionKind,
@@ -25,7 +25,7 @@ from outrider.model import (
 )
 from outrider.ports import CycleCommit
 from remediation.decide.limits import ACTION_TIME_LIMIT
-from service.engine.dispatch import ACTION_RETRY, Dispatcher
+from service.engine.dispatch import ACTION_RETRY, LEASE, Dispatcher
 from store.memory import MemoryStateStore
 
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
@@ -187,6 +187,65 @@ def test_more_actions_than_one_claim_are_performed_in_one_run():
     )
     assert Dispatcher(state, {}, actuator, clock, Gate(), workers=8).perform_actions() == 50
     assert len(set(actuator.performed)) == 50
+
+
+class SlowHook(RecordingActuator):
+    """An actuator whose first action ends only once another target's later action is done."""
+
+    def __init__(self, later) -> None:
+        super().__init__()
+        self.later, self.done = later, threading.Event()
+
+    def perform(self, action):
+        if action.target == NODE:
+            self.later()
+            assert self.done.wait(10), "the slow action delays the others"
+        result = super().perform(action)
+        if action.target != NODE:
+            self.done.set()
+        return result
+
+
+def test_a_slow_action_does_not_delay_later_decisions_about_other_targets():
+    state, clock = MemoryStateStore(), ManualClock(NOW)
+    other = EntityRef("c", EntityKind.NODE, None, "node-1")
+    behind = replace(CORDON, id="act-2", decided_at=NOW + timedelta(seconds=1))
+
+    def decide_another():
+        """The next cycle, while the slow action is in progress."""
+        later = replace(CORDON, id="act-3", target=other, decided_at=NOW + timedelta(seconds=2))
+        state.commit(CycleCommit(RECORD, actions=(later,)))
+
+    actuator = SlowHook(decide_another)
+    state.commit(CycleCommit(RECORD, actions=(CORDON, behind)))
+    assert Dispatcher(state, {}, actuator, clock, Gate(), workers=4).perform_actions() == 3
+    assert actuator.performed == ["act-3", "act-1", "act-2"], "those on one target keep their order"
+
+
+def test_an_action_whose_lease_expires_while_it_is_performed_is_not_performed_twice():
+    state, clock = MemoryStateStore(), ManualClock(NOW)
+    other = EntityRef("c", EntityKind.NODE, None, "node-1")
+
+    def expire():
+        clock.advance(2 * LEASE)
+        state.commit(CycleCommit(RECORD, actions=(replace(CORDON, id="act-3", target=other),)))
+
+    actuator = SlowHook(expire)
+    state.commit(CycleCommit(RECORD, actions=(CORDON,)))
+    assert Dispatcher(state, {}, actuator, clock, Gate(), workers=4).perform_actions() == 2
+    assert actuator.performed == ["act-3", "act-1"]
+
+
+def test_an_error_of_the_store_ends_the_run_and_is_raised():
+    class BrokenStore(MemoryStateStore):
+        def finish_action(self, outcome):
+            raise StoreError("disk full")
+
+    state, clock, actuator = BrokenStore(), ManualClock(NOW), RecordingActuator()
+    state.commit(CycleCommit(RECORD, actions=(CORDON, replace(CORDON, id="act-2"))))
+    with pytest.raises(StoreError, match="disk full"):
+        Dispatcher(state, {}, actuator, clock, Gate(), workers=4).perform_actions()
+    assert actuator.performed == ["act-1"]
 
 
 class Drain:
