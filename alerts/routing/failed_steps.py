@@ -47,4 +47,8 @@ def _lines(step: StepStatus, name: str, language: Language) -> list[str]:
         name, _, value = step.check.partition(" ")
         condition = word("condition", name, language)
         lines.append(wording.localize("line.failed_check", language, check=f"{condition} {value}".strip()))
+    if step.objection is not None:
+        reason = word("decision_reason", step.objection.reason, language)
+        detail = f" ({step.objection.detail})" if step.objection.detail else ""
+        lines.append(wording.localize("line.held_by", language, reason=f"{reason}{detail}"))
     return lines

@@ -270,6 +270,7 @@ def action(value: Action) -> Json:
         "decided_at": rfc3339(value.decided_at),
         "detail": value.detail,
         "approved_by": value.approved_by,
+        "approved_at": instant(value.approved_at),
         "approvals": list(value.approvals),
         "approvals_needed": value.approvals_needed,
         "requested_by": value.requested_by,

@@ -94,6 +94,7 @@ class HoldReason(StrEnum):
     NO_REMEDY = "no_remedy"  # the playbook explains why nothing is done automatically
     PRECONDITION_NOT_MET = "precondition_not_met"
     VERIFYING = "verifying"  # a step is done, and its check does not hold yet
+    HELD_BY_GUARD = "held_by_guard"  # a guard refuses a step for now; later steps wait for it
     STEP_FAILED = "step_failed"  # a step failed, and a person was paged
     DIAGNOSTIC_RUNNING = "diagnostic_running"
     DIAGNOSTIC_FAILED = "diagnostic_failed"  # the node stays out of service until a person decides
@@ -107,6 +108,7 @@ class StepState(StrEnum):
     """State of a playbook step on one target. The check of a step decides, not the end of its action."""
 
     PRECONDITION_NOT_MET = "precondition_not_met"
+    HELD_BY_GUARD = "held_by_guard"
     VERIFYING = "verifying"
     VERIFIED = "verified"
     FAILED = "failed"  # the action failed, or its check did not hold in time
@@ -143,7 +145,8 @@ class Action:
     """One action. ``id`` is the idempotency key: the same id is never performed twice.
 
     ``objections`` are the guards that did not allow it. ``approvals`` are the people who approved so far, of whom
-    ``approvals_needed`` are required. ``requested_by`` requested a recommended or expired action by hand.
+    ``approvals_needed`` are required; the last one came at ``approved_at``. ``requested_by`` requested a recommended or
+    expired action by hand.
     """
 
     id: str
@@ -165,6 +168,7 @@ class Action:
     approvals: tuple[str, ...] = ()
     approvals_needed: int = 1
     requested_by: str | None = None
+    approved_at: datetime | None = None
 
     def counts_approval_of(self, person: str) -> bool:
         """True if this person's approval adds to the ones so far.
@@ -233,6 +237,7 @@ class StepStatus:
     """One step of a playbook in this round. ``check`` is the condition that it waits for, empty without one.
 
     ``page`` is the reason to page a person about a failed step: a text id or plain text, empty without one.
+    ``objection`` is that of the guard that holds the step.
     """
 
     incident: str
@@ -241,6 +246,7 @@ class StepStatus:
     state: StepState
     check: str = ""
     page: str = ""
+    objection: GuardAnswer | None = None
 
 
 @dataclass(frozen=True, slots=True)

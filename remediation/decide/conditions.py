@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from outrider.model import Action, ActionKind, ActionStatus, EntityKind, EntityRef
 from remediation.decide.context import DecisionContext
-from remediation.decide.history import PERFORMED
+from remediation.decide.history import was_performed
 from remediation.playbooks.conditions import Check, Condition
 
 _THROTTLED = ("gpu-thermal-throttle", "gpu-slow-peer")
@@ -77,7 +77,7 @@ def _repeated(check: Check, on: StepOnTarget) -> bool:
         and action.target not in (on.cause, on.target)
         and action.params.get("fault") == on.fault
         and action.params.get("host") in names
-        and action.status in PERFORMED
+        and was_performed(action)
         and not action.dry_run
         and on.context.now - action.decided_at <= check.within
         for action in on.context.history.actions
@@ -181,8 +181,19 @@ def _drained(check: Check, on: StepOnTarget) -> bool:
 
 
 def _no_alert(check: Check, on: StepOnTarget) -> bool:
+    """True if no alert on the target is active, and, after a step, none of its fault on the cause or below a service.
+
+    The alert of a faulty service is often on a pod or a replica, and a new pod may raise it again.
+    """
     del check
-    return not on.context.has_alert(on.target)
+    if on.context.has_alert(on.target):
+        return False
+    if on.action is None:
+        return True
+    replicas = on.context.topology.below(on.target, EntityKind.REPLICA) if on.target.kind is EntityKind.SERVICE else ()
+    pods = (pod for replica in replicas for pod in on.context.topology.below(replica, EntityKind.POD))
+    concerned = {on.cause, *replicas, *pods}
+    return not any((entity, on.fault) in on.context.facts.alerted for entity in concerned)
 
 
 def _revision_changed(check: Check, on: StepOnTarget) -> bool:

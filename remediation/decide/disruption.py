@@ -8,6 +8,12 @@ from outrider.topology import EVICTION_BLOCKED_BY, NOT_READY, Topology
 
 def blocking_budgets(kind: ActionKind, target: EntityRef, topology: Topology) -> tuple[str, ...]:
     """Names of the budgets that refuse an eviction of the action, as ``namespace/name``, sorted."""
+    pods = blocked_pods(kind, target, topology)
+    return tuple(sorted({name for pod in pods for name in topology.label(pod, EVICTION_BLOCKED_BY).split(",") if name}))
+
+
+def blocked_pods(kind: ActionKind, target: EntityRef, topology: Topology) -> tuple[EntityRef, ...]:
+    """The pods of an action whose eviction a budget refuses."""
     if kind is ActionKind.DRAIN:
         pods = [entity for entity in topology.holds_up(target) if entity.kind is EntityKind.POD]
     elif kind is ActionKind.RESTART_POD:
@@ -15,5 +21,4 @@ def blocking_budgets(kind: ActionKind, target: EntityRef, topology: Topology) ->
         pods = [pod for pod in own if not topology.label(pod, NOT_READY)]
     else:
         return ()
-    names = {name for pod in pods for name in topology.label(pod, EVICTION_BLOCKED_BY).split(",") if name}
-    return tuple(sorted(names))
+    return tuple(pod for pod in pods if topology.label(pod, EVICTION_BLOCKED_BY))

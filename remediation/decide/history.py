@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from outrider.model import Action, ActionKind, ActionStatus, DecisionReason, EntityRef
+from outrider.model import Action, ActionKind, ActionStatus, DecisionReason, EntityRef, GuardAnswer
 from remediation.playbooks.model import UNDOES
 
 IN_FLIGHT = frozenset({ActionStatus.INTENDED, ActionStatus.CLAIMED})
@@ -21,6 +21,7 @@ CORDONING = frozenset({ActionKind.CORDON, ActionKind.DRAIN})  # an evicted node 
 STOPPING = CORDONING | {ActionKind.REBOOT_NODE, ActionKind.RESET_GPU}
 """Actions that take a node out of service. The reset of a device stops its node's work."""
 
+_AFTER_STOP = timedelta(seconds=15)  # until the next decision about a step that a guard stopped
 _OVER = frozenset({DecisionReason.RECOVERED, DecisionReason.RECOVERED_BY_VALUES})
 NOT_PERFORMED = "not performed"  # detail of an action that a guard stopped at the last moment
 STOPPED = "stopped after it began"  # detail of one that a guard stopped between two attempts
@@ -37,6 +38,11 @@ _HELD = frozenset(
         DecisionReason.NOT_IN_MAINTENANCE_WINDOW,
         DecisionReason.DISRUPTION_BUDGET,
     }
+)
+
+# Nobody else reports these, and they may never end: a budget without room, a service that gets no more replicas.
+_OBSTRUCTIONS = frozenset(
+    {DecisionReason.DISRUPTION_BUDGET, DecisionReason.SERVICE_MINIMUM, DecisionReason.NO_HEADROOM}
 )
 
 Key = tuple[str, ActionKind, EntityRef]
@@ -77,7 +83,7 @@ class History:
             (
                 action.ended_at or action.started_at or action.decided_at
                 for action in self.actions
-                if action.kind is kind and action.target == target and action.status in PERFORMED
+                if action.kind is kind and action.target == target and was_performed(action)
             ),
             default=None,
         )
@@ -101,8 +107,7 @@ class History:
     def performed_since(self, start: datetime) -> int:
         """Number of actions since then, without undo actions."""
         return sum(
-            action.decided_at >= start and action.status in PERFORMED and not gives_back(action)
-            for action in self.actions
+            action.decided_at >= start and was_performed(action) and not gives_back(action) for action in self.actions
         )
 
     def cordoned(self, session: str | None = None) -> frozenset[EntityRef]:
@@ -209,6 +214,45 @@ def stopped_by_guard(action: Action) -> bool:
     return action.detail.startswith((NOT_PERFORMED, STOPPED))
 
 
+def was_performed(action: Action) -> bool:
+    """True for an action that was performed or will be. One that a guard stopped before its start changed nothing."""
+    return action.status in PERFORMED and not action.detail.startswith(NOT_PERFORMED)
+
+
+def stop_holds(before: Sequence[Action], now: datetime, longest: timedelta) -> bool:
+    """True for a short time after a guard stopped the newest action of a step: it doubles with each stop in a row.
+
+    Another decision at once would meet the same guard again.
+    """
+    stops = 0
+    for action in reversed(before):
+        if not stopped_by_guard(action):
+            break
+        stops += 1
+    if not stops:
+        return False
+    wait = min(longest, _AFTER_STOP * (1 << min(stops - 1, 10)))
+    return now - (before[-1].ended_at or before[-1].decided_at) < wait
+
+
+def objection_of(action: Action) -> GuardAnswer | None:
+    """The objection for which an action was refused; None if it was not."""
+    if action.status is not ActionStatus.REFUSED:
+        return None
+    given = (answer for answer in action.objections if answer.reason is action.reason)
+    return next(given, GuardAnswer("", action.decision, action.reason, action.detail))
+
+
+def obstructed_since(before: Sequence[Action]) -> datetime | None:
+    """The time since which a guard has refused a step for something that may never end; None if none does now."""
+    since: datetime | None = None
+    for action in reversed(before):
+        if action.status is not ActionStatus.REFUSED or action.reason not in _OBSTRUCTIONS:
+            break
+        since = action.decided_at
+    return since
+
+
 class Kinded(Protocol):
     """An action or a proposal."""
 
@@ -251,10 +295,20 @@ def is_expired(action: Action, now: datetime, after: timedelta) -> bool:
     return action.status in WAITING and now - action.decided_at >= after
 
 
+def begun_at(action: Action) -> datetime:
+    """When the time of an action begins to count: at its start, else its approval, else its decision."""
+    return action.started_at or action.approved_at or action.decided_at
+
+
 def settled(action: Action | None, now: datetime, timeout: timedelta) -> bool:
-    """True if a step is over: done, failed, refused for good, or rejected."""
+    """True if a step is over: done, failed, refused for good, or rejected. ``timeout`` is that of the action.
+
+    After a guard has stopped it at the last moment, the step is decided again. It is over if nothing was decided.
+    """
     if action is None or (action.status is ActionStatus.REFUSED and action.reason in _HELD):
         return False
+    if stopped_by_guard(action):
+        return now - (action.ended_at or action.decided_at) > timeout
     if action.status in IN_FLIGHT:
-        return now - action.decided_at > timeout
+        return now - begun_at(action) > timeout
     return action.status not in WAITING

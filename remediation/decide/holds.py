@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from outrider.model import Action, EntityRef, HoldReason, Incident, Recommendation, StepState, StepStatus
+from outrider.model import Action, EntityRef, GuardAnswer, HoldReason, Incident, Recommendation, StepState, StepStatus
 from remediation.decide.context import DecisionContext, cause_of
 from remediation.decide.limits import Hold
 
@@ -32,6 +32,7 @@ def holds(
 # The most telling state of several steps comes first.
 _OF_STEPS = {
     StepState.FAILED: HoldReason.STEP_FAILED,
+    StepState.HELD_BY_GUARD: HoldReason.HELD_BY_GUARD,
     StepState.VERIFYING: HoldReason.VERIFYING,
     StepState.PRECONDITION_NOT_MET: HoldReason.PRECONDITION_NOT_MET,
 }
@@ -45,7 +46,8 @@ def _of_incidents(
     context: DecisionContext, incidents: Iterable[Incident], steps: Sequence[StepStatus]
 ) -> Iterator[Hold]:
     for incident in incidents:
-        states = {step.state for step in steps if step.incident == incident.id}
+        own = {step.state: step.objection for step in steps if step.incident == incident.id}
+        objection: GuardAnswer | None = None
         cause = cause_of(incident)
         if cause is None:
             reason = HoldReason.CAUSE_UNKNOWN
@@ -56,8 +58,10 @@ def _of_incidents(
         elif not context.playbooks[cause.fault].steps:
             reason = HoldReason.NO_REMEDY
         else:
-            reason = next((why for state, why in _OF_STEPS.items() if state in states), HoldReason.NO_STEP_DUE)
-        yield Hold(incident.id, reason)
+            state = next((state for state in _OF_STEPS if state in own), None)
+            reason = HoldReason.NO_STEP_DUE if state is None else _OF_STEPS[state]
+            objection = None if state is None else own[state]
+        yield Hold(incident.id, reason, objection)
 
 
 def _of_plan(context: DecisionContext, scaled: set[EntityRef], troubled: frozenset[EntityRef]) -> Iterator[Hold]:

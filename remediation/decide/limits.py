@@ -13,6 +13,7 @@ from outrider.model import (
     ActionKind,
     BreakerState,
     EntityRef,
+    GuardAnswer,
     HoldReason,
     Incident,
     IncidentProgress,
@@ -40,6 +41,8 @@ DISRUPTIVE: Final = frozenset(
     }
 )
 """Kinds that wait for a maintenance window unless the operator names others."""
+ACTION_TIME_LIMIT: Final = timedelta(minutes=10)
+"""An action that is not done after this time has failed, unless its kind has a limit of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,7 @@ class Policy:
     passed diagnostic, which may take up to ``diagnostic_timeout``. At most ``max_ejected_ratio`` of the serving
     replicas of a service are out of rotation because of us. ``writes_replicas``:
     SCALE patches the workload itself, not its autoscaler. ``ejecting`` are services, as name or namespace/name, whose
-    route is only an outlier detection.
+    route is only an outlier detection. ``time_limits`` replace ``ACTION_TIME_LIMIT`` for some kinds.
     """
 
     autonomy: AutonomyLevels = field(default_factory=AutonomyLevels)
@@ -118,6 +121,11 @@ class Policy:
     max_ejected_ratio: float = 0.5
     writes_replicas: bool = False
     ejecting: frozenset[str] = frozenset()
+    time_limits: Mapping[ActionKind, timedelta] = field(default_factory=dict)
+
+    def time_limit(self, kind: ActionKind) -> timedelta:
+        """Time after which an action of this kind that is not done has failed."""
+        return self.time_limits.get(kind, ACTION_TIME_LIMIT)
 
     def ejects(self, service: EntityRef) -> bool:
         """True if a shift of the service only enables outlier ejection, which may leave a replica its traffic."""
@@ -198,10 +206,14 @@ class FleetFacts:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Nothing new is done about ``subject``: an incident's id, or the scaling of a service."""
+    """Nothing new is done about ``subject``: an incident's id, or the scaling of a service.
+
+    ``objection`` is that of the guard that holds the next step.
+    """
 
     subject: str
     reason: HoldReason
+    objection: GuardAnswer | None = None
 
 
 @dataclass(frozen=True, slots=True)

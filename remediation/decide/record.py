@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from outrider.model import Action, ActionStatus, DecisionReason, Verdict
+from collections.abc import Mapping
+from typing import Any
+
+from outrider.model import Action, ActionKind, ActionStatus, DecisionReason, Verdict
 from remediation.decide import approval
 from remediation.decide.autonomy import Autonomy
 from remediation.decide.context import DecisionContext
@@ -19,6 +22,10 @@ _DOUBTS = frozenset(
         DecisionReason.AUTONOMY_RECOMMEND,
     }
 )
+# What a request says beside its effect: it follows the load, and is measured anew in each cycle.
+_MEASURED = {ActionKind.SWITCH_CLUSTER: frozenset({"headroom", "needed"})}
+_SHARES = frozenset({"weights", "share"})
+_MATERIAL = 0.1 + 1e-9  # another share of the traffic than this needs another approval
 
 
 def record(
@@ -63,7 +70,7 @@ def within_autonomy(context: DecisionContext, proposal: Proposal, judgement: Jud
 def _stands(newest: Action, proposal: Proposal, judgement: Judgement) -> bool:
     """True if an open request or recommendation remains valid."""
     verdict, reason = judgement
-    if verdict is Verdict.REFUSED or dict(newest.params) != dict(proposal.params):
+    if verdict is Verdict.REFUSED or not _is_same_request(newest, proposal):
         return False
     if newest.requested_by is not None and verdict is Verdict.ASK:
         return True  # a person requested it, whatever the level
@@ -77,8 +84,34 @@ def _was_answered(newest: Action, proposal: Proposal, judgement: Judgement) -> b
     if newest.status is not ActionStatus.REFUSED:
         return False
     if newest.reason is DecisionReason.EXPIRED:
-        return judgement[0] is Verdict.ASK and dict(newest.params) == dict(proposal.params)
+        return judgement[0] is Verdict.ASK and _is_same_request(newest, proposal)
     return (newest.decision, newest.reason) == judgement
+
+
+def _is_same_request(newest: Action, proposal: Proposal) -> bool:
+    """True if a request still describes what is proposed. Measured numbers may differ a little in each cycle."""
+    ignored = _MEASURED.get(proposal.kind, frozenset())
+    before, after = (
+        {key: value for key, value in params.items() if key not in ignored | _SHARES}
+        for params in (newest.params, proposal.params)
+    )
+    return before == after and _largest_change(newest.params, proposal.params) <= _MATERIAL
+
+
+def _largest_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
+    """The largest change of a share of the traffic, between replicas or between clusters. 1.0 for another set."""
+    shares, others = _shares(before), _shares(after)
+    if shares.keys() != others.keys():
+        return 1.0
+    return max((abs(shares[name] - others[name]) for name in shares), default=0.0)
+
+
+def _shares(params: Mapping[str, Any]) -> dict[str, float]:
+    """The shares of the traffic that an action sets: by replica, or that of a cluster."""
+    weights = {str(name): float(weight) for name, weight in (params.get("weights") or {}).items()}
+    total = sum(weights.values())
+    result = {f"replica {name}": weight / total if total else 0.0 for name, weight in weights.items()}
+    return result if "share" not in params else {**result, "cluster": float(params["share"])}
 
 
 def _action(context: DecisionContext, proposal: Proposal, judgement: Judgement, ordinal: int) -> Action:

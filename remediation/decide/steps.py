@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from math import ceil
 from typing import Any
 
@@ -12,6 +13,7 @@ from outrider.model import (
     ActionKind,
     ActionStatus,
     DecisionReason,
+    EntityKind,
     EntityRef,
     Hypothesis,
     Incident,
@@ -24,8 +26,21 @@ from outrider.model import (
 from remediation.decide import approval, sessions
 from remediation.decide.conditions import StepOnTarget, met, unmet
 from remediation.decide.context import STARTS_WITHIN, DecisionContext
-from remediation.decide.guards import GuardAnswer, Judgement, Proposal, answers, judge
-from remediation.decide.history import IN_FLIGHT, PERFORMED, WAITING, is_half_open, rejected, settled
+from remediation.decide.disruption import blocked_pods
+from remediation.decide.guards import GuardAnswer, Judgement, Proposal, answers, below_minimum, judge
+from remediation.decide.history import (
+    IN_FLIGHT,
+    PERFORMED,
+    WAITING,
+    begun_at,
+    is_half_open,
+    objection_of,
+    obstructed_since,
+    rejected,
+    settled,
+    stop_holds,
+    stopped_by_guard,
+)
 from remediation.decide.record import record
 from remediation.playbooks.conditions import Check
 from remediation.playbooks.model import UNDOES, Playbook, Step
@@ -43,6 +58,7 @@ _KEEP_CAPACITY = frozenset(
 _OF_PROCEDURES = frozenset({ActionKind.SWITCH_CLUSTER, ActionKind.DEGRADE_SERVICE})
 _LIMITED = frozenset({PlanReason.AT_CEILING, PlanReason.AT_QUOTA, PlanReason.NO_GPU_FREE, PlanReason.STEP_LIMIT})
 _MORE_REPLICAS_HELP = frozenset({DecisionReason.DISRUPTION_BUDGET, DecisionReason.SERVICE_MINIMUM})
+_HELD_TEXT = "playbooks.step_held"
 _NOT_AN_ATTEMPT = WAITING | {ActionStatus.REFUSED, ActionStatus.CANCELLED}
 
 
@@ -118,7 +134,11 @@ class PlaybookRun:
         return [approval.cancelled(newest, self._context.now, newest.reason, f"no longer required: {missing}")]
 
     def _on(self, step: Step, target: EntityRef) -> StepOnTarget:
-        done = [action for action in self._decided(step, target) if action.status in PERFORMED]
+        done = [
+            action
+            for action in self._decided(step, target)
+            if action.status in PERFORMED and not stopped_by_guard(action)
+        ]
         action = done[-1] if done else None
         return StepOnTarget(self._context, self._cause.fault, self._cause.entity, target, self._session.id, action)
 
@@ -135,8 +155,8 @@ class PlaybookRun:
         on, before = self._on(step, target), self._decided(step, target)
         if on.action is None and unmet(step.require, on) is not None:
             return None
-        if not settled(before[-1] if before else None, self._context.now, step.timeout) or _surges(step, before):
-            return StepState.VERIFYING
+        if not settled(before[-1] if before else None, self._context.now, self._lasts(step)) or _surges(step, before):
+            return self._waits(step, target, before)
         if on.action is None:
             return None  # refused for good, or rejected
         if on.action.status is not ActionStatus.FAILED:
@@ -151,8 +171,27 @@ class PlaybookRun:
         page = step.escalate.text if step.escalate.kind == "page" else ""
         return self._note(step, target, StepState.FAILED, str(step.verify or ""), page)
 
+    def _waits(self, step: Step, target: EntityRef, before: Sequence[Action]) -> StepState:
+        """VERIFYING while the step is not over, with the guard that holds it. Some guards hold it for a time only."""
+        objection = objection_of(before[-1]) if before else None
+        if objection is None:
+            return StepState.VERIFYING
+        since, longest = obstructed_since(before), self._lasts(step)
+        if since is not None and self._context.now - since >= (max(longest, STARTS_WITHIN) if step.surge else longest):
+            page = _HELD_TEXT if step.escalate.kind == "page" else ""
+            return self._note(step, target, StepState.FAILED, page=page, objection=objection)
+        self._note(step, target, StepState.HELD_BY_GUARD, objection=objection)
+        return StepState.VERIFYING
+
     def _timed_out(self, step: Step, action: Action) -> bool:
+        """True if the check did not hold in time, or the action itself does not end."""
+        if action.status in IN_FLIGHT:
+            return self._context.now - begun_at(action) >= self._lasts(step)
         return self._context.now - (action.ended_at or action.decided_at) >= step.timeout
+
+    def _lasts(self, step: Step) -> timedelta:
+        """Time that the action of a step may take: its dispatcher may try for longer than its check takes."""
+        return max(step.timeout, self._context.policy.time_limit(step.kind))
 
     def _awaits_check(self, step: Step, target: EntityRef) -> bool:
         """True if the last try was done, and its check holds or may still hold."""
@@ -162,11 +201,24 @@ class PlaybookRun:
         return met(step.verify, on) or not self._timed_out(step, on.action)
 
     def _tried(self, before: Iterable[Action]) -> list[Action]:
+        """The attempts so far. An action that a guard stopped is none: the step is decided again."""
         dry = self._context.policy.dry_run
-        return [action for action in before if action.status not in _NOT_AN_ATTEMPT and action.dry_run == dry]
+        return [
+            action
+            for action in before
+            if action.status not in _NOT_AN_ATTEMPT and action.dry_run == dry and not stopped_by_guard(action)
+        ]
 
-    def _note(self, step: Step, target: EntityRef, state: StepState, check: str, page: str = "") -> StepState:
-        self.states.append(StepStatus(self._incident.id, step.kind, target, state, check, page))
+    def _note(
+        self,
+        step: Step,
+        target: EntityRef,
+        state: StepState,
+        check: str = "",
+        page: str = "",
+        objection: GuardAnswer | None = None,
+    ) -> StepState:
+        self.states.append(StepStatus(self._incident.id, step.kind, target, state, check, page, objection))
         return state
 
     def _targets(self, step: Step) -> tuple[EntityRef, ...]:
@@ -188,11 +240,13 @@ class PlaybookRun:
             return []
         if len(tried) >= (1 if dry else step.attempts):
             return []
+        if stop_holds(before, context.now, context.policy.cooldown):
+            return []
         proposal = self._proposal(step, target)
         if proposal is None:
             return []
         judgement = judge(proposal, context.policy, context.facts, context.history, context.budget, context.now)
-        if tried and judgement[1] is DecisionReason.COOLDOWN:
+        if (tried or _was_stopped(before)) and judgement[1] is DecisionReason.COOLDOWN:
             return []  # the cooldown between two attempts is not a refusal
         surge: list[Action] = []
         if step.surge and (self._short(proposal, proposal.takes) or _is_too_tight(step, judgement[1])):
@@ -292,8 +346,8 @@ class PlaybookRun:
         """Adds capacity first (safety rule 8).
 
         The new replicas cover the step on all of its targets. Until they are ready the step is held. If they cannot be
-        added, approval is requested. A disruption budget or the service minimum refuses the step until one more is
-        ready.
+        added, approval is requested. A disruption budget or the minimum of a service refuses the step until that
+        service has one more.
         """
         refused = judgement[0] is Verdict.REFUSED
         if refused and not _is_too_tight(step, judgement[1]):
@@ -301,7 +355,7 @@ class PlaybookRun:
         context, actions, expected = self._context, list[Action](), False
         lacking = self._short(proposal, self._whole_step(step))
         if refused:
-            lacking = {service: max(1, lacking.get(service, 0)) for service in proposal.takes}
+            lacking = {service: max(1, lacking.get(service, 0)) for service in self._blocked(proposal, judgement[1])}
         for service, count in lacking.items():
             newest = context.history.newest(self._session.id, ActionKind.SCALE, service)
             if newest is None:
@@ -315,11 +369,29 @@ class PlaybookRun:
                 expected = expected or verdict[0] is not Verdict.REFUSED
             else:
                 pending = newest.status in IN_FLIGHT | WAITING | {ActionStatus.DONE}
-                expected = expected or (pending and context.now - newest.decided_at < STARTS_WITHIN)
+                expected = expected or (pending and context.now - begun_at(newest) < STARTS_WITHIN)
         if refused:
             return actions, judgement
         held = (Verdict.REFUSED, DecisionReason.NO_HEADROOM)
         return actions, held if expected else (Verdict.ASK, DecisionReason.NO_HEADROOM)
+
+    def _blocked(self, proposal: Proposal, reason: DecisionReason) -> list[EntityRef]:
+        """The services that one more replica would relieve: those with a protected pod there, or at their minimum."""
+        context = self._context
+        if reason is DecisionReason.DISRUPTION_BUDGET:
+            pods = blocked_pods(proposal.kind, proposal.target, context.topology)
+            protected = {service for pod in pods for service in context.topology.above(pod, EntityKind.SERVICE)}
+            return [service for service in proposal.takes if service in protected]
+        return [
+            service
+            for service, count in proposal.takes.items()
+            if below_minimum(replace(proposal, takes={service: count}), context.policy, context.facts, context.budget)
+        ]
+
+
+def _was_stopped(before: Sequence[Action]) -> bool:
+    """True if a guard stopped the newest decision of a step at the last moment, or between two attempts."""
+    return bool(before) and stopped_by_guard(before[-1])
 
 
 def _surges(step: Step, before: Sequence[Action]) -> bool:

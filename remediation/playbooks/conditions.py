@@ -38,7 +38,7 @@ class Condition(StrEnum):
     CORDONED = "cordoned"  # the control plane reports the node as unschedulable
     DRAINED = "drained"  # no replica is left on the node
     NODE_READY = "node_ready"  # the control plane reports the node as reachable
-    NO_ALERT = "no_alert"  # no alert on the target is active
+    NO_ALERT = "no_alert"  # no alert on the target, and none of the fault on the cause or a pod of the service
     REVISION_CHANGED = "revision_changed"  # the cluster reports a change of the service after the step
     REPLICAS_READY = "replicas_ready"  # the service has the ordered number of serving replicas
 

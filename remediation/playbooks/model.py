@@ -66,6 +66,8 @@ _ONLY_UNDO = frozenset(
         ActionKind.RESTORE_SERVICE,
     }
 )
+# The action itself lasts until the check of its step holds; the timeout of other steps begins when the action ends.
+_LASTING = frozenset({ActionKind.DRAIN, ActionKind.DRAIN_ENGINE})
 STEP_ACTIONS = tuple(kind for kind in ActionKind if kind not in {*_ONLY_UNDO, ActionKind.DEGRADE_SERVICE})
 # Procedures decide these, by their settings. A playbook may only announce the switch of a lost cluster.
 _OF_PROCEDURES: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -122,6 +124,16 @@ class Playbook:
     def kinds(self) -> frozenset[ActionKind]:
         """The kinds of its steps."""
         return frozenset(step.kind for step in self.steps)
+
+
+def time_limits(playbooks: Mapping[str, Playbook]) -> dict[ActionKind, timedelta]:
+    """The longest time that a playbook gives to each kind of action that lasts as long as its step."""
+    result: dict[ActionKind, timedelta] = {}
+    for playbook in playbooks.values():
+        for step in playbook.steps:
+            if step.kind in _LASTING:
+                result[step.kind] = max(step.timeout, result.get(step.kind, step.timeout))
+    return result
 
 
 def read(documents: Sequence[yaml_file.Document]) -> dict[str, Playbook]:

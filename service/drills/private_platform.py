@@ -110,7 +110,8 @@ def open_platform(world: World, *, learned: bytes | None = None) -> PrivatePlatf
     if learned is not None:
         state.save_detector_states(pickle.loads(learned), clock.now())  # noqa: S301  made by learn() in this program
         cycle.parts.detection.restore(state)
-    dispatcher = Dispatcher(state, {CHANNEL: inbox}, FleetActuator(world, clock), clock, cycle)
+    limits = cycle.parts.policy.time_limits
+    dispatcher = Dispatcher(state, {CHANNEL: inbox}, FleetActuator(world, clock), clock, cycle, time_limits=limits)
     return PrivatePlatform(world, source, clock, cycle, dispatcher, state, inbox)
 
 

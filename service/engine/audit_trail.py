@@ -14,13 +14,14 @@ from outrider.model import (
     Alert,
     BreakerState,
     CycleRecord,
+    GuardAnswer,
     Incident,
     NoRecommendation,
     NotifyReason,
     Plan,
     StepStatus,
 )
-from remediation.decide.limits import Decisions
+from remediation.decide.limits import Decisions, Hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ def of_cycle(
     cycle: CycleRecord, decided: CycleDecisions, before: StandingReasons
 ) -> tuple[tuple[AuditRecord, ...], StandingReasons]:
     """Returns the records of the cycle in the order of the loop, and the reasons that stand afterwards."""
-    holds = {hold.subject: hold.reason.value for hold in decided.decisions.holds}
+    holds = {hold.subject: _hold_key(hold) for hold in decided.decisions.holds}
     muted = {
         incident: reason.value for incident, reason in decided.notify_reasons.items() if reason is NotifyReason.MUTED
     }
@@ -67,16 +68,27 @@ def of_cycle(
         *_incidents(cycle, decided.incidents_before, decided.incidents),
         *(_action(cycle, action) for action in decided.decisions.actions),
         *_breaker(cycle, decided.decisions.breaker),
-        *(
-            AuditRecord(cycle.at, AuditEvent.HELD, subject, reason, cycle.id)
-            for subject, reason in holds.items()
-            if before.held.get(subject) != reason
-        ),
+        *(_hold(cycle, hold) for hold in decided.decisions.holds if before.held.get(hold.subject) != _hold_key(hold)),
         *(_step(cycle, step) for step in before.changed(decided.decisions.steps)),
         *_messages(cycle, decided.notify_reasons, before.muted),
     )
     steps = {_step_key(step): step.state.value for step in decided.decisions.steps}
     return records, StandingReasons(holds, muted, steps)
+
+
+def _hold_key(hold: Hold) -> str:
+    return hold.reason.value if hold.objection is None else f"{hold.reason} {_words(hold.objection)}"
+
+
+def _hold(cycle: CycleRecord, hold: Hold) -> AuditRecord:
+    """The reason for doing nothing new, with the objection of the guard that holds the next step."""
+    detail = {} if hold.objection is None else {"guard": _words(hold.objection)}
+    return AuditRecord(cycle.at, AuditEvent.HELD, hold.subject, hold.reason.value, cycle.id, detail=detail)
+
+
+def _words(objection: GuardAnswer) -> str:
+    """The reason of a guard and what it names, such as a budget."""
+    return f"{objection.reason} {objection.detail}".strip()
 
 
 def _step_key(step: StepStatus) -> str:
@@ -86,6 +98,8 @@ def _step_key(step: StepStatus) -> str:
 def _step(cycle: CycleRecord, step: StepStatus) -> AuditRecord:
     """The state of a playbook step, with the condition that it waits for or has checked."""
     detail = {"because": step.incident, "check": step.check}
+    if step.objection is not None:
+        detail["guard"] = _words(step.objection)
     subject = f"{step.kind} {step.target}"
     return AuditRecord(cycle.at, AuditEvent.STEP_CHECKED, subject, step.state.value, cycle.id, detail=detail)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta
 from threading import Lock
@@ -18,20 +17,22 @@ from outrider import log
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.clock import Clock
 from outrider.errors import ActuationError, DeliveryError
-from outrider.model import Action, ActionKind, DecisionReason, EntityRef, Message, Outcome, OutcomeStatus
+from outrider.model import Action, ActionKind, DecisionReason, Message, Outcome, OutcomeStatus
 from outrider.ports import Actuator, Notifier, StateStore
 from remediation.decide.history import NOT_PERFORMED, STOPPED
+from remediation.decide.limits import ACTION_TIME_LIMIT
 from service.engine.kill_switch import KillSwitch
+from service.engine.target_queues import TargetQueues
 
 _log = log.get("dispatch")
 LEASE = timedelta(seconds=60)
 WORKERS = 8  # actions at once: an API server that takes a second for each still serves 5 nodes/s
 CLAIMED = 10  # actions per claim, at least
+CLAIM_AGAIN = 1.0  # seconds, while others are in progress
 FIRST_RETRY = timedelta(seconds=5)
 LAST_RETRY = timedelta(minutes=10)
 GIVE_UP_AFTER = timedelta(hours=24)
 ACTION_RETRY = timedelta(seconds=5)  # a drain is continued this often
-ACTION_GIVES_UP_AFTER = timedelta(minutes=10)  # one that is not done by then has failed
 
 
 class Gate(Protocol):
@@ -63,7 +64,7 @@ class Dispatcher:
     ) -> None:
         """``notifiers`` by channel name; ``gate`` and ``kill_switch`` are checked before every action.
 
-        ``time_limits`` replace ``ACTION_GIVES_UP_AFTER`` for some kinds. ``workers`` is the number of actions performed
+        ``time_limits`` replace ``ACTION_TIME_LIMIT`` for some kinds. ``workers`` is the number of actions performed
         at once, each on another target.
         """
         self._workers = workers
@@ -83,8 +84,21 @@ class Dispatcher:
         return self._perform_claimed() + self._deliver_claimed()
 
     def perform_actions(self) -> int:
-        """Performs actions until none is due. Returns their number."""
-        return _until_none(self._perform_claimed)
+        """Performs actions until none is due. Returns their number.
+
+        While some are in progress it goes on to claim others: a slow one delays none on another target.
+        """
+        if self._workers == 1:
+            return _until_none(self._perform_claimed)
+        performed = 0
+        with TargetQueues(self._perform_unless_stopped, self._workers) as queues:
+            while not queues.failed:
+                new = queues.submit(self._claim(queues.unfinished))
+                performed += new
+                if not new and not queues.unfinished:
+                    break
+                queues.wait(CLAIM_AGAIN)
+        return performed
 
     def deliver_messages(self) -> int:
         """Delivers messages until none is due. Returns their number."""
@@ -92,27 +106,27 @@ class Dispatcher:
 
     def _perform_claimed(self) -> int:
         """Performs the oldest due actions: several at once, but those on one target one after another."""
-        # a pause and the kill switch also stop earlier decisions and approvals
-        if self._is_stopped(self._clock.now()) or not self._gate.may_act():
-            return 0
-        actions = self._state.claim_actions(self._owner, self._clock.now(), LEASE, max(CLAIMED, 2 * self._workers))
-        by_target: dict[EntityRef, list[Action]] = {}
-        for action in actions:
-            by_target.setdefault(action.target, []).append(action)
-        if self._workers == 1 or len(by_target) < 2:
-            self._perform_all(actions)
-            return len(actions)
-        with ThreadPoolExecutor(self._workers, thread_name_prefix="action") as threads:
-            for _ in threads.map(self._perform_all, by_target.values()):
-                pass  # raises the first error of a thread
+        actions = self._claim()
+        if self._workers == 1:
+            for action in actions:
+                self._perform_unless_stopped(action)
+        else:
+            with TargetQueues(self._perform_unless_stopped, self._workers) as queues:
+                queues.submit(actions)
         return len(actions)
 
-    def _perform_all(self, actions: Sequence[Action]) -> None:
-        for action in actions:
-            if self._is_stopped(self._clock.now()):  # since the claim
-                self._state.defer_action(action.id, action.detail, self._clock.now() + ACTION_RETRY)
-            else:
-                self._perform(action)
+    def _claim(self, unfinished: int = 0) -> Sequence[Action]:
+        """Claims due actions besides the unfinished ones. A pause and the kill switch also stop earlier decisions."""
+        limit = max(CLAIMED, 2 * self._workers) - unfinished
+        if limit <= 0 or self._is_stopped(self._clock.now()) or not self._gate.may_act():
+            return ()
+        return self._state.claim_actions(self._owner, self._clock.now(), LEASE, limit)
+
+    def _perform_unless_stopped(self, action: Action) -> None:
+        if self._is_stopped(self._clock.now()):  # since the claim
+            self._state.defer_action(action.id, action.detail, self._clock.now() + ACTION_RETRY)
+        else:
+            self._perform(action)
 
     def _deliver_claimed(self) -> int:
         messages = self._state.claim_messages(self._owner, self._clock.now(), LEASE)
@@ -147,7 +161,7 @@ class Dispatcher:
             outcome = Outcome(action.id, status, detail, started, started)
             wait = max(wait, error.retry_after or wait)
         if outcome.status is OutcomeStatus.IN_PROGRESS:
-            limit = self._time_limits.get(action.kind, ACTION_GIVES_UP_AFTER)
+            limit = self._time_limits.get(action.kind, ACTION_TIME_LIMIT)
             if started - (action.started_at or started) < limit:
                 self._defer(action, outcome.detail, started, wait)
                 return

@@ -33,7 +33,7 @@ from service.wiring.alerting import GROUPS, messaging_of, notifiers
 from service.wiring.detectors import detection as detection_of
 from service.wiring.detectors import rules
 from service.wiring.planning import planning as planning_of
-from service.wiring.remediation import actuator, kill_switch, playbooks, policy, procedures, time_limits
+from service.wiring.remediation import actuator, kill_switch, playbooks, policy, procedures
 from service.wiring.stores import open_change_log, open_stores
 from store import factory, memory
 from store.write_buffer.buffered_store import BufferedMetricStore
@@ -113,7 +113,7 @@ def platform(
         clock,
         cycle,
         kill_switch(settings),
-        time_limits(settings),
+        cycle.parts.policy.time_limits,
         workers=WORKERS,
     )
     fast_path = FastPath(cycle, clock) if settings.remediation.fast_path and not lockstep else None

@@ -22,10 +22,11 @@ from remediation.actuators.kubernetes.actuator import KubernetesActuator
 from remediation.actuators.registry import ACTUATORS
 from remediation.actuators.router import ActuatorRouter
 from remediation.actuators.traffic.actuator import traffic_actuator
-from remediation.decide.limits import BreakerLimits, HalfOpen
+from remediation.decide.limits import ACTION_TIME_LIMIT, BreakerLimits, HalfOpen
 from remediation.decide.policy import Policy
 from remediation.playbooks import files as playbook_files
 from remediation.playbooks.model import Playbook
+from remediation.playbooks.model import time_limits as playbook_limits
 from remediation.procedures.bundle import Procedures
 from service.config.actuator_settings import GslbSettings, HookSettings, JobHookSettings
 from service.config.remediation_settings import BESIDE_KUBERNETES, ActuatorName, RemediationSettings
@@ -71,6 +72,7 @@ def policy(settings: Settings) -> Policy:
         plan_acts=not settings.planner.scaling.shadow,
         ejecting=_ejecting(remediation),
         writes_replicas=remediation.performer(ActionKind.SCALE) == "kubernetes",
+        time_limits=time_limits(settings),
     )
 
 
@@ -140,9 +142,17 @@ def _named(name: ActuatorName, settings: Settings) -> Actuator:
 
 
 def time_limits(settings: Settings) -> Mapping[ActionKind, timedelta]:
-    """Returns the time after which an action without an end has failed, for the kinds that a hook performs."""
+    """Returns the time after which an action without an end has failed, for kinds with a limit of their own.
+
+    A hook has the limit of its configuration, a drain the longest time that a playbook gives it.
+    """
     remediation = settings.remediation
-    return {kind: hook.timeout for kind, hook in remediation.hooks.items() if remediation.performer(kind) == "hook"}
+    longest = playbook_limits(playbooks(settings)).items()
+    limits = {kind: max(limit, ACTION_TIME_LIMIT) for kind, limit in longest}
+    for kind, hook in remediation.hooks.items():
+        if remediation.performer(kind) == "hook":
+            limits[kind] = hook.timeout
+    return limits
 
 
 def _hook(kind: ActionKind, hook: HookSettings, remediation: RemediationSettings) -> Hook:

@@ -103,7 +103,7 @@ def resolved_by_hand(alert: Alert, now: datetime) -> Alert:
 def decided(action: Action, by: str, now: datetime, *, approve: bool) -> Action:
     """A waiting action after a person's approval or rejection."""
     if approve:
-        return _approved(action, by)
+        return _approved(action, by, now)
     return replace(
         action,
         status=ActionStatus.REFUSED,
@@ -113,7 +113,7 @@ def decided(action: Action, by: str, now: datetime, *, approve: bool) -> Action:
     )
 
 
-def _approved(action: Action, by: str) -> Action:
+def _approved(action: Action, by: str, now: datetime) -> Action:
     """The action with one more approval, intended once there are enough. An approval that does not count is ignored."""
     if not action.counts_approval_of(by):
         return action
@@ -127,6 +127,7 @@ def _approved(action: Action, by: str) -> Action:
         reason=DecisionReason.APPROVED,
         approvals=approvals,
         approved_by=", ".join(approvals),
+        approved_at=now,
         detail="",  # of the objection, which stays in ``objections``; from here on it is that of the attempts
     )
 

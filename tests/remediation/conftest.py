@@ -28,6 +28,7 @@ from remediation.decide.autonomy import Autonomy, AutonomyLevels
 from remediation.decide.limits import FleetFacts, HalfOpen, Policy
 from remediation.decide.policy import decide
 from remediation.playbooks.files import packaged
+from remediation.playbooks.model import time_limits
 
 T0 = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 CYCLE = timedelta(seconds=15)
@@ -39,6 +40,7 @@ class Fleet:
 
     def __init__(self, nodes: int = 8, *, autonomy: str = "act", dry_run: bool = False, **limits: object) -> None:
         limits.setdefault("half_open", HalfOpen(weights=()))  # its own tests set weights
+        limits.setdefault("time_limits", time_limits(packaged()))
         self.policy = Policy(autonomy=AutonomyLevels(Autonomy(autonomy)), dry_run=dry_run, **limits)  # type: ignore[arg-type]
         self.nodes = [EntityRef("c1", EntityKind.NODE, None, f"node-{n}") for n in range(nodes)]
         self.gpus = [EntityRef("c1", EntityKind.GPU, None, f"GPU-{n}") for n in range(nodes)]

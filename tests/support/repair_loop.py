@@ -9,6 +9,7 @@ from typing import Any
 from outrider.clock import ManualClock
 from outrider.model import Action, ActionStatus, CycleRecord, DecisionReason
 from outrider.ports import Actuator, CycleCommit
+from remediation.decide.limits import Decisions
 from remediation.decide.recheck import recheck
 from remediation.playbooks.files import packaged
 from service.engine import fleet_state
@@ -34,7 +35,8 @@ class RepairLoop:
         """``approved`` is called with each action that was approved, ``observe`` before each cycle."""
         self.fleet, self._state, self._clock = fleet, state, clock
         self._approved, self._observe = approved, observe
-        self._dispatcher = Dispatcher(state, {}, actuator, clock, self)
+        self.decisions = Decisions()
+        self._dispatcher = Dispatcher(state, {}, actuator, clock, self, time_limits=fleet.policy.time_limits)
 
     def may_act(self) -> bool:
         """Always: the fleet is known from the start."""
@@ -53,7 +55,7 @@ class RepairLoop:
         fleet.sessions = {session.id: session for session in sessions}
         stored = fleet_state.weighed_actions(self._state, sessions, now - timedelta(hours=24))
         fleet.actions = {action.id: action for action in stored}
-        decisions = fleet.decide()
+        decisions = self.decisions = fleet.decide()
         record = CycleRecord(now.isoformat(), now, 0.1, 1, 1, 1, 0, 0, 0)
         self._state.commit(CycleCommit(record, actions=decisions.actions, sessions=decisions.sessions))
         self._approve(now)

@@ -73,18 +73,13 @@ def plan(context: Context, fault: Fault = None, entity: Entity = None) -> None:
 
 
 def _steps(shown: list[dict[str, Any]], language: Language) -> str:
-    """Each action with the objections of its guards and its requests."""
+    """Each action with the answers of its guards, the conditions of its step and its requests."""
     if not shown:
         return translate("cli.no_steps", language)
     blocks = []
     for row in shown:
         lines = [tables.actions([row], language)]
-        lines += [
-            f"  {answer['name']}: {word('decision_reason', answer['reason'], language)}"
-            + (f" ({answer['detail']})" if answer["detail"] else "")
-            for answer in row["guards"]
-            if answer["verdict"] != "allowed"
-        ]
+        lines += _guards(row["guards"], language)
         lines += _conditions(row, language)
         for request in row["requests"]:
             lines += [f"  {request['method']} {request['url']}", f"    {json.dumps(request['body'])}"]
@@ -92,6 +87,20 @@ def _steps(shown: list[dict[str, Any]], language: Language) -> str:
             lines.append(f"  {row['error']}")
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
+
+
+def _guards(answers: list[dict[str, Any]], language: Language) -> list[str]:
+    """Each objection with its reason, then the names of the guards that object to nothing."""
+    lines = [
+        f"{answer['name']}: {word('decision_reason', answer['reason'], language)}"
+        + (f" ({answer['detail']})" if answer["detail"] else "")
+        for answer in answers
+        if answer["verdict"] != "allowed"
+    ]
+    passed = ", ".join(answer["name"] for answer in answers if answer["verdict"] == "allowed")
+    if passed:
+        lines.append(translate("cli.guards_passed", language, guards=passed))
+    return [f"  {line}" for line in lines]
 
 
 def _conditions(row: dict[str, Any], language: Language) -> list[str]:

@@ -73,6 +73,7 @@ def test_kinds_of_two_people_need_two_approvals_at_every_level(fleet):
     assert state_rows.decided(first, "ann", fleet.now, approve=True) == first, "the same person counts once"
     second = state_rows.decided(first, "bo", fleet.now, approve=True)
     assert (second.status, second.approvals, second.approved_by) == (ActionStatus.INTENDED, ("Ann", "bo"), "Ann, bo")
+    assert (first.approved_at, second.approved_at) == (None, fleet.now)
 
 
 def test_one_of_two_may_still_reject(fleet):

@@ -226,6 +226,22 @@ def test_below_autonomy_act_an_approval_is_requested_once(world):
     assert {world.fleet.actions[a.id].status for a in waiting} == {ActionStatus.CANCELLED}
 
 
+def test_a_request_to_switch_stands_while_only_measurements_change(world):
+    world.fleet.policy = replace(world.fleet.policy, autonomy=AutonomyLevels(Autonomy.APPROVE))
+    world.procedures = replace(world.procedures, ladders=Ladders())
+    world.lose()
+    world.run(1)
+    waits = {a.id for a in world.fleet.actions.values() if a.status is ActionStatus.WAITING_APPROVAL}
+    assert len(waits) == len(NAMES)
+    for free in (6, 5, 7):
+        world.ready |= {(STANDBY, name): free for name in NAMES}
+        assert world.cycle().actions == (), "the standby has room for all: nobody is notified again"
+    world.ready |= {(STANDBY, name): 1 for name in NAMES}
+    again = world.cycle().actions
+    switches = [a.status for a in again if a.kind is ActionKind.SWITCH_CLUSTER]
+    assert switches == [ActionStatus.CANCELLED, ActionStatus.WAITING_APPROVAL] * 2, "another share needs an approval"
+
+
 @pytest.mark.parametrize("level", [Autonomy.OBSERVE, Autonomy.RECOMMEND, Autonomy.APPROVE])
 def test_the_return_and_a_retreat_from_it_need_no_approval(world, level):
     """A return is an undo: at 10 % of failing requests nobody must be waited for."""

@@ -1,10 +1,11 @@
 """PodDisruptionBudgets in the decision: evictions that the API server would refuse are not attempted."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
-from outrider.model import ActionKind, DecisionReason
+from outrider.model import ActionKind, ActionStatus, DecisionReason, EntityKind, EntityRef, HoldReason, StepState
 from outrider.topology import EVICTION_BLOCKED_BY, NOT_READY, Topology
 from remediation.decide.disruption import blocking_budgets
 
@@ -73,3 +74,39 @@ def test_a_restart_that_a_budget_forbids_adds_nothing(fleet, words):
     label(fleet, fleet.pods[0], **{EVICTION_BLOCKED_BY: "llm/chat"})
     fleet.break_("gpu-xid-application", fleet.pods[0])
     assert words(fleet.run(6)) == [("restart_pod", "chat-0", "refused", "disruption_budget")]
+
+
+def drained_but_for(fleet, **labels):
+    """Breaks a GPU of a node that also runs the only pod of another service, and repairs it up to the drain."""
+    router = EntityRef("c1", EntityKind.POD, "web", "router")
+    fleet.topology = Topology.build((*fleet.topology.edges, (fleet.nodes[0], router)), labels=fleet.topology.labels)
+    label(fleet, router, **labels)
+    fleet.break_("gpu-lost", fleet.gpus[0])
+    fleet.sick.add(fleet.replicas[0])
+    fleet.facts = replace(fleet.facts, ready_pods=frozenset(fleet.pods))  # the check of the restart holds
+    return router
+
+
+def test_the_budget_of_another_service_orders_no_replica(fleet, words):
+    drained_but_for(fleet, **{EVICTION_BLOCKED_BY: "web/router"})
+    made = words(fleet.run(6))
+    assert made[-1] == ("drain", "node-0", "refused", "disruption_budget")
+    assert ActionKind.SCALE not in {action.kind for action in fleet.actions.values()}
+
+
+def test_a_budget_that_never_yields_is_named_and_pages_after_the_time_of_the_drain(fleet, words):
+    router = drained_but_for(fleet, **{EVICTION_BLOCKED_BY: "web/router"})
+    fleet.run(6)
+    held = fleet.decide()
+    assert (held.holds[0].reason, held.holds[0].objection.detail) == (HoldReason.HELD_BY_GUARD, "web/router")
+    assert StepState.FAILED not in {step.state for step in held.steps}
+    fleet.now += timedelta(minutes=20)
+    failed = fleet.decide()
+    (drain,) = [step for step in failed.steps if step.kind is ActionKind.DRAIN]
+    assert (drain.state, drain.objection.detail) == (StepState.FAILED, "web/router")
+    assert drain.page == "playbooks.step_held"
+    assert failed.holds[0].reason is HoldReason.STEP_FAILED
+    label(fleet, router)
+    assert [(action.kind, action.status) for action in fleet.cycle()] == [
+        (ActionKind.DRAIN, ActionStatus.WAITING_APPROVAL)
+    ]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, time, timedelta
 
 import pytest
 
-from outrider.model import ActionKind, ActionStatus, HoldReason, StepState
+from outrider.model import ActionKind, ActionStatus, DecisionReason, HoldReason, StepState
 from outrider.text import yaml_file
+from remediation.decide.history import NOT_PERFORMED, STOPPED
+from remediation.decide.time_windows import TimeWindow, WeeklySpan
 from remediation.playbooks.model import read
+from store.state import state_rows
 
 
 def book(steps, fault="engine-hung"):
@@ -154,3 +157,138 @@ def test_a_paused_rollout_is_resumed_after_the_recovery(fleet):
     run.round()
     fleet.mend(fleet.replicas[0], resolve=run.incident)
     assert run.kinds(2) == [ActionKind.RESUME_ROLLOUT]
+
+
+def approve(fleet, minutes):
+    """Approves the waiting request some minutes after it was made."""
+    (request,) = [action for action in fleet.actions.values() if action.status is ActionStatus.WAITING_APPROVAL]
+    fleet.now = request.decided_at + timedelta(minutes=minutes)
+    fleet.actions[request.id] = state_rows.decided(request, "ann", fleet.now, approve=True)
+    return request.id
+
+
+RESET = "{action: reset_gpu, target: self, ask: true, verify: no_alert, timeout: 10m, escalate: {page: Call us.}}"
+
+
+def test_the_time_of_a_step_counts_from_its_approval(fleet):
+    run = Run(fleet, [RESET], "gpu-xid-hardware", fleet.gpus[0])
+    run.round()
+    reset = approve(fleet, minutes=25)
+    fleet.now += timedelta(minutes=1)
+    assert [step.state for step in fleet.decide(playbooks=run.playbooks).steps] == [], "it waits for the dispatcher"
+    fleet.actions[reset] = replace(fleet.actions[reset], status=ActionStatus.CLAIMED, started_at=fleet.now)
+    fleet.now += timedelta(minutes=9)
+    assert [step.state for step in fleet.decide(playbooks=run.playbooks).steps] == [], "it is in progress"
+    fleet.now += timedelta(minutes=2)
+    (failed,) = fleet.decide(playbooks=run.playbooks).steps
+    assert (failed.state, failed.page) == (StepState.FAILED, "Call us.")
+
+
+def test_a_step_lasts_as_long_as_the_hook_that_performs_it(make_fleet):
+    fleet = make_fleet(time_limits={ActionKind.RESET_GPU: timedelta(minutes=40)})
+    run = Run(fleet, [RESET], "gpu-xid-hardware", fleet.gpus[0])
+    run.round()
+    reset = approve(fleet, minutes=1)
+    fleet.actions[reset] = replace(fleet.actions[reset], status=ActionStatus.CLAIMED, started_at=fleet.now)
+    fleet.now += timedelta(minutes=39)
+    assert [step.state for step in fleet.decide(playbooks=run.playbooks).steps] == []
+    fleet.now += timedelta(minutes=2)
+    assert [step.state for step in fleet.decide(playbooks=run.playbooks).steps] == [StepState.FAILED]
+
+
+def stop(fleet, reason, detail=NOT_PERFORMED):
+    """A guard stops the newest action at the last moment, as the dispatcher records it."""
+    action = max(fleet.actions.values(), key=lambda action: action.decided_at)
+    ended = {"status": ActionStatus.FAILED, "detail": f"{detail}: {reason}", "ended_at": fleet.now}
+    fleet.actions[action.id] = replace(action, **ended)
+    return action.id
+
+
+@pytest.mark.parametrize("approved", [False, True])
+def test_a_step_that_a_guard_stopped_is_decided_again(fleet, approved):
+    step = (
+        f"{{action: cordon, target: node, ask: {str(approved).lower()}, verify: cordoned, escalate: {{page: Call.}}}}"
+    )
+    run = Run(fleet, [step, SCALE], "gpu-lost", fleet.gpus[0])
+    run.round(status=ActionStatus.CLAIMED)
+    if approved:
+        approve(fleet, minutes=1)
+    first = stop(fleet, DecisionReason.VALUES_NOT_TRUSTED)
+    fleet.now += timedelta(seconds=15)
+    (again,) = run.round(status=ActionStatus.CLAIMED).actions
+    assert (again.kind, again.id == first) == (ActionKind.CORDON, False), "the attempt is not spent, nor the cooldown"
+    assert again.status is (ActionStatus.WAITING_APPROVAL if approved else ActionStatus.INTENDED)
+
+
+def test_a_step_stopped_by_its_maintenance_window_waits_for_the_next_one(make_fleet):
+    nightly = TimeWindow("nightly", UTC, WeeklySpan(time(2), time(4)))
+    fleet = make_fleet(maintenance_windows=(nightly,))
+    fleet.now = fleet.now.replace(hour=3, minute=59)
+    run = Run(fleet, ["{action: restart_pod, target: pods, escalate: {page: Call us.}}", SCALE])
+    run.round(status=ActionStatus.CLAIMED)
+    stop(fleet, DecisionReason.NOT_IN_MAINTENANCE_WINDOW)
+    fleet.now = fleet.now.replace(hour=4, minute=1)
+    (refused,) = run.round().actions
+    assert refused.reason is DecisionReason.NOT_IN_MAINTENANCE_WINDOW
+    held = run.round()
+    assert [step.state for step in held.steps] == [StepState.HELD_BY_GUARD]
+    assert (held.holds[0].reason, held.holds[0].objection.detail) == (HoldReason.HELD_BY_GUARD, "nightly")
+    fleet.now += timedelta(hours=5)
+    assert run.states() == [StepState.HELD_BY_GUARD], "a window opens again: nobody is paged"
+    fleet.now = fleet.now.replace(hour=2, minute=0) + timedelta(days=1)
+    assert run.kinds() == [ActionKind.RESTART_POD]
+
+
+def test_a_guard_that_stops_a_step_again_and_again_is_tried_less_and_less_often(fleet):
+    run = Run(fleet, ["{action: shift_traffic, target: self}"])
+    decided = 0
+    for _ in range(60):  # a quarter of an hour
+        if run.round(status=ActionStatus.CLAIMED).actions:
+            decided += 1
+            stop(fleet, DecisionReason.TOO_MANY_NODES)
+    assert decided == 6
+
+
+def test_a_step_stopped_after_it_began_waits_for_the_cooldown(fleet):
+    run = Run(fleet, ["{action: restart_pod, target: pods, timeout: 30m, verify: serving}", SCALE])
+    run.round(status=ActionStatus.CLAIMED)
+    stop(fleet, DecisionReason.MONITOR_BLIND, STOPPED)
+    assert run.kinds(20) == [], "neither the step again nor the next one"
+    fleet.now += fleet.policy.cooldown
+    assert run.kinds() == [ActionKind.RESTART_POD]
+
+
+ROLLBACK = "{action: rollback, target: services, verify: no_alert, timeout: 15m, escalate: {page: Call us.}}"
+
+
+@pytest.mark.parametrize("alerted", ["the cause", "its replica", "a replacement"])
+def test_a_rollback_is_verified_only_once_no_pod_of_the_service_has_the_fault(fleet, alerted):
+    run = Run(fleet, [ROLLBACK], "crash-loop", fleet.pods[0])
+    run.round()
+    if alerted != "the cause":
+        fleet.mend(fleet.pods[0])
+        still = fleet.replicas[0] if alerted == "its replica" else fleet.pods[3]
+        fleet.raise_alert("crash-loop", still)
+        fleet.sick.add(fleet.pods[0])  # the incident itself is still open
+    assert run.states() == [StepState.VERIFYING]
+    fleet.now += timedelta(minutes=15)
+    (failed,) = run.round().steps
+    assert (failed.state, failed.page) == (StepState.FAILED, "Call us.")
+    for entity in list(fleet.alerts):
+        fleet.mend(entity)
+    fleet.sick.add(fleet.pods[0])
+    assert run.states() == [StepState.VERIFIED]
+
+
+def test_an_alert_of_another_fault_on_a_pod_does_not_fail_the_rollback(fleet):
+    run = Run(fleet, [ROLLBACK], "crash-loop", fleet.pods[0])
+    run.round()
+    fleet.mend(fleet.pods[0])
+    fleet.sick.add(fleet.pods[0])
+    fleet.raise_alert("kv-pressure", fleet.replicas[5])
+    assert run.states() == [StepState.VERIFIED]
+
+
+def test_no_alert_as_a_precondition_concerns_the_target_only(fleet):
+    step = "{action: cordon, target: node, require: [no_alert]}"
+    assert Run(fleet, [step], "gpu-lost", fleet.gpus[0]).kinds() == [ActionKind.CORDON]

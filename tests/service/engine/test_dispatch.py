@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from outrider.clock import ManualClock
-from outrider.errors import ActuationError, DeliveryError
+from outrider.errors import ActuationError, DeliveryError, StoreError
 from outrider.model import (
     Action,
     ActionKind,
@@ -24,7 +24,8 @@ from outrider.model import (
     Verdict,
 )
 from outrider.ports import CycleCommit
-from service.engine.dispatch import ACTION_GIVES_UP_AFTER, ACTION_RETRY, Dispatcher
+from remediation.decide.limits import ACTION_TIME_LIMIT
+from service.engine.dispatch import ACTION_RETRY, LEASE, Dispatcher
 from store.memory import MemoryStateStore
 
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
@@ -188,6 +189,65 @@ def test_more_actions_than_one_claim_are_performed_in_one_run():
     assert len(set(actuator.performed)) == 50
 
 
+class SlowHook(RecordingActuator):
+    """An actuator whose first action ends only once another target's later action is done."""
+
+    def __init__(self, later) -> None:
+        super().__init__()
+        self.later, self.done = later, threading.Event()
+
+    def perform(self, action):
+        if action.target == NODE:
+            self.later()
+            assert self.done.wait(10), "the slow action delays the others"
+        result = super().perform(action)
+        if action.target != NODE:
+            self.done.set()
+        return result
+
+
+def test_a_slow_action_does_not_delay_later_decisions_about_other_targets():
+    state, clock = MemoryStateStore(), ManualClock(NOW)
+    other = EntityRef("c", EntityKind.NODE, None, "node-1")
+    behind = replace(CORDON, id="act-2", decided_at=NOW + timedelta(seconds=1))
+
+    def decide_another():
+        """The next cycle, while the slow action is in progress."""
+        later = replace(CORDON, id="act-3", target=other, decided_at=NOW + timedelta(seconds=2))
+        state.commit(CycleCommit(RECORD, actions=(later,)))
+
+    actuator = SlowHook(decide_another)
+    state.commit(CycleCommit(RECORD, actions=(CORDON, behind)))
+    assert Dispatcher(state, {}, actuator, clock, Gate(), workers=4).perform_actions() == 3
+    assert actuator.performed == ["act-3", "act-1", "act-2"], "those on one target keep their order"
+
+
+def test_an_action_whose_lease_expires_while_it_is_performed_is_not_performed_twice():
+    state, clock = MemoryStateStore(), ManualClock(NOW)
+    other = EntityRef("c", EntityKind.NODE, None, "node-1")
+
+    def expire():
+        clock.advance(2 * LEASE)
+        state.commit(CycleCommit(RECORD, actions=(replace(CORDON, id="act-3", target=other),)))
+
+    actuator = SlowHook(expire)
+    state.commit(CycleCommit(RECORD, actions=(CORDON,)))
+    assert Dispatcher(state, {}, actuator, clock, Gate(), workers=4).perform_actions() == 2
+    assert actuator.performed == ["act-3", "act-1"]
+
+
+def test_an_error_of_the_store_ends_the_run_and_is_raised():
+    class BrokenStore(MemoryStateStore):
+        def finish_action(self, outcome):
+            raise StoreError("disk full")
+
+    state, clock, actuator = BrokenStore(), ManualClock(NOW), RecordingActuator()
+    state.commit(CycleCommit(RECORD, actions=(CORDON, replace(CORDON, id="act-2"))))
+    with pytest.raises(StoreError, match="disk full"):
+        Dispatcher(state, {}, actuator, clock, Gate(), workers=4).perform_actions()
+    assert actuator.performed == ["act-1"]
+
+
 class Drain:
     """An actuator that needs several attempts, with these results in turn; the last one repeats."""
 
@@ -226,7 +286,7 @@ def test_a_retryable_error_is_tried_again_and_finally_fails():
         assert attempts < 1_000
         dispatcher.run_once()
         clock.advance(ACTION_RETRY)
-    assert clock.now() - NOW >= ACTION_GIVES_UP_AFTER
+    assert clock.now() - NOW >= ACTION_TIME_LIMIT
     assert state.actions()[0].detail == "not done after 10 min: the API server cannot be reached"
 
 
@@ -298,7 +358,7 @@ def test_an_action_kind_may_have_its_own_time_limit():
     state, clock, _, inbox, _ = platform(actuator)
     dispatcher = Dispatcher(state, {"oncall": inbox}, actuator, clock, Gate(), time_limits={ActionKind.CORDON: limit})
     dispatcher.run_once()
-    clock.set(NOW + ACTION_GIVES_UP_AFTER + timedelta(minutes=1))
+    clock.set(NOW + ACTION_TIME_LIMIT + timedelta(minutes=1))
     dispatcher.run_once()
     assert state.actions()[0].status is ActionStatus.INTENDED
     clock.set(NOW + limit)

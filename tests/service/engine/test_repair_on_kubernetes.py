@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -13,14 +14,29 @@ from typing import Any
 import httpx
 import pytest
 
+from collectors.kubernetes.disruption_budgets import blocked_pods
+from collectors.kubernetes.objects import DISRUPTION_BUDGETS, PODS, Objects
+from collectors.kubernetes.pods import pod_facts
 from outrider.clock import ManualClock, SystemClock
-from outrider.model import Action, ActionKind, ActionStatus, EntityKind, EntityRef, Outcome, OutcomeStatus
+from outrider.model import (
+    Action,
+    ActionKind,
+    ActionStatus,
+    DecisionReason,
+    EntityKind,
+    EntityRef,
+    HoldReason,
+    Outcome,
+    OutcomeStatus,
+    StepState,
+)
 from outrider.topology import Topology
 from outrider.wire.http_auth import Access
 from remediation.actuators.kubernetes.actuator import KubernetesActuator
 from remediation.actuators.kubernetes.nodes import TAINT
 from remediation.actuators.kubernetes.ownership import ACTION, OWNER, SESSION
-from service.engine.dispatch import ACTION_GIVES_UP_AFTER, LEASE
+from remediation.decide.limits import ACTION_TIME_LIMIT
+from service.engine.dispatch import LEASE
 from store.factory import SqlStateStore, open_state
 from tests.remediation.conftest import CYCLE, Fleet
 from tests.support.kube import ADMIN, Cluster
@@ -42,7 +58,7 @@ class Scene:
     def __init__(self, cluster: Cluster, folder: Path, **limits: Any) -> None:
         self.cluster, self._url = cluster, f"sqlite:///{folder}/state.db"
         self.state = open_state(self._url)
-        self.clock = ManualClock(SystemClock().now())
+        self.clock, self.reads_budgets = ManualClock(SystemClock().now()), False
         self.fleet = Fleet(len(NODES), **limits)
         self.fleet.nodes = [EntityRef("c1", EntityKind.NODE, None, name) for name in NODES]
         self._pods()
@@ -80,6 +96,23 @@ class Scene:
         self.fleet.facts = replace(
             facts, unschedulable=frozenset(node for node in self.fleet.nodes if node.name in cordoned)
         )
+        if self.reads_budgets:
+            self._mark_protected()
+
+    def _mark_protected(self) -> None:
+        """Pods with the budgets that refuse their eviction, as the collector marks them."""
+        pods = self.cluster.pods(SPACE)
+        budgets = self.cluster.get(BUDGETS)["items"]
+        objects = Objects.of([*((PODS, pod) for pod in pods), *((DISRUPTION_BUDGETS, each) for each in budgets)])
+        blocked = blocked_pods(objects, {pod["metadata"]["uid"]: pod_facts(pod) for pod in pods})
+        edges, labels = list(self.fleet.topology.edges), dict(self.fleet.topology.labels)
+        for pod in pods:
+            entity = EntityRef("c1", EntityKind.POD, SPACE, pod["metadata"]["name"])
+            node = EntityRef("c1", EntityKind.NODE, None, pod["spec"].get("nodeName", ""))
+            if node in self.fleet.nodes:
+                edges.append((node, entity))
+                labels[entity] = {"uid": pod["metadata"]["uid"], **blocked.get(pod["metadata"]["uid"], {})}
+        self.fleet.topology = Topology.build(edges, labels, labels)
 
     def second_store(self) -> SqlStateStore:
         """Another handle, as another engine has it."""
@@ -238,12 +271,41 @@ def test_a_budget_that_never_yields_ends_the_drain_and_is_named(make_scene):
     loop = scene.loop()
     loop.run(2)
     scene.end_leaving()
-    loop.run(int(2 * ACTION_GIVES_UP_AFTER / CYCLE))
+    loop.run(int(2.5 * ACTION_TIME_LIMIT / CYCLE))
     (drain,) = by_kind(loop, ActionKind.DRAIN)
     assert drain.status is ActionStatus.FAILED
     assert "disruption budget" in drain.detail
     assert scene.leaving() == []
     assert scene.is_cordoned()
+
+
+def test_a_budget_that_the_guards_know_is_named_and_pages_if_it_never_yields(make_scene):
+    """No replica is ordered for the pod of another service, and no eviction is tried."""
+    scene = make_scene()
+    scene.protect_neighbor(maxUnavailable=0)
+    scene.reads_budgets = True
+    scene.break_gpu()
+    loop = scene.loop()
+    loop.run(2)
+    scene.end_leaving()
+    loop.run(8)
+    (drain,) = by_kind(loop, ActionKind.DRAIN)
+    assert (drain.status, drain.reason) == (ActionStatus.REFUSED, DecisionReason.DISRUPTION_BUDGET)
+    held = loop.decisions.holds[0]
+    assert (held.reason, held.objection.detail) == (HoldReason.HELD_BY_GUARD, f"{SPACE}/{NEIGHBOR}")
+    loop.run(int(timedelta(minutes=20) / CYCLE))
+    (failed,) = [step for step in loop.decisions.steps if step.kind is ActionKind.DRAIN]
+    assert (failed.state, failed.page) == (StepState.FAILED, "playbooks.step_held")
+    assert by_kind(loop, ActionKind.SCALE) == []
+    assert scene.leaving() == []
+    scene.cluster.patch(f"{BUDGETS}/{NEIGHBOR}", {"spec": {"maxUnavailable": 1}})
+    until(
+        lambda: scene.cluster.get(f"{BUDGETS}/{NEIGHBOR}")["status"].get("disruptionsAllowed") == 1,
+        "the budget allows a disruption",
+    )
+    loop.run(2)
+    assert by_kind(loop, ActionKind.DRAIN)[-1].approved_by is not None, "the drain is decided again"
+    assert scene.leaving() == [NODES[0]]
 
 
 def test_rule_1_a_metrics_outage_holds_a_drain(make_scene):

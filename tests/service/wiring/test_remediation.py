@@ -105,7 +105,17 @@ def test_kubernetes_is_joined_by_the_performers_of_other_kinds(tmp_path: Path) -
 
 def test_a_hook_that_no_action_uses_has_no_time_limit(tmp_path: Path) -> None:
     text = "remediation:\n  hooks: {reboot_node: {webhook: {url: https://bmc.example/x}}}\n"
-    assert time_limits(loaded(tmp_path, text)) == {}
+    assert ActionKind.REBOOT_NODE not in time_limits(loaded(tmp_path, text))
+
+
+def test_a_drain_may_last_as_long_as_its_playbook_says(tmp_path: Path) -> None:
+    assert time_limits(loaded(tmp_path, ""))[ActionKind.DRAIN] == timedelta(minutes=20)
+    step = "{action: drain, target: node, verify: drained, timeout: 45m}"
+    (tmp_path / "own.yaml").write_text(f"playbooks:\n  node-lost:\n    steps:\n      - {step}\n")
+    configured = loaded(tmp_path, f"remediation: {{playbooks: [{tmp_path / 'own.yaml'}]}}")
+    assert time_limits(configured)[ActionKind.DRAIN] == timedelta(minutes=45)
+    assert policy(configured).time_limit(ActionKind.DRAIN) == timedelta(minutes=45)
+    assert policy(configured).time_limit(ActionKind.CORDON) == timedelta(minutes=10)
 
 
 @pytest.mark.parametrize(

@@ -138,3 +138,7 @@ def test_the_plan_shows_every_guard_that_objects_with_its_detail(platform):
     assert {"maintenance_window", "disruption_budget", "autonomy"} <= {answer["name"] for answer in rows[-1]["guards"]}
     shown = platform.text("plan", "--fault", "gpu-thermal-throttle", "--entity", "node-3")
     assert "freeze: frozen (holidays)" in shown
+    passed = {answer["name"] for answer in row["guards"]} - set(answers)
+    block = next(block for block in shown.split("\n\n") if "cordon" in block)
+    (line,) = [line for line in block.splitlines() if line.startswith("  passes: ")]
+    assert set(line.removeprefix("  passes: ").split(", ")) == passed, "each guard is shown, also those that pass"
