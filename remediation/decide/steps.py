@@ -293,17 +293,17 @@ class PlaybookRun:
         return {"fault": self._cause.fault, **({"host": nodes[0].name} if len(nodes) == 1 else {})}
 
     def _target_replicas(self, service: EntityRef) -> int:
-        """Replicas to order: the plan's number, else a quarter more, never above the ceiling or the quota."""
+        """Replicas to order: the plan's number, else a quarter more, within ceiling, quota and free GPUs."""
         current, planned = self._context.current_replicas(service), self._context.recommendation(service)
         if planned is not None and planned.target_replicas > current:
             return planned.target_replicas
         if planned is not None and planned.reason in _LIMITED:
             return current
         target = current + max(1, ceil(current * _GROWTH_RATIO))
-        return min(target, planned.ceiling) if planned else target
+        return min(target, planned.most_replicas) if planned else target
 
     def _scale_out(self, service: EntityRef, replicas: int, *, ask: bool) -> Proposal | None:
-        """None at the ceiling, and if the service is already scaled in this round."""
+        """None if no more may be ordered, and if the service is already scaled in this round."""
         current = self._context.current_replicas(service)
         if service in self._context.budget.scaled or replicas <= current:
             return None
@@ -361,7 +361,7 @@ class PlaybookRun:
             if newest is None:
                 target = context.current_replicas(service) + count
                 planned = context.recommendation(service)
-                growth = self._scale_out(service, min(target, planned.ceiling) if planned else target, ask=False)
+                growth = self._scale_out(service, min(target, planned.most_replicas) if planned else target, ask=False)
                 if growth is None:
                     continue
                 verdict = judge(growth, context.policy, context.facts, context.history, context.budget, context.now)

@@ -86,7 +86,7 @@ class Fleet:
             self.incidents[resolve] = replace(self.incidents[resolve], resolved_at=self.now)
 
     def recommend(
-        self, current, target, *, needed_by=None, ceiling=20, need_now=None,
+        self, current, target, *, needed_by=None, ceiling=20, need_now=None, most=None,
         reason=PlanReason.FORECAST_PEAK, made_at=None,
     ):  # fmt: skip
         if need_now is not None:
@@ -95,7 +95,7 @@ class Fleet:
             recommendations=(
                 Recommendation(
                     SERVICE, "H100", current, target, target * 4, 1, ceiling, "peak", None, needed_by,
-                    timedelta(minutes=5), None, "USD", {}, reason, made_at or self.now,
+                    timedelta(minutes=5), None, "USD", {} if most is None else {"most": {"replicas": most}}, reason, made_at or self.now,
                 ),
             )
         )  # fmt: skip

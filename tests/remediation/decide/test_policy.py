@@ -357,6 +357,13 @@ def test_at_the_ceiling_nothing_is_scaled(fleet):
     assert not [action for action in fleet.run(3) if action.kind is ActionKind.SCALE]
 
 
+@pytest.mark.parametrize(("free", "ordered"), [(9, [9]), (8, [])])
+def test_no_more_is_scaled_than_the_free_gpus_hold(fleet, free, ordered):
+    fleet.break_("traffic-surge", fleet.service)
+    fleet.recommend(8, 8, most=free)
+    assert [a.params["replicas"] for a in fleet.cycle() if a.kind is ActionKind.SCALE] == ordered
+
+
 # --- ids, playbooks, invariants -------------------------------------------------------------------
 
 
