@@ -91,11 +91,12 @@ class Fleet:
     ):  # fmt: skip
         if need_now is not None:
             self.facts = replace(self.facts, needed_replicas={**self.facts.needed_replicas, SERVICE: need_now})
+        derivation = {} if most is None else {"most": {"replicas": most}}
         self.plan = Plan(
             recommendations=(
                 Recommendation(
                     SERVICE, "H100", current, target, target * 4, 1, ceiling, "peak", None, needed_by,
-                    timedelta(minutes=5), None, "USD", {} if most is None else {"most": {"replicas": most}}, reason, made_at or self.now,
+                    timedelta(minutes=5), None, "USD", derivation, reason, made_at or self.now,
                 ),
             )
         )  # fmt: skip
