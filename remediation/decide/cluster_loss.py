@@ -284,6 +284,8 @@ def _degraded(context: DecisionContext, case: _Case, service: EntityRef) -> list
     level = _relief(context, room, twin)
     if level is None or degrade.standing(context.history, twin).level >= level.number:
         return []
+    if degrade.was_restored_by_hand(context.history, twin, case.incident.id):
+        return []
     entry = context.facts.entries.get(service)
     load = None if entry is None else entry.load
     capacity = {} if not load or not room.needed else {degrade.CAPACITY: round(load / room.needed, 3)}

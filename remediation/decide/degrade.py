@@ -2,7 +2,7 @@
 
 The current level is the newest performed action of the ladder, so that a restart continues where it was. A level is
 entered only for a load fault, on trusted values, and if scaling will not cover the load within the users' patience.
-It ends by itself, one level at a time.
+It ends by itself, one level at a time, or at once if the service no longer exists. A person can end it at any time.
 """
 
 from __future__ import annotations
@@ -21,20 +21,23 @@ from outrider.model import (
     Hypothesis,
     Incident,
     RemediationSession,
+    StepState,
+    StepStatus,
     Verdict,
 )
-from remediation.decide import sessions
+from remediation.decide import approval, sessions
 from remediation.decide.context import DecisionContext, cause_of
 from remediation.decide.guards import Judgement, Proposal, judge, judge_undo
-from remediation.decide.history import LADDER, WAITING, History, rejected
+from remediation.decide.history import CANCELLABLE, LADDER, WAITING, History, action_id, rejected
 from remediation.decide.record import record
 from remediation.decide.service_load import ServiceLoad
 from remediation.playbooks.model import LOAD_FAULTS
-from remediation.procedures.degrade_ladder import Ladder, Level
+from remediation.procedures.degrade_ladder import Ladder, Ladders, Level
 
 _HOUR = timedelta(hours=1)
 CAPACITY = "capacity_per_replica"  # requests/s at level 0, measured when the ladder began
 _OFFERED = "offered_per_second"  # requests/s of all clients at that time
+UNMEASURED_TEXT = "playbooks.level_unmeasured"
 _LATE = 2  # replicas that are missing after so many start-up times are not counted on
 
 
@@ -80,6 +83,79 @@ def unfinished(actions: Iterable[Action], incidents: Iterable[Incident]) -> froz
         incident.id
         for incident in incidents
         if incident.id in shedding and incident.suspected_cause and incident.suspected_cause.fault in LOAD_FAULTS
+    )
+
+
+def unmeasured(context: DecisionContext) -> list[StepStatus]:
+    """Levels that do not end, because no trusted value shows the load. A person is paged if that lasts."""
+    return [
+        StepStatus(
+            incident=current.because,
+            kind=ActionKind.RESTORE_SERVICE,
+            target=service,
+            state=StepState.LEVEL_UNMEASURED,
+            page=UNMEASURED_TEXT,
+            page_after=ladder.unmeasured_exit,
+        )
+        for service in sorted(context.history.degraded(), key=lambda service: service.key)
+        for current in [standing(context.history, service)]
+        for ladder in [context.procedures.ladders.of(service.name)]
+        if ladder is not None and not _busy(context, service) and not is_gone(context, service)
+        for level in [ladder.level(current.level)]
+        if level is not None and _trusted_load(context, service, level.exit_for) is None
+    ]
+
+
+def is_gone(context: DecisionContext, service: EntityRef) -> bool:
+    """True if a service has neither replicas nor values. A topology without its whole cluster proves nothing."""
+    known = context.topology.entities
+    if service in known or service in context.facts.load:
+        return False
+    return any(entity.cluster == service.cluster for entity in known)
+
+
+def restored_by_hand(
+    history: History, service: EntityRef, person: str, now: datetime, *, dry_run: bool
+) -> list[Action]:
+    """The return of a degraded service to normal, at a person's request. Waiting and intended changes are cancelled.
+
+    Its incident degrades the service no more.
+    """
+    current = standing(history, service)
+    pending = [action for action in history.actions if action.target == service and action.kind in LADDER]
+    cancelled = [
+        approval.cancelled(action, now, action.reason, f"restored by {person}")
+        for action in pending
+        if action.status in CANCELLABLE
+    ]
+    earlier = len(history.of(current.session, ActionKind.RESTORE_SERVICE, service))
+    restore = Action(
+        id=action_id(f"{current.session}\n{person}", ActionKind.RESTORE_SERVICE, service, earlier),
+        session=current.session,
+        kind=ActionKind.RESTORE_SERVICE,
+        target=service,
+        params={
+            **sessions.ownership(current.session),
+            **Ladders().parameters(service.name, 0),
+            "previous": current.level,
+        },
+        because=current.because,
+        dry_run=dry_run,
+        decision=Verdict.ALLOWED,
+        reason=DecisionReason.RESTORED_BY_HAND,
+        status=ActionStatus.INTENDED,
+        decided_at=now,
+        approved_by=person,
+        approvals=(person,),
+    )
+    return [*cancelled, restore]
+
+
+def was_restored_by_hand(history: History, service: EntityRef, incident: str) -> bool:
+    """True if a person has ended the levels of a service that an incident requires."""
+    return any(
+        action.reason is DecisionReason.RESTORED_BY_HAND and action.because == incident
+        for action in history.ladder(service)
     )
 
 
@@ -239,11 +315,11 @@ def _measured(context: DecisionContext, service: EntityRef, window: ServiceLoad)
 
 
 def _step_up(context: DecisionContext, service: EntityRef, open_incidents: frozenset[str]) -> list[Action]:
-    """Takes back one level once it is no longer needed. Missing values keep it."""
+    """Takes back one level once it is no longer needed, and all of them once the service is gone."""
     if _busy(context, service):
         return []
     current = standing(context.history, service)
-    ladder = context.procedures.ladders.of(service.name)
+    ladder = None if is_gone(context, service) else context.procedures.ladders.of(service.name)
     level = None if ladder is None else ladder.level(current.level)
     if ladder is not None and level is not None and not _may_step_up(context, service, ladder, level, current):
         return []
@@ -272,15 +348,18 @@ def _undo_judgement(context: DecisionContext, *, over: bool) -> Judgement:
 
 
 def _may_step_up(context: DecisionContext, service: EntityRef, ladder: Ladder, level: Level, current: Standing) -> bool:
-    load = context.facts.load.get(service)
-    if load is None or service in context.facts.untrusted:
-        return False
     if _is_recent(current, max(ladder.dwell, _exit_wait(context, service, ladder, level)), context.now):
         return False
-    window = load.last(level.exit_for)
+    window = _trusted_load(context, service, level.exit_for)
     if window is None or not _left(context, service, ladder, level, window):
         return False
     return _fits(context, service, ladder, level, current, window)
+
+
+def _trusted_load(context: DecisionContext, service: EntityRef, span: timedelta) -> ServiceLoad | None:
+    """The load of the last ``span``; None if values are missing or not trusted."""
+    load = context.facts.load.get(service)
+    return None if load is None or service in context.facts.untrusted else load.last(span)
 
 
 def _exit_wait(context: DecisionContext, service: EntityRef, ladder: Ladder, level: Level) -> timedelta:
@@ -333,7 +412,9 @@ def _is_recent(current: Standing, span: timedelta, now: datetime) -> bool:
 
 
 def _stopped(context: DecisionContext, session: RemediationSession, service: EntityRef, level: int) -> bool:
-    """True if a person rejected the level, a dry run has shown it, or it failed a short time ago."""
+    """True if a person rejected or ended it, a dry run has shown it, or it failed a short time ago."""
+    if was_restored_by_hand(context.history, service, session.incident):
+        return True
     before = context.history.of(session.id, ActionKind.DEGRADE_SERVICE, service)
     same = [action for action in before if action.params.get("level") == level]
     if any(rejected(action) or action.status is ActionStatus.DRY_RUN for action in same):

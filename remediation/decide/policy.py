@@ -84,6 +84,7 @@ def decide(
         new_actions, new_sessions = procedure(context, incidents, tuple(after.values()))
         actions += new_actions
         after |= {session.id: session for session in new_sessions}
+    steps += degrade.unmeasured(context)
     troubled = _troubled(context, incidents)
     actions += scaling.from_plan(context, troubled)
     known = {session.id: session for session in sessions}

@@ -57,6 +57,8 @@ def recheck(
     of the last day and of open sessions, as stored.
     """
     held = held_by(facts, str(action.params.get("lost_cluster", "")))
+    if held is DecisionReason.MONITOR_BLIND and action.reason is DecisionReason.RESTORED_BY_HAND:
+        return None  # a person who ends a degrade level needs no values
     if held is not None or gives_back(action) or is_returning(action.kind, action.reason):
         return held
     owner = objection(action.kind, action.target, facts.owners, writes_replicas=policy.writes_replicas)

@@ -1,4 +1,4 @@
-"""``outrider remediate``: list, plan, request, approve, reject, pause, resume, reset, audit."""
+"""``outrider remediate``: list, plan, request, approve, reject, restore, pause, resume, reset, audit."""
 
 from __future__ import annotations
 
@@ -27,6 +27,9 @@ Entity = Annotated[
     str | None, typer.Option("--entity", help="Faulty entity: its name, kind/name or cluster/kind/namespace/name.")
 ]
 ActionId = Annotated[str, typer.Argument(help="Action id.")]
+ServiceName = Annotated[
+    str, typer.Argument(help="Degraded service: its name, namespace/name or cluster/service/namespace/name.")
+]
 Person = Annotated[
     str,
     typer.Option("--as", help="Name to record, for example ann. Default: the name of the system user.", metavar="NAME"),
@@ -131,6 +134,12 @@ def reject(context: Context, action: ActionId, person: Person = "") -> None:
 def request(context: Context, action: ActionId, person: Person = "") -> None:
     """Request approval of a recommended action, or of one whose request expired."""
     context.show(_write(context, f"/actions/{quote(action, safe='')}/request", person))
+
+
+@leaf(app, "restore", example="outrider remediate restore chat-70b --as ann")
+def restore(context: Context, service: ServiceName, person: Person = "") -> None:
+    """End the degrade level of a service. Its open incident degrades the service no more."""
+    context.show(_write(context, f"/remediation/services/{quote(service, safe='')}/restore", person))
 
 
 @leaf(app, "pause", example="outrider remediate pause")
