@@ -8,7 +8,7 @@ It ends by itself, one level at a time, or at once if the service no longer exis
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -232,12 +232,9 @@ def propose(
 
     ``lost_cluster`` is the cluster whose loss requires it.
     """
-    waiting = context.history.newest(session.id, ActionKind.DEGRADE_SERVICE, service)
     params = {**_params(context, session.id, service, level.number), **measured}
     if lost_cluster:
         params["lost_cluster"] = lost_cluster
-    if waiting is not None and waiting.status in WAITING and waiting.params.get("level") == level.number:
-        params = dict(waiting.params)  # the request stands, although the measured values have changed
     proposal = Proposal(
         session=session.id,
         because=incident.id,
@@ -249,7 +246,18 @@ def propose(
         lost_cluster=lost_cluster,
     )
     judgement = judge(proposal, context.policy, context.facts, context.history, context.budget, context.now)
+    request = unanswered(context.history, proposal)
+    if judgement[0] is Verdict.ASK and request is not None and request.params.get("level") == level.number:
+        proposal = replace(proposal, params=request.params)  # it stands, although the measured values have changed
     return record(context, proposal, judgement)
+
+
+def unanswered(history: History, proposal: Proposal) -> Action | None:
+    """The newest request about the same step, if it still waits or nobody answered it in time."""
+    newest = history.newest(proposal.session, proposal.kind, proposal.target)
+    if newest is None:
+        return None
+    return newest if newest.status in WAITING or newest.reason is DecisionReason.EXPIRED else None
 
 
 def _entered(context: DecisionContext, service: EntityRef, ladder: Ladder, level: Level, window: ServiceLoad) -> bool:

@@ -188,6 +188,20 @@ def test_below_autonomy_act_a_level_is_requested_once(make_fleet):
     assert (waiting.status, waiting.reason) == (ActionStatus.WAITING_APPROVAL, DecisionReason.AUTONOMY_APPROVE)
 
 
+def test_a_request_that_nobody_answered_is_not_repeated(make_fleet):
+    """Its level counts: the capacity that it carries is measured anew in each cycle."""
+    surge = Surge(make_fleet(autonomy="approve"))
+    opened(surge)
+    for offered in (110.0, 130.0, 120.0, 140.0):
+        surge.run(80, offered)
+    (expired,) = surge.changes()
+    assert (expired.status, expired.reason) == (ActionStatus.REFUSED, DecisionReason.EXPIRED)
+    surge.fleet.policy = replace(surge.fleet.policy, autonomy=AutonomyLevels(Autonomy.ACT))
+    surge.cycle(150.0)
+    assert surge.level() == 1, "with more autonomy it needs no answer"
+    assert surge.changes()[-1].params != expired.params, "the measured values are those of its own time"
+
+
 def test_a_dry_run_shows_the_first_level_once(make_fleet):
     surge = Surge(make_fleet(dry_run=True))
     opened(surge)
