@@ -298,7 +298,7 @@ def covered(context: DecisionContext, service: EntityRef, ladder: Ladder) -> boo
 
 def _scaling_comes_first(context: DecisionContext, service: EntityRef, ladder: Ladder) -> bool:
     """True while a scale-out is decided that may serve within the users' patience: its effect is awaited."""
-    if context.procedures.ladders.options(service.name).startup > ladder.patience:
+    if _startup(context, service) > ladder.patience:
         return False
     ordering = any(action.target == service for action in context.history.in_flight((ActionKind.SCALE,)))
     return ordering or service in context.budget.scaled
@@ -309,9 +309,16 @@ def _starts_in(context: DecisionContext, service: EntityRef) -> timedelta | None
     scaled = context.history.last_scaled(service)
     if scaled is None or scaled.params["replicas"] <= scaled.params.get("current", 0):
         return None
-    startup = context.procedures.ladders.options(service.name).startup
+    startup = _startup(context, service)
     left = (scaled.ended_at or scaled.decided_at) + startup - context.now
     return None if left < -(_LATE - 1) * startup else max(left, timedelta(0))
+
+
+def _startup(context: DecisionContext, service: EntityRef) -> timedelta:
+    """Time until an ordered replica serves: the lead time of the plan, which is measured, else the configured one."""
+    planned = context.recommendation(service)
+    known = planned.lead_time if planned is not None else timedelta(0)
+    return known or context.procedures.ladders.options(service.name).startup
 
 
 def _measured(context: DecisionContext, service: EntityRef, window: ServiceLoad) -> dict[str, float]:

@@ -138,6 +138,16 @@ def test_scaling_that_covers_the_load_within_the_patience_is_enough(fleet):
     assert [a for a in fleet.actions.values() if a.kind is ActionKind.SCALE], "it was scaled"
 
 
+@pytest.mark.parametrize(("lead", "level"), [(timedelta(seconds=60), 0), (timedelta(minutes=5), 1)])
+def test_the_measured_lead_time_of_the_plan_comes_before_the_configured_one(fleet, lead, level):
+    surge = Surge(fleet, startup=timedelta(minutes=6) - lead)
+    fleet.recommend(8, 8)
+    (planned,) = fleet.plan.recommendations
+    fleet.plan = replace(fleet.plan, recommendations=(replace(planned, lead_time=lead),))
+    opened(surge)
+    assert surge.run(4, 85.0)[-1] == level
+
+
 def test_a_queue_that_drains_by_itself_is_left_alone(surge):
     surge.waiting = 4000.0
     opened(surge)
