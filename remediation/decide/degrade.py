@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Any
 
 from outrider.model import (
@@ -39,6 +40,31 @@ CAPACITY = "capacity_per_replica"  # requests/s at level 0, measured when the la
 _OFFERED = "offered_per_second"  # requests/s of all clients at that time
 UNMEASURED_TEXT = "playbooks.level_unmeasured"
 _LATE = 2  # replicas that are missing after so many start-up times are not counted on
+
+
+class EntryObstacle(StrEnum):
+    """A reason for which a level does not begin."""
+
+    DWELL = "dwell"  # the last change is too recent
+    NO_VALUES = "no_values"
+    THRESHOLDS = "thresholds"
+    COVERED = "covered"  # present and ordered replicas drain the queue within the users' patience
+    SCALING = "scaling"  # a scale-out is decided, and its replicas may serve within the users' patience
+    STOPPED = "stopped"  # rejected, ended by a person, shown by a dry run, or failed a short time ago
+
+
+@dataclass(frozen=True, slots=True)
+class EntryThreshold:
+    """One enter value of a level against the least value of the last seconds. ``value`` None: unknown."""
+
+    indicator: str
+    limit: float
+    value: float | None
+
+    @property
+    def reached(self) -> bool:
+        """True if the value was reached throughout."""
+        return self.value is not None and self.value >= self.limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +192,7 @@ def decisions(
     actions: list[Action] = []
     opened: dict[str, RemediationSession] = {}
     decided: set[EntityRef] = set()
-    for incident, cause, service in _overloaded(context, incidents):
+    for incident, cause, service in overloaded(context, incidents):
         if service in decided:
             continue
         session = sessions.acting((*known, *opened.values()), incident, context.history)
@@ -184,7 +210,7 @@ def decisions(
     return actions, list(opened.values())
 
 
-def _overloaded(
+def overloaded(
     context: DecisionContext, incidents: Sequence[Incident]
 ) -> Iterator[tuple[Incident, Hypothesis, EntityRef]]:
     """Yields each open incident about load, with each service that it reaches; the most urgent first."""
@@ -202,20 +228,68 @@ def _deepen(
     context: DecisionContext, incident: Incident, cause: Hypothesis, session: RemediationSession, service: EntityRef
 ) -> list[Action]:
     """The next level for a service whose load will not be covered in time."""
-    ladder, load = context.procedures.ladders.of(service.name), context.facts.load.get(service)
-    if ladder is None or load is None or _busy(context, service):
+    ladder, current = context.procedures.ladders.of(service.name), standing(context.history, service)
+    level = None if ladder is None else next_level(ladder, current)
+    if ladder is None or level is None or _busy(context, service):
         return []
-    current = standing(context.history, service)
-    level = next((level for level in ladder.levels if level.number > current.level), None)
-    if level is None or _is_recent(current, ladder.dwell, context.now):
+    if next(obstacles(context, service, ladder, level, session), None) is not None:
         return []
-    window = load.last(level.enter_for)
-    if window is None or not _entered(context, service, ladder, level, window) or covered(context, service, ladder):
-        return []
-    if _scaling_comes_first(context, service, ladder) or _stopped(context, session, service, level.number):
-        return []
-    measured = current.measured if current.level else _measured(context, service, window)
-    return propose(context, incident, cause, session, service, level, measured)
+    return propose(context, incident, cause, session, service, level, measurements(context, service, level))
+
+
+def next_level(ladder: Ladder, current: Standing) -> Level | None:
+    """The level below the current one; None at the deepest."""
+    return next((level for level in ladder.levels if level.number > current.level), None)
+
+
+def obstacles(
+    context: DecisionContext, service: EntityRef, ladder: Ladder, level: Level, session: RemediationSession
+) -> Iterator[EntryObstacle]:
+    """Yields each reason for which a level does not begin now; the guards decide after them."""
+    if _is_recent(standing(context.history, service), ladder.dwell, context.now):
+        yield EntryObstacle.DWELL
+    load = context.facts.load.get(service)
+    window = None if load is None else load.last(level.enter_for)
+    if window is None:
+        yield EntryObstacle.NO_VALUES
+        return
+    if not all(threshold.reached for threshold in thresholds(context, service, ladder, level)):
+        yield EntryObstacle.THRESHOLDS
+    if covered(context, service, ladder):
+        yield EntryObstacle.COVERED
+    if _scaling_comes_first(context, service, ladder):
+        yield EntryObstacle.SCALING
+    if _stopped(context, session, service, level.number):
+        yield EntryObstacle.STOPPED
+
+
+def thresholds(
+    context: DecisionContext, service: EntityRef, ladder: Ladder, level: Level
+) -> tuple[EntryThreshold, ...]:
+    """The enter values of a level, each with the least value throughout ``enter_for``."""
+    load = context.facts.load.get(service)
+    window = None if load is None else load.last(level.enter_for)
+    if window is None:
+        return tuple(EntryThreshold(key, limit, None) for key, limit in level.enter.items())
+    return tuple(
+        EntryThreshold(
+            key,
+            limit,
+            min(window.waits(ladder.wait_objective))
+            if key == "wait_ratio"
+            else _indicator(context, service, key, window),
+        )
+        for key, limit in level.enter.items()
+    )
+
+
+def measurements(context: DecisionContext, service: EntityRef, level: Level) -> dict[str, float]:
+    """What is measured at level 0, as parameters of a change: now, or when the ladder began."""
+    current, load = standing(context.history, service), context.facts.load.get(service)
+    if current.level:
+        return current.measured
+    window = None if load is None else load.last(level.enter_for)
+    return {} if window is None else _measured(context, service, window)
 
 
 def propose(
@@ -228,14 +302,33 @@ def propose(
     measured: dict[str, Any],
     lost_cluster: str = "",
 ) -> list[Action]:
-    """The action that takes a service to a level, judged by the guards. ``measured`` joins its parameters.
+    """The action that takes a service to a level, judged by the guards."""
+    proposal = proposal_of(context, incident, cause, session, service, level, measured, lost_cluster)
+    judgement = judge(proposal, context.policy, context.facts, context.history, context.budget, context.now)
+    request = unanswered(context.history, proposal)
+    if judgement[0] is Verdict.ASK and request is not None and request.params.get("level") == level.number:
+        proposal = replace(proposal, params=request.params)  # it stands, although the measured values have changed
+    return record(context, proposal, judgement)
+
+
+def proposal_of(
+    context: DecisionContext,
+    incident: Incident,
+    cause: Hypothesis,
+    session: RemediationSession,
+    service: EntityRef,
+    level: Level,
+    measured: dict[str, Any],
+    lost_cluster: str = "",
+) -> Proposal:
+    """The change of a service to a level. ``measured`` joins its parameters.
 
     ``lost_cluster`` is the cluster whose loss requires it.
     """
     params = {**_params(context, session.id, service, level.number), **measured}
     if lost_cluster:
         params["lost_cluster"] = lost_cluster
-    proposal = Proposal(
+    return Proposal(
         session=session.id,
         because=incident.id,
         kind=ActionKind.DEGRADE_SERVICE,
@@ -245,11 +338,6 @@ def propose(
         ask=level.ask,
         lost_cluster=lost_cluster,
     )
-    judgement = judge(proposal, context.policy, context.facts, context.history, context.budget, context.now)
-    request = unanswered(context.history, proposal)
-    if judgement[0] is Verdict.ASK and request is not None and request.params.get("level") == level.number:
-        proposal = replace(proposal, params=request.params)  # it stands, although the measured values have changed
-    return record(context, proposal, judgement)
 
 
 def unanswered(history: History, proposal: Proposal) -> Action | None:
@@ -258,15 +346,6 @@ def unanswered(history: History, proposal: Proposal) -> Action | None:
     if newest is None:
         return None
     return newest if newest.status in WAITING or newest.reason is DecisionReason.EXPIRED else None
-
-
-def _entered(context: DecisionContext, service: EntityRef, ladder: Ladder, level: Level, window: ServiceLoad) -> bool:
-    waits = level.enter["wait_ratio"]
-    if any(wait < waits for wait in window.waits(ladder.wait_objective)):
-        return False
-    return all(
-        _indicator(context, service, key, window) >= value for key, value in level.enter.items() if key != "wait_ratio"
-    )
 
 
 def _left(context: DecisionContext, service: EntityRef, ladder: Ladder, level: Level, window: ServiceLoad) -> bool:
