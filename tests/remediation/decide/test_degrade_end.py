@@ -11,7 +11,7 @@ from outrider.model import ActionKind, ActionStatus, DecisionReason, EntityKind,
 from outrider.topology import Topology
 from remediation.decide import degrade
 from remediation.decide.history import History
-from remediation.decide.recheck import recheck
+from remediation.decide.recheck import needs_others, recheck
 from remediation.procedures import files
 from tests.remediation.decide.test_degrade import CYCLE, Surge, opened
 
@@ -124,3 +124,17 @@ def test_a_restore_by_hand_needs_no_values_but_obeys_a_pause(degraded):
     assert recheck(action, fleet.policy, blind, late) is None
     assert recheck(action, fleet.policy, replace(blind, paused=True), late) is DecisionReason.PAUSED
     assert recheck(action, fleet.policy, replace(blind, killed=True), late) is DecisionReason.KILL_SWITCH
+
+
+def test_a_change_that_was_decided_at_the_same_time_does_not_follow_a_restore_by_hand(degraded):
+    fleet = degraded.fleet
+    deeper = replace(degraded.changes()[-1], id="deeper", status=ActionStatus.CLAIMED, decided_at=fleet.now)
+    higher = replace(deeper, id="higher", kind=ActionKind.RESTORE_SERVICE, reason=DecisionReason.WITHIN_LIMITS)
+    action = restore(degraded)
+    for late in (deeper, higher):
+        assert needs_others(late)
+        held = recheck(late, fleet.policy, fleet.facts, fleet.now, others=[action])
+        assert held is DecisionReason.RESTORED_BY_HAND
+    another = replace(deeper, because="inc-1")
+    assert recheck(another, fleet.policy, fleet.facts, fleet.now, others=[action]) is None
+    assert recheck(action, fleet.policy, fleet.facts, fleet.now, others=[deeper, action]) is None
