@@ -42,6 +42,7 @@ class AuditEvent(StrEnum):
     SILENCED = "silenced"
     UNSILENCED = "unsilenced"
     ACTION_REQUESTED = "action_requested"
+    SERVICE_RESTORED = "service_restored"
     BREAKER_OPENED = "breaker_opened"
     BREAKER_RESET = "breaker_reset"
     KILL_SWITCH_ON = "kill_switch_on"

@@ -1,4 +1,4 @@
-"""Pages about failed repair steps: the step, its check, and the reason that the playbook gives."""
+"""Pages about repair steps that failed, and about degrade levels that do not end: the reason, the step, its check."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from datetime import datetime
 from alerts.routing import wording
 from alerts.routing.routes import NotificationSettings
 from outrider.documents.summaries import entity_name, word
-from outrider.model import Message, NotifyReason, Priority, StepStatus
+from outrider.model import Message, NotifyReason, Priority, StepState, StepStatus
 from outrider.text.i18n import Language, translate
 
 
 def messages(
     steps: Iterable[StepStatus], reasons: Mapping[str, NotifyReason], messaging: NotificationSettings, now: datetime
 ) -> tuple[Message, ...]:
-    """The messages about steps that have just failed. ``reasons`` are those of the incidents: a muted one is silent."""
+    """The messages about steps whose page is due. ``reasons`` are those of the incidents: a muted one is silent."""
     return tuple(
         _message(step, channel, messaging, now)
         for step in steps
@@ -33,7 +33,7 @@ def _message(step: StepStatus, channel: str, messaging: NotificationSettings, no
         reason=NotifyReason.STEP_FAILED,
         priority=Priority.P1,
         incident=step.incident,
-        title=wording.localize("title.step_failed", language, action=name),
+        title=_title(step, name, language),
         body="\n".join(_lines(step, name, language)),
         created_at=now,
         language=language,
@@ -41,7 +41,15 @@ def _message(step: StepStatus, channel: str, messaging: NotificationSettings, no
     )
 
 
+def _title(step: StepStatus, name: str, language: Language) -> str:
+    if step.state is StepState.LEVEL_UNMEASURED:
+        return wording.localize("title.level_unmeasured", language, service=step.target.name)
+    return wording.localize("title.step_failed", language, action=name)
+
+
 def _lines(step: StepStatus, name: str, language: Language) -> list[str]:
+    if step.state is StepState.LEVEL_UNMEASURED:
+        return [translate(step.page, language)]
     lines = [translate(step.page, language), wording.localize("line.failed_step", language, action=name)]
     if step.check:
         name, _, value = step.check.partition(" ")

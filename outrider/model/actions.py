@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -83,6 +83,7 @@ class DecisionReason(StrEnum):
     HALF_OPEN = "half_open"
     FAILED_AGAIN = "failed_again"
     EXPIRED = "expired"
+    RESTORED_BY_HAND = "restored_by_hand"
 
 
 class HoldReason(StrEnum):
@@ -98,6 +99,7 @@ class HoldReason(StrEnum):
     STEP_FAILED = "step_failed"  # a step failed, and a person was paged
     DIAGNOSTIC_RUNNING = "diagnostic_running"
     DIAGNOSTIC_FAILED = "diagnostic_failed"  # the node stays out of service until a person decides
+    LEVEL_UNMEASURED = "level_unmeasured"  # a degrade level stays while no trusted value shows the load
     NO_STEP_DUE = "no_step_due"  # every possible action is in progress, was tried, refused, or is queued
     NOT_DUE_YET = "not_due_yet"
     SERVICE_IN_TROUBLE = "service_in_trouble"
@@ -114,6 +116,7 @@ class StepState(StrEnum):
     FAILED = "failed"  # the action failed, or its check did not hold in time
     DIAGNOSTIC_RUNNING = "diagnostic_running"
     DIAGNOSTIC_FAILED = "diagnostic_failed"
+    LEVEL_UNMEASURED = "level_unmeasured"  # of a degrade level, which no trusted value ends
 
 
 class ActionStatus(StrEnum):
@@ -236,8 +239,8 @@ class Outcome:
 class StepStatus:
     """One step of a playbook in this round. ``check`` is the condition that it waits for, empty without one.
 
-    ``page`` is the reason to page a person about a failed step: a text id or plain text, empty without one.
-    ``objection`` is that of the guard that holds the step.
+    ``page`` is the reason to page a person about the state: a text id or plain text, empty without one. The page is
+    sent once the state has lasted ``page_after``. ``objection`` is that of the guard that holds the step.
     """
 
     incident: str
@@ -247,6 +250,7 @@ class StepStatus:
     check: str = ""
     page: str = ""
     objection: GuardAnswer | None = None
+    page_after: timedelta = timedelta(0)
 
 
 @dataclass(frozen=True, slots=True)

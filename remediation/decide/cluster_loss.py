@@ -3,7 +3,8 @@
 The state of each service is its newest performed switch, so that a restart continues where it was:
 
 - nothing switched: the loss is confirmed, then the standby's headroom is checked and the service is switched;
-- switched: the standby is verified, and the home cluster is observed until it is healthy for long enough;
+- switched: the standby is verified, and takes more once it has grown. The home cluster is observed until it is healthy
+  for long enough;
 - a share has returned: it is verified, then the next share follows, or all of it goes back to the standby.
 """
 
@@ -25,6 +26,7 @@ from outrider.model import (
     IncidentProgress,
     ProgressLine,
     RemediationSession,
+    Verdict,
 )
 from remediation.decide import approval, degrade, sessions
 from remediation.decide.context import DecisionContext, cause_of
@@ -37,13 +39,20 @@ from remediation.playbooks.model import Step
 from remediation.procedures.cluster_switch import ClusterSwitch
 from remediation.procedures.degrade_ladder import Level
 
+_LEAST_GROWTH = 0.049  # of the share of a standby: one step of its shares
+_SIMILAR = 0.2  # shares that differ by less are one request
+
 
 @dataclass(frozen=True, slots=True)
 class Headroom:
-    """Replicas that the standby can give a service, against those that it needs. None: unknown."""
+    """Replicas that the standby can give a service, against those that it needs. None: unknown.
+
+    ``own`` are those for the standby's own load.
+    """
 
     free: int | None
     needed: int | None
+    own: int = 0
 
     @property
     def known(self) -> bool:
@@ -142,14 +151,22 @@ def standby_of(context: DecisionContext, switch: ClusterSwitch, service: EntityR
 
 
 def headroom(context: DecisionContext, service: EntityRef, twin: EntityRef) -> Headroom:
-    """Headroom of the standby. Without a plan each known replica of the home cluster counts as needed."""
-    facts = context.facts
-    needed = facts.needed_replicas.get(service) or len(context.topology.below(service, EntityKind.REPLICA)) or None
+    """Headroom of the standby, without the traffic of the service that it has taken already.
+
+    Without a plan each known replica of the home cluster counts as needed.
+    """
+    facts, current = context.facts, _newest(context, service)
+    share = 0.0 if current is None else _share(current, twin.cluster)
+    known = facts.needed_replicas.get(service) or len(context.topology.below(service, EntityKind.REPLICA)) or None
+    # a lost cluster has no load any more: what it needed before the switch counts
+    needed = known if current is None or not share else current.params.get("needed") or known
     ready = context.budget.ready(facts, twin)
     entry = facts.entries.get(twin)
     serves = entry is None or entry.load is None or entry.load > 1.0  # probes alone need no replica of their own
-    own = facts.needed_replicas.get(twin, 0) if serves else 0
-    return Headroom(None if ready is None else max(0, ready - own), needed)
+    taken = floor(share * (needed or 0) * _load_ratio(context, twin, degrade.standing(context.history, twin).level))
+    before = current.params.get("standby_needs", 0) if current is not None and share else 0
+    own = max(before, facts.needed_replicas.get(twin, 0) - taken) if serves else 0  # the plan may lack what moved
+    return Headroom(None if ready is None else max(0, ready - own), needed, own)
 
 
 def progress(context: DecisionContext, incidents: Sequence[Incident]) -> dict[str, IncidentProgress]:
@@ -205,8 +222,20 @@ def _switch_away(context: DecisionContext, case: _Case) -> list[Action]:
         if proposal is None:
             continue
         actions += _degraded(context, case, service)
-        actions += record(context, proposal, judgement_of(_answers(context, proposal)))
+        judgement = judgement_of(_answers(context, proposal))
+        if judgement[0] is Verdict.ASK:
+            proposal = _as_requested(context, proposal)
+        actions += record(context, proposal, judgement)
     return actions
+
+
+def _as_requested(context: DecisionContext, proposal: Proposal) -> Proposal:
+    """The proposal as it was requested before, if its share is similar: the headroom changes with every replica."""
+    request = degrade.unanswered(context.history, proposal)
+    if request is None or request.params.get("cluster") != proposal.params["cluster"]:
+        return proposal
+    similar = abs(float(request.params["share"]) - float(proposal.params["share"])) < _SIMILAR
+    return replace(proposal, params=request.params) if similar else proposal
 
 
 def _withdrawn(context: DecisionContext, session: RemediationSession, service: EntityRef) -> list[Action]:
@@ -218,11 +247,14 @@ def _withdrawn(context: DecisionContext, session: RemediationSession, service: E
 
 
 def _may_switch(context: DecisionContext, case: _Case, service: EntityRef) -> bool:
-    """False if the standby has the traffic already, a person rejected the switch, or a dry run has shown it."""
+    """False if the standby has what it carries, a person rejected the switch, or a dry run has shown it."""
     if _busy(context, service):
         return False
     twin, current = standby_of(context, case.switch, service), _newest(context, service)
-    if twin is None or (current is not None and _share(current, twin.cluster) > 0.0 and not _returning(current)):
+    if twin is None:
+        return False
+    switched = current is not None and _share(current, twin.cluster) > 0.0 and not _returning(current)
+    if current is not None and switched and not _may_grow(context, case.switch, service, twin, current):
         return False
     newest = context.history.newest(case.session.id, ActionKind.SWITCH_CLUSTER, service)
     if newest is None:
@@ -231,6 +263,18 @@ def _may_switch(context: DecisionContext, case: _Case, service: EntityRef) -> bo
         return False
     failed = newest.status is ActionStatus.FAILED
     return not failed or context.now - (newest.ended_at or newest.decided_at) >= case.switch.confirm_for
+
+
+def _may_grow(
+    context: DecisionContext, switch: ClusterSwitch, service: EntityRef, twin: EntityRef, current: Action
+) -> bool:
+    """True if a standby that got a part of the traffic serves it well, and carries more by now."""
+    since, room = current.ended_at or current.decided_at, headroom(context, service, twin)
+    if not room.known or context.now - since < switch.verify_for:
+        return False
+    if _verified(context, switch, twin, since) != "verified":
+        return False
+    return _carried(context, room, twin) - _share(current, twin.cluster) >= _LEAST_GROWTH
 
 
 def _proposal(context: DecisionContext, case: _Case, service: EntityRef) -> Proposal | None:
@@ -250,6 +294,7 @@ def _proposal(context: DecisionContext, case: _Case, service: EntityRef) -> Prop
             "lost_cluster": case.home,
             "headroom": room.free,
             "needed": room.needed,
+            "standby_needs": room.own,
         },
         confidence=case.cause.confidence,
         ask=not room.known or room.free == 0,
@@ -261,9 +306,15 @@ def _carried(context: DecisionContext, room: Headroom, twin: EntityRef) -> float
     """Share of the traffic that the standby carries, at the level that it is degraded to."""
     if room.free is None or room.needed is None or room.free >= room.needed:
         return 1.0
-    ladder, level = context.procedures.ladders.of(twin.name), _relief(context, room, twin)
-    work = room.needed * (ladder.load_ratio(level.number) if ladder is not None and level is not None else 1.0)
+    level = _relief(context, room, twin)
+    work = room.needed * (_load_ratio(context, twin, level.number) if level is not None else 1.0)
     return 1.0 if room.free >= work else max(0.05, floor(20.0 * room.free / work) / 20.0)
+
+
+def _load_ratio(context: DecisionContext, twin: EntityRef, level: int) -> float:
+    """The estimated share of the work that is left at a level of the standby's service."""
+    ladder = context.procedures.ladders.of(twin.name)
+    return 1.0 if ladder is None else ladder.load_ratio(level)
 
 
 def _relief(context: DecisionContext, room: Headroom, twin: EntityRef) -> Level | None:
@@ -283,6 +334,8 @@ def _degraded(context: DecisionContext, case: _Case, service: EntityRef) -> list
     room = headroom(context, service, twin)
     level = _relief(context, room, twin)
     if level is None or degrade.standing(context.history, twin).level >= level.number:
+        return []
+    if degrade.was_restored_by_hand(context.history, twin, case.incident.id):
         return []
     entry = context.facts.entries.get(service)
     load = None if entry is None else entry.load

@@ -2,14 +2,15 @@
 
 The current level is the newest performed action of the ladder, so that a restart continues where it was. A level is
 entered only for a load fault, on trusted values, and if scaling will not cover the load within the users' patience.
-It ends by itself, one level at a time.
+It ends by itself, one level at a time, or at once if the service no longer exists. A person can end it at any time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Any
 
 from outrider.model import (
@@ -21,21 +22,49 @@ from outrider.model import (
     Hypothesis,
     Incident,
     RemediationSession,
+    StepState,
+    StepStatus,
     Verdict,
 )
-from remediation.decide import sessions
+from remediation.decide import approval, sessions
 from remediation.decide.context import DecisionContext, cause_of
 from remediation.decide.guards import Judgement, Proposal, judge, judge_undo
-from remediation.decide.history import LADDER, WAITING, History, rejected
+from remediation.decide.history import CANCELLABLE, LADDER, WAITING, History, action_id, rejected
 from remediation.decide.record import record
 from remediation.decide.service_load import ServiceLoad
 from remediation.playbooks.model import LOAD_FAULTS
-from remediation.procedures.degrade_ladder import Ladder, Level
+from remediation.procedures.degrade_ladder import Ladder, Ladders, Level
 
 _HOUR = timedelta(hours=1)
 CAPACITY = "capacity_per_replica"  # requests/s at level 0, measured when the ladder began
 _OFFERED = "offered_per_second"  # requests/s of all clients at that time
+UNMEASURED_TEXT = "playbooks.level_unmeasured"
 _LATE = 2  # replicas that are missing after so many start-up times are not counted on
+
+
+class EntryObstacle(StrEnum):
+    """A reason for which a level does not begin."""
+
+    DWELL = "dwell"  # the last change is too recent
+    NO_VALUES = "no_values"
+    THRESHOLDS = "thresholds"
+    COVERED = "covered"  # present and ordered replicas drain the queue within the users' patience
+    SCALING = "scaling"  # a scale-out is decided, and its replicas may serve within the users' patience
+    STOPPED = "stopped"  # rejected, ended by a person, shown by a dry run, or failed a short time ago
+
+
+@dataclass(frozen=True, slots=True)
+class EntryThreshold:
+    """One enter value of a level against the least value of the last seconds. ``value`` None: unknown."""
+
+    indicator: str
+    limit: float
+    value: float | None
+
+    @property
+    def reached(self) -> bool:
+        """True if the value was reached throughout."""
+        return self.value is not None and self.value >= self.limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +112,79 @@ def unfinished(actions: Iterable[Action], incidents: Iterable[Incident]) -> froz
     )
 
 
+def unmeasured(context: DecisionContext) -> list[StepStatus]:
+    """Levels that do not end, because no trusted value shows the load. A person is paged if that lasts."""
+    return [
+        StepStatus(
+            incident=current.because,
+            kind=ActionKind.RESTORE_SERVICE,
+            target=service,
+            state=StepState.LEVEL_UNMEASURED,
+            page=UNMEASURED_TEXT,
+            page_after=ladder.unmeasured_exit,
+        )
+        for service in sorted(context.history.degraded(), key=lambda service: service.key)
+        for current in [standing(context.history, service)]
+        for ladder in [context.procedures.ladders.of(service.name)]
+        if ladder is not None and not _busy(context, service) and not is_gone(context, service)
+        for level in [ladder.level(current.level)]
+        if level is not None and _trusted_load(context, service, level.exit_for) is None
+    ]
+
+
+def is_gone(context: DecisionContext, service: EntityRef) -> bool:
+    """True if a service has neither replicas nor values. A topology without its whole cluster proves nothing."""
+    known = context.topology.entities
+    if service in known or service in context.facts.load:
+        return False
+    return any(entity.cluster == service.cluster for entity in known)
+
+
+def restored_by_hand(
+    history: History, service: EntityRef, person: str, now: datetime, *, dry_run: bool
+) -> list[Action]:
+    """The return of a degraded service to normal, at a person's request. Waiting and intended changes are cancelled.
+
+    Its incident degrades the service no more.
+    """
+    current = standing(history, service)
+    pending = [action for action in history.actions if action.target == service and action.kind in LADDER]
+    cancelled = [
+        approval.cancelled(action, now, action.reason, f"restored by {person}")
+        for action in pending
+        if action.status in CANCELLABLE
+    ]
+    earlier = len(history.of(current.session, ActionKind.RESTORE_SERVICE, service))
+    restore = Action(
+        id=action_id(f"{current.session}\n{person}", ActionKind.RESTORE_SERVICE, service, earlier),
+        session=current.session,
+        kind=ActionKind.RESTORE_SERVICE,
+        target=service,
+        params={
+            **sessions.ownership(current.session),
+            **Ladders().parameters(service.name, 0),
+            "previous": current.level,
+        },
+        because=current.because,
+        dry_run=dry_run,
+        decision=Verdict.ALLOWED,
+        reason=DecisionReason.RESTORED_BY_HAND,
+        status=ActionStatus.INTENDED,
+        decided_at=now,
+        approved_by=person,
+        approvals=(person,),
+    )
+    return [*cancelled, restore]
+
+
+def was_restored_by_hand(history: History, service: EntityRef, incident: str) -> bool:
+    """True if a person has ended the levels of a service that an incident requires."""
+    return any(
+        action.reason is DecisionReason.RESTORED_BY_HAND and action.because == incident
+        for action in history.ladder(service)
+    )
+
+
 def decisions(
     context: DecisionContext, incidents: Sequence[Incident], known: Sequence[RemediationSession]
 ) -> tuple[list[Action], list[RemediationSession]]:
@@ -90,7 +192,7 @@ def decisions(
     actions: list[Action] = []
     opened: dict[str, RemediationSession] = {}
     decided: set[EntityRef] = set()
-    for incident, cause, service in _overloaded(context, incidents):
+    for incident, cause, service in overloaded(context, incidents):
         if service in decided:
             continue
         session = sessions.acting((*known, *opened.values()), incident, context.history)
@@ -108,7 +210,7 @@ def decisions(
     return actions, list(opened.values())
 
 
-def _overloaded(
+def overloaded(
     context: DecisionContext, incidents: Sequence[Incident]
 ) -> Iterator[tuple[Incident, Hypothesis, EntityRef]]:
     """Yields each open incident about load, with each service that it reaches; the most urgent first."""
@@ -126,20 +228,68 @@ def _deepen(
     context: DecisionContext, incident: Incident, cause: Hypothesis, session: RemediationSession, service: EntityRef
 ) -> list[Action]:
     """The next level for a service whose load will not be covered in time."""
-    ladder, load = context.procedures.ladders.of(service.name), context.facts.load.get(service)
-    if ladder is None or load is None or _busy(context, service):
+    ladder, current = context.procedures.ladders.of(service.name), standing(context.history, service)
+    level = None if ladder is None else next_level(ladder, current)
+    if ladder is None or level is None or _busy(context, service):
         return []
-    current = standing(context.history, service)
-    level = next((level for level in ladder.levels if level.number > current.level), None)
-    if level is None or _is_recent(current, ladder.dwell, context.now):
+    if next(obstacles(context, service, ladder, level, session), None) is not None:
         return []
-    window = load.last(level.enter_for)
-    if window is None or not _entered(context, service, ladder, level, window) or covered(context, service, ladder):
-        return []
-    if _scaling_comes_first(context, service, ladder) or _stopped(context, session, service, level.number):
-        return []
-    measured = current.measured if current.level else _measured(context, service, window)
-    return propose(context, incident, cause, session, service, level, measured)
+    return propose(context, incident, cause, session, service, level, measurements(context, service, level))
+
+
+def next_level(ladder: Ladder, current: Standing) -> Level | None:
+    """The level below the current one; None at the deepest."""
+    return next((level for level in ladder.levels if level.number > current.level), None)
+
+
+def obstacles(
+    context: DecisionContext, service: EntityRef, ladder: Ladder, level: Level, session: RemediationSession
+) -> Iterator[EntryObstacle]:
+    """Yields each reason for which a level does not begin now; the guards decide after them."""
+    if _is_recent(standing(context.history, service), ladder.dwell, context.now):
+        yield EntryObstacle.DWELL
+    load = context.facts.load.get(service)
+    window = None if load is None else load.last(level.enter_for)
+    if window is None:
+        yield EntryObstacle.NO_VALUES
+        return
+    if not all(threshold.reached for threshold in thresholds(context, service, ladder, level)):
+        yield EntryObstacle.THRESHOLDS
+    if covered(context, service, ladder):
+        yield EntryObstacle.COVERED
+    if _scaling_comes_first(context, service, ladder):
+        yield EntryObstacle.SCALING
+    if _stopped(context, session, service, level.number):
+        yield EntryObstacle.STOPPED
+
+
+def thresholds(
+    context: DecisionContext, service: EntityRef, ladder: Ladder, level: Level
+) -> tuple[EntryThreshold, ...]:
+    """The enter values of a level, each with the least value throughout ``enter_for``."""
+    load = context.facts.load.get(service)
+    window = None if load is None else load.last(level.enter_for)
+    if window is None:
+        return tuple(EntryThreshold(key, limit, None) for key, limit in level.enter.items())
+    return tuple(
+        EntryThreshold(
+            key,
+            limit,
+            min(window.waits(ladder.wait_objective))
+            if key == "wait_ratio"
+            else _indicator(context, service, key, window),
+        )
+        for key, limit in level.enter.items()
+    )
+
+
+def measurements(context: DecisionContext, service: EntityRef, level: Level) -> dict[str, float]:
+    """What is measured at level 0, as parameters of a change: now, or when the ladder began."""
+    current, load = standing(context.history, service), context.facts.load.get(service)
+    if current.level:
+        return current.measured
+    window = None if load is None else load.last(level.enter_for)
+    return {} if window is None else _measured(context, service, window)
 
 
 def propose(
@@ -152,17 +302,33 @@ def propose(
     measured: dict[str, Any],
     lost_cluster: str = "",
 ) -> list[Action]:
-    """The action that takes a service to a level, judged by the guards. ``measured`` joins its parameters.
+    """The action that takes a service to a level, judged by the guards."""
+    proposal = proposal_of(context, incident, cause, session, service, level, measured, lost_cluster)
+    judgement = judge(proposal, context.policy, context.facts, context.history, context.budget, context.now)
+    request = unanswered(context.history, proposal)
+    if judgement[0] is Verdict.ASK and request is not None and request.params.get("level") == level.number:
+        proposal = replace(proposal, params=request.params)  # it stands, although the measured values have changed
+    return record(context, proposal, judgement)
+
+
+def proposal_of(
+    context: DecisionContext,
+    incident: Incident,
+    cause: Hypothesis,
+    session: RemediationSession,
+    service: EntityRef,
+    level: Level,
+    measured: dict[str, Any],
+    lost_cluster: str = "",
+) -> Proposal:
+    """The change of a service to a level. ``measured`` joins its parameters.
 
     ``lost_cluster`` is the cluster whose loss requires it.
     """
-    waiting = context.history.newest(session.id, ActionKind.DEGRADE_SERVICE, service)
     params = {**_params(context, session.id, service, level.number), **measured}
     if lost_cluster:
         params["lost_cluster"] = lost_cluster
-    if waiting is not None and waiting.status in WAITING and waiting.params.get("level") == level.number:
-        params = dict(waiting.params)  # the request stands, although the measured values have changed
-    proposal = Proposal(
+    return Proposal(
         session=session.id,
         because=incident.id,
         kind=ActionKind.DEGRADE_SERVICE,
@@ -172,17 +338,14 @@ def propose(
         ask=level.ask,
         lost_cluster=lost_cluster,
     )
-    judgement = judge(proposal, context.policy, context.facts, context.history, context.budget, context.now)
-    return record(context, proposal, judgement)
 
 
-def _entered(context: DecisionContext, service: EntityRef, ladder: Ladder, level: Level, window: ServiceLoad) -> bool:
-    waits = level.enter["wait_ratio"]
-    if any(wait < waits for wait in window.waits(ladder.wait_objective)):
-        return False
-    return all(
-        _indicator(context, service, key, window) >= value for key, value in level.enter.items() if key != "wait_ratio"
-    )
+def unanswered(history: History, proposal: Proposal) -> Action | None:
+    """The newest request about the same step, if it still waits or nobody answered it in time."""
+    newest = history.newest(proposal.session, proposal.kind, proposal.target)
+    if newest is None:
+        return None
+    return newest if newest.status in WAITING or newest.reason is DecisionReason.EXPIRED else None
 
 
 def _left(context: DecisionContext, service: EntityRef, ladder: Ladder, level: Level, window: ServiceLoad) -> bool:
@@ -214,7 +377,7 @@ def covered(context: DecisionContext, service: EntityRef, ladder: Ladder) -> boo
 
 def _scaling_comes_first(context: DecisionContext, service: EntityRef, ladder: Ladder) -> bool:
     """True while a scale-out is decided that may serve within the users' patience: its effect is awaited."""
-    if context.procedures.ladders.options(service.name).startup > ladder.patience:
+    if _startup(context, service) > ladder.patience:
         return False
     ordering = any(action.target == service for action in context.history.in_flight((ActionKind.SCALE,)))
     return ordering or service in context.budget.scaled
@@ -225,9 +388,16 @@ def _starts_in(context: DecisionContext, service: EntityRef) -> timedelta | None
     scaled = context.history.last_scaled(service)
     if scaled is None or scaled.params["replicas"] <= scaled.params.get("current", 0):
         return None
-    startup = context.procedures.ladders.options(service.name).startup
+    startup = _startup(context, service)
     left = (scaled.ended_at or scaled.decided_at) + startup - context.now
     return None if left < -(_LATE - 1) * startup else max(left, timedelta(0))
+
+
+def _startup(context: DecisionContext, service: EntityRef) -> timedelta:
+    """Time until an ordered replica serves: the lead time of the plan, which is measured, else the configured one."""
+    planned = context.recommendation(service)
+    known = planned.lead_time if planned is not None else timedelta(0)
+    return known or context.procedures.ladders.options(service.name).startup
 
 
 def _measured(context: DecisionContext, service: EntityRef, window: ServiceLoad) -> dict[str, float]:
@@ -239,11 +409,11 @@ def _measured(context: DecisionContext, service: EntityRef, window: ServiceLoad)
 
 
 def _step_up(context: DecisionContext, service: EntityRef, open_incidents: frozenset[str]) -> list[Action]:
-    """Takes back one level once it is no longer needed. Missing values keep it."""
+    """Takes back one level once it is no longer needed, and all of them once the service is gone."""
     if _busy(context, service):
         return []
     current = standing(context.history, service)
-    ladder = context.procedures.ladders.of(service.name)
+    ladder = None if is_gone(context, service) else context.procedures.ladders.of(service.name)
     level = None if ladder is None else ladder.level(current.level)
     if ladder is not None and level is not None and not _may_step_up(context, service, ladder, level, current):
         return []
@@ -272,15 +442,18 @@ def _undo_judgement(context: DecisionContext, *, over: bool) -> Judgement:
 
 
 def _may_step_up(context: DecisionContext, service: EntityRef, ladder: Ladder, level: Level, current: Standing) -> bool:
-    load = context.facts.load.get(service)
-    if load is None or service in context.facts.untrusted:
-        return False
     if _is_recent(current, max(ladder.dwell, _exit_wait(context, service, ladder, level)), context.now):
         return False
-    window = load.last(level.exit_for)
+    window = _trusted_load(context, service, level.exit_for)
     if window is None or not _left(context, service, ladder, level, window):
         return False
     return _fits(context, service, ladder, level, current, window)
+
+
+def _trusted_load(context: DecisionContext, service: EntityRef, span: timedelta) -> ServiceLoad | None:
+    """The load of the last ``span``; None if values are missing or not trusted."""
+    load = context.facts.load.get(service)
+    return None if load is None or service in context.facts.untrusted else load.last(span)
 
 
 def _exit_wait(context: DecisionContext, service: EntityRef, ladder: Ladder, level: Level) -> timedelta:
@@ -333,7 +506,9 @@ def _is_recent(current: Standing, span: timedelta, now: datetime) -> bool:
 
 
 def _stopped(context: DecisionContext, session: RemediationSession, service: EntityRef, level: int) -> bool:
-    """True if a person rejected the level, a dry run has shown it, or it failed a short time ago."""
+    """True if a person rejected or ended it, a dry run has shown it, or it failed a short time ago."""
+    if was_restored_by_hand(context.history, service, session.incident):
+        return True
     before = context.history.of(session.id, ActionKind.DEGRADE_SERVICE, service)
     same = [action for action in before if action.params.get("level") == level]
     if any(rejected(action) or action.status is ActionStatus.DRY_RUN for action in same):

@@ -6,15 +6,25 @@ effect.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from outrider.model import Action, Alert, EntityRef, Incident, Plan, RemediationSession, StepStatus
+from outrider.model import Action, Alert, EntityRef, GuardAnswer, Incident, Plan, RemediationSession, StepStatus
 from outrider.topology import Topology
-from remediation.decide import approval, breaker, cluster_loss, degrade, recovery, rule_actions, scaling
+from remediation.decide import (
+    approval,
+    breaker,
+    cluster_loss,
+    degrade,
+    degrade_preview,
+    recovery,
+    rule_actions,
+    scaling,
+)
 from remediation.decide.context import DecisionContext, cause_of, diverted_replicas, is_blind, suspects, unobserved
-from remediation.decide.guards import CapacityBudget, judgement_of
+from remediation.decide.degrade_preview import PreviewedLevel
+from remediation.decide.guards import CapacityBudget, Proposal, judgement_of
 from remediation.decide.history import History, is_expired
 from remediation.decide.holds import holds
 from remediation.decide.limits import Decisions, FleetFacts, Policy, StepResults
@@ -24,7 +34,7 @@ from remediation.decide.steps import PlaybookRun, PreviewedStep
 from remediation.playbooks.model import Playbook
 from remediation.procedures.bundle import NONE, Procedures
 
-__all__ = ["Decisions", "FleetFacts", "Policy", "decide", "preview"]
+__all__ = ["Decisions", "FleetFacts", "Policy", "decide", "preview", "preview_levels"]
 
 
 def decide(
@@ -84,6 +94,7 @@ def decide(
         new_actions, new_sessions = procedure(context, incidents, tuple(after.values()))
         actions += new_actions
         after |= {session.id: session for session in new_sessions}
+    steps += degrade.unmeasured(context)
     troubled = _troubled(context, incidents)
     actions += scaling.from_plan(context, troubled)
     known = {session.id: session for session in sessions}
@@ -114,11 +125,36 @@ def preview(
         steps = cluster_loss.preview(context, incident)
     else:
         steps = PlaybookRun(context, incident, incident.hypotheses[0], open_session(incident, now)).preview()
+    return tuple((_proposed(context, row.proposal, row.answers), row) for row in steps)
+
+
+def preview_levels(
+    policy: Policy,
+    incident: Incident,
+    alerts: Sequence[Alert],
+    plan: Plan | None,
+    actions_recent: Sequence[Action],
+    topology: Topology,
+    facts: FleetFacts,
+    now: datetime,
+    procedures: Procedures = NONE,
+) -> tuple[tuple[Action | None, PreviewedLevel], ...]:
+    """Returns the degrade ladders that an incident's load reaches, each with its next change.
+
+    None at the deepest level. Nothing is decided or recorded.
+    """
+    facts = replace(facts, incidents={**facts.incidents, incident.id: incident})
+    context = _context(policy, alerts, plan, topology, facts, History(actions_recent), {}, now, procedures)
     return tuple(
-        (approval.proposed(row.proposal, judgement, dry_run=policy.dry_run, now=now), row)
-        for row in steps
-        for judgement in [within_autonomy(context, row.proposal, judgement_of(row.answers))]
+        (None if row.proposal is None else _proposed(context, row.proposal, row.answers), row)
+        for row in degrade_preview.preview(context, incident)
     )
+
+
+def _proposed(context: DecisionContext, proposal: Proposal, given: Iterable[GuardAnswer]) -> Action:
+    """The action that a proposal would become."""
+    judgement = within_autonomy(context, proposal, judgement_of(given))
+    return approval.proposed(proposal, judgement, dry_run=context.policy.dry_run, now=context.now)
 
 
 def _context(

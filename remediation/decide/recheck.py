@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
-from outrider.model import Action, ActionKind, DecisionReason, EntityKind, EntityRef, Verdict
+from outrider.model import Action, ActionKind, ActionStatus, DecisionReason, EntityKind, EntityRef, Verdict
 from remediation.decide.autonomy import Autonomy
 from remediation.decide.context import out_of_rotation, replicas_reached
 from remediation.decide.disruption import blocking_budgets
@@ -20,7 +20,7 @@ from remediation.decide.guards import (
     nodes_of,
     scope_of_action,
 )
-from remediation.decide.history import CORDONING, IN_FLIGHT, STOPPING, History, gives_back
+from remediation.decide.history import CORDONING, IN_FLIGHT, LADDER, STOPPING, History, gives_back
 from remediation.decide.limits import FleetFacts, Policy
 from remediation.decide.owners import objection
 from remediation.decide.time_windows import frozen_by
@@ -36,8 +36,13 @@ _TAKING = frozenset(
 
 
 def takes_capacity(action: Action) -> bool:
-    """True if ``recheck`` needs the other actions to count the replicas that are left."""
+    """True if the replicas that are left must be counted."""
     return action.kind in _TAKING and not gives_back(action)
+
+
+def needs_others(action: Action) -> bool:
+    """True if ``recheck`` depends on the other actions: their capacity, or a person who has ended a level meanwhile."""
+    return takes_capacity(action) or action.kind in LADDER
 
 
 def recheck(
@@ -57,6 +62,10 @@ def recheck(
     of the last day and of open sessions, as stored.
     """
     held = held_by(facts, str(action.params.get("lost_cluster", "")))
+    if held is DecisionReason.MONITOR_BLIND and action.reason is DecisionReason.RESTORED_BY_HAND:
+        return None  # a person who ends a degrade level needs no values
+    if action.kind in LADDER and _is_ended_by_hand(action, others):
+        return DecisionReason.RESTORED_BY_HAND
     if held is not None or gives_back(action) or is_returning(action.kind, action.reason):
         return held
     owner = objection(action.kind, action.target, facts.owners, writes_replicas=policy.writes_replicas)
@@ -69,6 +78,16 @@ def recheck(
         _recheck_limits(action, policy, facts, now)
         or _recheck_capacity(action, policy, facts)
         or _recheck_services(action, policy, facts, now, others, playbooks or {})
+    )
+
+
+def _is_ended_by_hand(action: Action, others: Iterable[Action]) -> bool:
+    """True for a change of level that was decided while a person ended the levels of its incident."""
+    return action.reason is not DecisionReason.RESTORED_BY_HAND and any(
+        other.reason is DecisionReason.RESTORED_BY_HAND
+        and (other.target, other.because) == (action.target, action.because)
+        and other.status in IN_FLIGHT | {ActionStatus.DONE}
+        for other in others
     )
 
 

@@ -38,19 +38,23 @@ class DegradeServiceSettings(Section):
         None, description="Lower limit of every output cap of the ladder, in tokens. Default: none."
     )
     wait_objective: Duration | None = Field(
-        None, description="TTFT limit of the SLO, against which the queue is measured. Default: that of the ladder."
+        None,
+        description=(
+            "TTFT against which the queue is measured. Default: the shortest limit of the service's TTFT SLOs, else "
+            "that of the ladder."
+        ),
     )
     levels: list[LevelName] | None = Field(None, description="Levels that this service may take. Default: all.")
 
-    def options(self, startup: timedelta) -> ServiceOptions:
-        """Returns the options of the service; ``startup`` is its start-up time."""
+    def options(self, startup: timedelta, objective: timedelta | None = None) -> ServiceOptions:
+        """Returns the options of the service; ``startup`` is its start-up time, ``objective`` the TTFT of its SLO."""
         return ServiceOptions(
             enabled=self.enabled,
             classes=frozenset(self.classes),
             pause=tuple(self.pause),
             fallback_model=self.fallback_model,
             max_output_tokens=self.max_output_tokens,
-            wait_objective=self.wait_objective,
+            wait_objective=self.wait_objective or objective,
             levels=None if self.levels is None else frozenset(self.levels),
             startup=startup,
         )
@@ -69,18 +73,27 @@ class DegradeSettings(Section):
         None, description="File with the secret that signs the webhook (HMAC-SHA256). Default: unsigned."
     )
     config_map: bool = Field(
-        default=True, description="Write the level to the ConfigMap outrider-degrade in the service's namespace."
+        default=True,
+        description="Write the level to the ConfigMap outrider-degrade-SERVICE in the service's namespace.",
     )
 
-    def ladders(self, startups: Mapping[str, timedelta]) -> Ladders:
-        """Returns the ladders; ``startups`` are by service. Raises ConfigError for an invalid file."""
+    def ladders(
+        self, startups: Mapping[str, timedelta], objectives: Mapping[str | None, timedelta] | None = None
+    ) -> Ladders:
+        """Returns the ladders. Raises ConfigError for an invalid file.
+
+        ``startups`` and the TTFT ``objectives`` are by service; the objective of None applies to every other service.
+        """
         if not self.enabled:
             return Ladders()
-        known = {name: options.options(startups.get(name, _STARTUP)) for name, options in self.services.items()}
-        plain = {
-            name: replace(ServiceOptions(), startup=startup) for name, startup in startups.items() if name not in known
+        limits = objectives or {}
+        common, plain = limits.get(None), DegradeServiceSettings()
+        names = {*startups, *self.services, *filter(None, limits)}
+        services = {
+            name: self.services.get(name, plain).options(startups.get(name, _STARTUP), limits.get(name, common))
+            for name in sorted(names)
         }
-        return Ladders(_ladder(self.file), services={**plain, **known})
+        return Ladders(_ladder(self.file), plain.options(_STARTUP, common), services)
 
 
 class ClusterSwitchSettings(Section):

@@ -101,6 +101,15 @@ def _events(
     return buckets[within:], buckets
 
 
+def ttft_limits(slos: Sequence[SloSettings]) -> dict[str | None, timedelta]:
+    """Returns the shortest TTFT limit of each service; that of None applies to every service without one."""
+    limits: dict[str | None, timedelta] = {}
+    for slo in slos:
+        if slo.sli == "ttft" and slo.limit is not None:
+            limits[slo.service] = min(limits.get(slo.service, slo.limit), slo.limit)
+    return limits
+
+
 def slo_problems(slos: Sequence[SloSettings], document: yaml_file.Document) -> Iterator[ConfigProblem]:
     """Checks that each SLO has a unique name, a limit if its SLI needs one, and a window above the burn windows."""
     seen: set[str] = set()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.model import (
@@ -41,16 +42,43 @@ class CycleDecisions:
 
 
 @dataclass(frozen=True, slots=True)
+class StandingStep:
+    """The state of a step, and its beginning. ``paged``: the time of its page has come."""
+
+    state: str
+    since: datetime
+    paged: bool
+
+
+@dataclass(frozen=True, slots=True)
 class StandingReasons:
     """Reasons already on record, so that they are not written every cycle: of holds, muted incidents and steps."""
 
     held: Mapping[str, str] = field(default_factory=dict)
     muted: Mapping[str, str] = field(default_factory=dict)
-    steps: Mapping[str, str] = field(default_factory=dict)
+    steps: Mapping[str, StandingStep] = field(default_factory=dict)
 
     def changed(self, steps: Iterable[StepStatus]) -> tuple[StepStatus, ...]:
         """Returns the steps whose state is not on record."""
-        return tuple(step for step in steps if self.steps.get(_step_key(step)) != step.state.value)
+        return tuple(step for step in steps if self._known(step) is None)
+
+    def pages(self, steps: Iterable[StepStatus], now: datetime) -> tuple[StepStatus, ...]:
+        """Returns the steps whose page is due for the first time since the state began."""
+        return tuple(step for step in steps if self.step_at(step, now).paged and not self._was_paged(step))
+
+    def step_at(self, step: StepStatus, now: datetime) -> StandingStep:
+        """Returns the record of a step at a time."""
+        known = self._known(step)
+        since = now if known is None else known.since
+        return StandingStep(step.state.value, since, self._was_paged(step) or now - since >= step.page_after)
+
+    def _known(self, step: StepStatus) -> StandingStep | None:
+        known = self.steps.get(_step_key(step))
+        return known if known is not None and known.state == step.state.value else None
+
+    def _was_paged(self, step: StepStatus) -> bool:
+        known = self._known(step)
+        return known is not None and known.paged
 
 
 def of_cycle(
@@ -72,7 +100,7 @@ def of_cycle(
         *(_step(cycle, step) for step in before.changed(decided.decisions.steps)),
         *_messages(cycle, decided.notify_reasons, before.muted),
     )
-    steps = {_step_key(step): step.state.value for step in decided.decisions.steps}
+    steps = {_step_key(step): before.step_at(step, cycle.at) for step in decided.decisions.steps}
     return records, StandingReasons(holds, muted, steps)
 
 

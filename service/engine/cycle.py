@@ -27,7 +27,7 @@ from outrider.ports import Collected, CycleCommit, MetricStore, Source, StateSto
 from outrider.topology import Topology
 from outrider.vocabulary.rules import Rule
 from remediation.decide import policy
-from remediation.decide.recheck import recheck, takes_capacity
+from remediation.decide.recheck import needs_others, recheck
 from remediation.playbooks.model import Playbook
 from remediation.procedures.bundle import NONE, Procedures
 from service.engine import derived_events, fleet_state
@@ -128,7 +128,7 @@ class Cycle:
         if self._memory.facts is None:
             return DecisionReason.VALUES_NOT_TRUSTED
         parts, others = self.parts, tuple[Action, ...]()
-        if takes_capacity(action):  # actions since the last cycle may have taken the same replicas
+        if needs_others(action):  # actions since the last cycle may have taken the same replicas
             sessions = parts.state.sessions()
             others = fleet_state.weighed_actions(parts.state, sessions, now - cycle_inputs.DECISIONS_WINDOW)
         facts = self._memory.facts

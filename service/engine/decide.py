@@ -72,7 +72,7 @@ def decide(inputs: CycleInputs, config: DecisionConfig) -> CycleOutcome:
         breaker=decisions.breaker,
     )
     failed = failed_steps.messages(
-        inputs.standing.changed(decisions.steps), planned.reasons, config.messaging, inputs.now
+        inputs.standing.pages(decisions.steps, inputs.now), planned.reasons, config.messaging, inputs.now
     )
     messages = drill_marking.mark((*planned.messages, *failed), planned.incidents, alerts, inputs.stored.drills)
     record = _record(inputs, detected, alerts, planned.incidents)

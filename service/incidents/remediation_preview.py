@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from outrider.documents import serialization
 from outrider.errors import ActuationError, UsageError
 from outrider.model import (
     Action,
@@ -25,8 +26,10 @@ from outrider.text import yaml_file
 from outrider.text.i18n import translate
 from outrider.topology import Topology
 from outrider.vocabulary.faults import faults
+from remediation.decide.degrade_preview import PreviewedLevel
 from remediation.decide.guards import GuardAnswer
-from remediation.decide.policy import Policy, preview
+from remediation.decide.history import WAITING, History
+from remediation.decide.policy import Policy, preview, preview_levels
 from remediation.playbooks.model import Playbook, Step
 from remediation.procedures.bundle import NONE, Procedures
 from service.engine import fleet_state
@@ -40,7 +43,8 @@ _PENDING = (ActionStatus.PROPOSED, ActionStatus.WAITING_APPROVAL, ActionStatus.I
 class PlannedAction:
     """One step. ``error`` explains why its requests are unknown; empty if they are known.
 
-    ``step`` is that of the playbook, None for another pending action; ``missing`` its unmet precondition.
+    ``step`` is that of the playbook, None for another pending action; ``missing`` its unmet precondition. ``ladder`` is
+    the degrade ladder of a change of level.
     """
 
     action: Action
@@ -49,6 +53,7 @@ class PlannedAction:
     error: str = ""
     step: Step | None = None
     missing: str = ""
+    ladder: PreviewedLevel | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +149,42 @@ class RemediationPreview:
             self._procedures,
         )
         return [
-            replace(
-                self._row(known.get((action.kind, action.target), action), row.answers),
-                step=row.step,
-                missing="" if row.missing is None else str(row.missing),
-            )
-            for action, row in steps
+            *(
+                replace(
+                    self._row(known.get((action.kind, action.target), action), row.answers),
+                    step=row.step,
+                    missing="" if row.missing is None else str(row.missing),
+                )
+                for action, row in steps
+            ),
+            *self._levels(incident),
         ]
+
+    def _levels(self, incident: Incident) -> list[PlannedAction]:
+        """The next change of each degrade ladder; a request for it takes its place. At the deepest level the last."""
+        history = History({action.id: action for action in (*self._recent, *self._pending)}.values())
+        ladders = preview_levels(
+            self._policy,
+            incident,
+            self._alerts,
+            self._plan,
+            history.actions,
+            self._topology,
+            self._facts,
+            self._now,
+            self._procedures,
+        )
+        rows = []
+        for action, ladder in ladders:
+            if action is None:
+                performed = history.ladder(ladder.service)
+                rows += [PlannedAction(performed[-1], (), (), ladder=ladder)] if performed else []
+                continue
+            newest = history.newest(action.session, action.kind, action.target)
+            stands = newest is not None and newest.status in (*WAITING, ActionStatus.INTENDED, ActionStatus.CLAIMED)
+            shown = newest if newest is not None and stands else action
+            rows.append(replace(self._row(shown, ladder.answers), ladder=ladder))
+        return rows
 
     def _row(self, action: Action, guards: tuple[GuardAnswer, ...]) -> PlannedAction:
         try:
@@ -171,6 +205,36 @@ def step_document(step: Step | None, missing: str) -> dict[str, Any]:
         "escalate": step.escalate.kind,
         "undo": step.undo,
     }
+
+
+def ladder_document(ladder: PreviewedLevel | None) -> dict[str, Any]:
+    """Returns the key ``ladder`` in the JSON of ``remediate plan``: the present level, and what the next one needs."""
+    if ladder is None:
+        return {"ladder": None}
+    present = ladder.ladder.level(ladder.current.level)
+    shown: dict[str, Any] = {
+        "level": ladder.current.level,
+        "name": present.name if present else "normal",
+        "ttft_objective_seconds": ladder.ladder.wait_objective.total_seconds(),
+        "next": None,
+    }
+    if ladder.level is not None:
+        shown["next"] = {
+            "level": ladder.level.number,
+            "name": ladder.level.name,
+            "enter_for_seconds": ladder.level.enter_for.total_seconds(),
+            "thresholds": [
+                {
+                    "indicator": threshold.indicator,
+                    "limit": threshold.limit,
+                    "value": serialization.finite(threshold.value),
+                    "reached": threshold.reached,
+                }
+                for threshold in ladder.thresholds
+            ],
+            "obstacles": [str(obstacle) for obstacle in ladder.obstacles],
+        }
+    return {"ladder": shown}
 
 
 def entity_named(topology: Topology, text: str, kind: EntityKind) -> EntityRef:

@@ -31,6 +31,7 @@ from remediation.procedures.bundle import Procedures
 from service.config.actuator_settings import GslbSettings, HookSettings, JobHookSettings
 from service.config.remediation_settings import BESIDE_KUBERNETES, ActuatorName, RemediationSettings
 from service.config.settings import Settings, read_secret
+from service.config.slo_settings import ttft_limits
 from service.engine.kill_switch import KillSwitch
 from service.scaling import emitting
 
@@ -89,7 +90,7 @@ def procedures(settings: Settings) -> Procedures:
     remediation = settings.remediation
     startups = {service.name: service.startup for service in settings.services}
     return Procedures(
-        ladders=remediation.degrade.ladders(startups),
+        ladders=remediation.degrade.ladders(startups, ttft_limits(settings.slos)),
         switch=remediation.cluster_switch.procedure(),
     )
 

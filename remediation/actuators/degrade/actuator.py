@@ -126,6 +126,8 @@ def _published(server: ApiServer, action: Action) -> Change:
     data = {"level": str(action.params["level"]), "degrade.json": json.dumps(document(action), sort_keys=True)}
     present = server.get(f"{folder}/{name}", missing_is_empty=True)
     sentence = f"ConfigMap {name}: {_sentence(action)}"
+    if not present and not action.params["level"]:
+        return Change(f"there is no ConfigMap {name}, so no level")
     if not present:
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, **marks(action)}, "data": data}
         return Change(sentence, (ActionRequest("POST", folder, body),))

@@ -14,10 +14,12 @@ from service.api.context import Context, Ctx
 from service.api.errors import ConflictError, NotFoundError
 from service.api.security import ANONYMOUS, Writer
 from service.engine.kill_switch import KillSwitch
+from service.incidents import degrade_restore
 
 router = APIRouter(tags=["actions"])
 _PENDING = (ActionStatus.PROPOSED, ActionStatus.WAITING_APPROVAL)
 _MOST_PENDING = 50
+_NAME_HINT = "send your name in the header X-Outrider-User, enter it on the dashboard, or use --as NAME"
 _STATUS_HINT = "GET /api/v1/actions shows its status"
 
 
@@ -107,6 +109,16 @@ def reset_breaker(ctx: Ctx, by: Writer) -> dict[str, Any]:
     return serialization.breaker(ctx.state.breaker())
 
 
+@router.post("/remediation/services/{service:path}/restore")
+def restore(service: str, ctx: Ctx, by: Writer) -> dict[str, Any]:
+    """End the degrade level of a service. Needs a name. Its open incident degrades the service no more."""
+    if by == ANONYMOUS:
+        raise ConflictError("To restore a service needs a name.", hint=_NAME_HINT)
+    if ctx.settings.dry_run:
+        raise ConflictError("remediation.dry_run is on, so nothing can be restored.", hint="set it to false")
+    return serialization.action(degrade_restore.restore(ctx.state, service, by, ctx.as_of()))
+
+
 @router.get("/audit")
 def audit(ctx: Ctx, limit: paging.Limit = 100, cursor: paging.Cursor = "") -> dict[str, Any]:
     """Audit records, newest first."""
@@ -138,8 +150,7 @@ def _decide(ctx: Context, action_id: str, approved: bool, by: str) -> dict[str, 
 def _check_voter(action: Action, by: str) -> None:
     """Raises ConflictError if the approval of this person does not count."""
     if action.approvals_needed > 1 and by == ANONYMOUS:
-        hint = "send your name in the header X-Outrider-User, enter it on the dashboard, or use --as NAME"
-        raise ConflictError("Two people must approve this action, so an approval needs a name.", hint=hint)
+        raise ConflictError("Two people must approve this action, so an approval needs a name.", hint=_NAME_HINT)
     if not action.counts_approval_of(by):
         reason = "requested" if by not in action.approvals else "approved"
         raise ConflictError(f"{by} has {reason} this action already.", hint="another person must approve it")

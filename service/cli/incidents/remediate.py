@@ -1,4 +1,4 @@
-"""``outrider remediate``: list, plan, request, approve, reject, pause, resume, reset, audit."""
+"""``outrider remediate``: list, plan, request, approve, reject, restore, pause, resume, reset, audit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from outrider.text.i18n import Language, translate
 from outrider.vocabulary.units import format_duration
 from service.cli.core import client, tables
 from service.cli.core.common import ON_A_TERMINAL, Context, leaf
-from service.incidents.remediation_preview import RemediationPreview, step_document
+from service.incidents.remediation_preview import RemediationPreview, ladder_document, step_document
 from service.wiring import remediation as wiring_remediation
 from service.wiring import stores as wiring_stores
 
@@ -27,6 +27,9 @@ Entity = Annotated[
     str | None, typer.Option("--entity", help="Faulty entity: its name, kind/name or cluster/kind/namespace/name.")
 ]
 ActionId = Annotated[str, typer.Argument(help="Action id.")]
+ServiceName = Annotated[
+    str, typer.Argument(help="Degraded service: its name, namespace/name or cluster/service/namespace/name.")
+]
 Person = Annotated[
     str,
     typer.Option("--as", help="Name to record, for example ann. Default: the name of the system user.", metavar="NAME"),
@@ -66,6 +69,7 @@ def plan(context: Context, fault: Fault = None, entity: Entity = None) -> None:
         [
             serialization.planned_action(row.action, row.guards, row.requests, row.error)
             | step_document(row.step, row.missing)
+            | ladder_document(row.ladder)
             for row in planned
         ],
         lambda shown: _steps(shown, context.language),
@@ -81,6 +85,7 @@ def _steps(shown: list[dict[str, Any]], language: Language) -> str:
         lines = [tables.actions([row], language)]
         lines += _guards(row["guards"], language)
         lines += _conditions(row, language)
+        lines += _ladder(row["ladder"], language)
         for request in row["requests"]:
             lines += [f"  {request['method']} {request['url']}", f"    {json.dumps(request['body'])}"]
         if row["error"]:
@@ -119,6 +124,31 @@ def _conditions(row: dict[str, Any], language: Language) -> list[str]:
     return [f"  {line}" for line in lines]
 
 
+def _ladder(shown: dict[str, Any] | None, language: Language) -> list[str]:
+    """The present level of a service, the next one with its thresholds, and what keeps it away."""
+    if shown is None:
+        return []
+    lines = [translate("cli.ladder_present", language, level=_level(shown, language))]
+    following = shown["next"]
+    if following is not None:
+        time = format_duration(following["enter_for_seconds"])
+        lines.append(translate("cli.ladder_next", language, level=_level(following, language), time=time))
+        lines += [f"  {_threshold(threshold, language)}" for threshold in following["thresholds"]]
+        lines += [f"  {word('ladder_obstacle', name, language)}" for name in following["obstacles"]]
+    return [f"  {line}" for line in lines]
+
+
+def _level(shown: dict[str, Any], language: Language) -> str:
+    return f"{shown['level']} ({word('degrade_level', shown['name'], language)})"
+
+
+def _threshold(threshold: dict[str, Any], language: Language) -> str:
+    key = "cli.ladder_reached" if threshold["reached"] else "cli.ladder_not_reached"
+    value = "-" if threshold["value"] is None else f"{threshold['value']:.2f}"
+    name = word("ladder_indicator", threshold["indicator"], language)
+    return translate(key, language, indicator=name, value=value, limit=f"{threshold['limit']:g}")
+
+
 def _name(check: str, language: Language) -> str:
     name, _, value = check.partition(" ")
     return f"{word('condition', name, language)} {value}".strip()
@@ -140,6 +170,12 @@ def reject(context: Context, action: ActionId, person: Person = "") -> None:
 def request(context: Context, action: ActionId, person: Person = "") -> None:
     """Request approval of a recommended action, or of one whose request expired."""
     context.show(_write(context, f"/actions/{quote(action, safe='')}/request", person))
+
+
+@leaf(app, "restore", example="outrider remediate restore chat-70b --as ann")
+def restore(context: Context, service: ServiceName, person: Person = "") -> None:
+    """End the degrade level of a service. Its open incident degrades the service no more."""
+    context.show(_write(context, f"/remediation/services/{quote(service, safe='')}/restore", person))
 
 
 @leaf(app, "pause", example="outrider remediate pause")

@@ -59,7 +59,8 @@ class World:
         fleet.topology = Topology.build(edges)
         self.procedures = Procedures(Ladders(files.ladder(), services=dict.fromkeys(NAMES, OPTIONS)), files.switch())
         self.up = {HOME: True, STANDBY: True}
-        self.blind = self.unprobed = False
+        self.blind = self.unprobed = self.standby_serves = False
+        self.needed: dict[EntityRef, int] = {}
         self.ready = dict.fromkeys(((cluster, name) for cluster in (HOME, STANDBY) for name in NAMES), 4)
         self.history: list[tuple[object, dict[str, bool]]] = []
         self.success = {HOME: 1.0, STANDBY: 1.0}
@@ -73,7 +74,7 @@ class World:
             probes=() if self.unprobed else tuple(recent),
             success=tuple((at, self.success[cluster]) for at, up in recent[-8:] if up),
             viewed=self.up[cluster] and not self.blind,
-            load=50.0 if cluster == HOME or self.share("chat") < 1.0 else 0.1,
+            load=50.0 if cluster == HOME or self.standby_serves or self.share("chat") < 1.0 else 0.1,
         )
 
     def share(self, name: str) -> float:
@@ -91,7 +92,7 @@ class World:
     def decide(self):
         entries = {service(c, name): self.entry(c) for c in (HOME, STANDBY) for name in NAMES}
         ready = {service(c, name): count if self.up[c] else 0 for (c, name), count in self.ready.items()}
-        self.fleet.facts = replace(self.fleet.facts, entries=entries, ready_replicas=ready, needed_replicas={})
+        self.fleet.facts = replace(self.fleet.facts, entries=entries, ready_replicas=ready, needed_replicas=self.needed)
         return self.fleet.decide(procedures=self.procedures)
 
     def cycle(self, *, perform: bool = True):
@@ -277,6 +278,76 @@ def test_a_standby_that_cannot_carry_all_gets_what_it_can(world):
     world.lose()
     world.run(0.5)
     assert steps(world) == [(STANDBY, 0.25)]
+
+
+def test_a_standby_that_grows_takes_more_while_the_cluster_is_lost(world):
+    """Each further share follows only once the standby serves the last one well."""
+    world.procedures = replace(world.procedures, ladders=Ladders())
+    world.ready[STANDBY, "chat"] = 2
+    world.lose()
+    world.run(5)
+    assert steps(world) == [(STANDBY, 0.5)], "the headroom has not grown"
+    world.ready[STANDBY, "chat"] = 3
+    world.success[STANDBY] = 0.5
+    world.run(3)
+    assert steps(world) == [(STANDBY, 0.5)], "a standby that fails gets no more"
+    world.success[STANDBY] = 1.0
+    world.run(3)
+    assert steps(world) == [(STANDBY, 0.5), (STANDBY, 0.75)]
+    world.ready[STANDBY, "chat"] = 1
+    world.run(5)
+    assert steps(world)[-1] == (STANDBY, 0.75), "what was moved stays"
+    world.ready[STANDBY, "chat"] = 4
+    world.run(3)
+    assert steps(world)[-1] == (STANDBY, 1.0)
+    times = [action.decided_at for action in world.switches()]
+    assert all(later - earlier >= files.switch().verify_for for earlier, later in pairwise(times))
+    world.recover()
+    world.run(40)
+    assert steps(world)[-1] == (HOME, 1.0)
+
+
+def test_the_share_that_a_standby_has_taken_is_not_its_own_load(world):
+    """The plan of the standby counts the moved traffic among its needed replicas."""
+    world.procedures = replace(world.procedures, ladders=Ladders())
+    world.ready[STANDBY, "chat"] = 4
+    world.needed, world.standby_serves = {service(STANDBY, "chat"): 2}, True
+    world.lose()
+    world.run(3)
+    assert steps(world) == [(STANDBY, 0.5)], "two of four replicas are free"
+    world.needed = {service(STANDBY, "chat"): 4}
+    world.ready[STANDBY, "chat"] = 6
+    world.run(3)
+    assert steps(world) == [(STANDBY, 0.5), (STANDBY, 1.0)]
+
+
+def test_a_cluster_that_answers_again_gets_no_more_of_its_traffic_moved(world):
+    world.procedures = replace(world.procedures, ladders=Ladders())
+    world.ready[STANDBY, "chat"] = 2
+    world.lose()
+    world.run(3)
+    world.up[HOME] = True
+    world.ready[STANDBY, "chat"] = 4
+    world.run(4)
+    assert steps(world) == [(STANDBY, 0.5)]
+
+
+def test_a_request_for_a_switch_stands_until_the_headroom_changes_much(world):
+    """Small changes of the standby neither repeat the request nor its message, also after it expired."""
+    world.fleet.policy = replace(world.fleet.policy, autonomy=AutonomyLevels(Autonomy.APPROVE))
+    world.procedures = replace(world.procedures, ladders=Ladders())
+    world.lose()
+    world.needed = dict.fromkeys([service(HOME, name) for name in NAMES], 40)
+    for ready in (20, 21, 20, 21):
+        world.ready |= {(STANDBY, name): ready for name in NAMES}
+        world.run(12)
+    known = [a for a in world.fleet.actions.values() if a.kind is ActionKind.SWITCH_CLUSTER]
+    assert sorted(a.target.name for a in known) == sorted(NAMES)
+    assert {a.reason for a in known} == {DecisionReason.EXPIRED}
+    world.ready |= {(STANDBY, name): 40 for name in NAMES}
+    world.run(1)
+    waiting = [a for a in world.fleet.actions.values() if a.status is ActionStatus.WAITING_APPROVAL]
+    assert {a.params["share"] for a in waiting if a.kind is ActionKind.SWITCH_CLUSTER} == {1.0}
 
 
 def test_an_unknown_headroom_asks(world):

@@ -138,6 +138,16 @@ def test_scaling_that_covers_the_load_within_the_patience_is_enough(fleet):
     assert [a for a in fleet.actions.values() if a.kind is ActionKind.SCALE], "it was scaled"
 
 
+@pytest.mark.parametrize(("lead", "level"), [(timedelta(seconds=60), 0), (timedelta(minutes=5), 1)])
+def test_the_measured_lead_time_of_the_plan_comes_before_the_configured_one(fleet, lead, level):
+    surge = Surge(fleet, startup=timedelta(minutes=6) - lead)
+    fleet.recommend(8, 8)
+    (planned,) = fleet.plan.recommendations
+    fleet.plan = replace(fleet.plan, recommendations=(replace(planned, lead_time=lead),))
+    opened(surge)
+    assert surge.run(4, 85.0)[-1] == level
+
+
 def test_a_queue_that_drains_by_itself_is_left_alone(surge):
     surge.waiting = 4000.0
     opened(surge)
@@ -186,6 +196,20 @@ def test_below_autonomy_act_a_level_is_requested_once(make_fleet):
     surge.run(30, 110.0)
     (waiting,) = surge.changes()
     assert (waiting.status, waiting.reason) == (ActionStatus.WAITING_APPROVAL, DecisionReason.AUTONOMY_APPROVE)
+
+
+def test_a_request_that_nobody_answered_is_not_repeated(make_fleet):
+    """Its level counts: the capacity that it carries is measured anew in each cycle."""
+    surge = Surge(make_fleet(autonomy="approve"))
+    opened(surge)
+    for offered in (110.0, 130.0, 120.0, 140.0):
+        surge.run(80, offered)
+    (expired,) = surge.changes()
+    assert (expired.status, expired.reason) == (ActionStatus.REFUSED, DecisionReason.EXPIRED)
+    surge.fleet.policy = replace(surge.fleet.policy, autonomy=AutonomyLevels(Autonomy.ACT))
+    surge.cycle(150.0)
+    assert surge.level() == 1, "with more autonomy it needs no answer"
+    assert surge.changes()[-1].params != expired.params, "the measured values are those of its own time"
 
 
 def test_a_dry_run_shows_the_first_level_once(make_fleet):

@@ -61,6 +61,7 @@ WRITES = (
     ("POST", f"/actions/{DRAIN}/reject"),
     ("POST", f"/actions/{DRAIN}/request"),
     ("POST", "/remediation/breaker/reset"),
+    ("POST", "/remediation/services/chat/restore"),
     ("POST", "/remediation/pause"),
     ("POST", "/remediation/resume"),
 )

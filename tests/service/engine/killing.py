@@ -10,14 +10,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from remediation.playbooks.files import packaged
-from tests.service.engine import remediation_life
-from tests.service.engine.remediation_life import KILLED, Journal, automatic_faults, live
+from tests.service.engine import procedure_life, remediation_life
+from tests.service.engine.remediation_life import KILLED, Journal, automatic_faults
 
 MOST_LIVES = 200  # of one repair; a kill that is repeated would go on for ever
 _HANGS_AFTER = 120.0  # seconds
 _LONGEST_LIFE = 0.6  # seconds until a random kill: about the length of a repair
 _PROCESSES = multiprocessing.get_context("forkserver")
-_PROCESSES.set_forkserver_preload([remediation_life.__name__])
+_PROCESSES.set_forkserver_preload([remediation_life.__name__, procedure_life.__name__])
 
 Effects = Counter[tuple[str, str]]
 
@@ -65,7 +65,11 @@ def kill_at_random(kills: int, seed: int) -> tuple[int, int]:
 
 
 def _life(folder: Path, fault: str, *, armed: bool, seconds: float = _HANGS_AFTER) -> int:
-    """Lives once in a child process. Returns its exit code: -9 if it was killed after that many seconds."""
+    """Lives once in a child process. Returns its exit code: -9 if it was killed after that many seconds.
+
+    ``fault`` may also be the name of a procedure.
+    """
+    live = procedure_life.live if fault in procedure_life.PROCEDURES else remediation_life.live
     child = _PROCESSES.Process(target=live, args=(str(folder), fault), kwargs={"kills": armed})
     child.start()
     child.join(seconds)

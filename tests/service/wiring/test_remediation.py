@@ -11,7 +11,7 @@ from outrider.errors import ActuationError, ConfigError
 from outrider.model import ActionKind, EntityKind, EntityRef
 from service.config import settings
 from service.config.settings import Settings
-from service.wiring.remediation import actuator, policy, time_limits
+from service.wiring.remediation import actuator, policy, procedures, time_limits
 from tests.support.actions import claimed_action
 
 NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
@@ -167,3 +167,34 @@ def test_a_template_is_checked_in_its_own_file(tmp_path: Path) -> None:
     assert loaded(tmp_path, text.replace("{template", "{image: i, template")).remediation.hooks
     template.write_text("kind: [")
     assert problems(tmp_path, text)[0].startswith("job.yaml:1:")
+
+
+WAITS = """\
+services: [{name: chat, startup: 3m}, {name: plain}]
+slos:
+  - {name: chat-fast, service: chat, sli: ttft, limit: 1s, objective: 0.9}
+  - {name: chat-most, service: chat, sli: ttft, limit: 5s, objective: 0.99}
+  - {name: chat-answers, service: chat}
+  - {name: code, service: code, sli: ttft, limit: 5s}
+  - {name: own, service: own, sli: ttft, limit: 5s}
+  - {name: steady, service: steady, sli: tpot, limit: 100ms}
+remediation:
+  degrade: {services: {own: {wait_objective: 500ms}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("service", "seconds"), [("chat", 1.0), ("code", 5.0), ("own", 0.5), ("plain", 2.0), ("steady", 2.0)]
+)
+def test_the_ladder_measures_the_queue_against_the_ttft_slo(tmp_path: Path, service: str, seconds: float) -> None:
+    ladder = procedures(loaded(tmp_path, WAITS)).ladders.of(service)
+    assert ladder is not None
+    assert ladder.wait_objective == timedelta(seconds=seconds)
+
+
+def test_an_slo_of_every_service_gives_the_objective_of_unnamed_ones(tmp_path: Path) -> None:
+    common = "slos: [{name: all, sli: ttft, limit: 1s}, {name: chat, service: chat, sli: ttft, limit: 5s}]"
+    ladders = procedures(loaded(tmp_path, f"services: [{{name: plain}}]\n{common}\n")).ladders
+    objectives = {name: ladder.wait_objective.total_seconds() for name in ("chat", "plain", "new")
+                  if (ladder := ladders.of(name))}  # fmt: skip
+    assert objectives == {"chat": 5.0, "plain": 1.0, "new": 1.0}

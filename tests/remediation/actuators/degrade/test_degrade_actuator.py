@@ -59,6 +59,15 @@ def test_level_0_stays_readable(cluster: Cluster) -> None:
     assert (cluster.get(CHAT_MAP)["data"]["level"], content_of(cluster)["action"]) == ("0", action.id)
 
 
+@pytest.mark.parametrize("space", [SPACE, "deleted-space"])
+def test_without_a_config_map_there_is_no_level_to_end(cluster: Cluster, space: str) -> None:
+    """Also in a namespace that was deleted with its service."""
+    actuator, action = actuator_of(cluster), level(0)
+    action = replace(action, target=replace(action.target, namespace=space))
+    assert actuator.perform(action).status is OutcomeStatus.ALREADY
+    assert cluster.http.get(f"/api/v1/namespaces/{space}/configmaps/outrider-degrade-chat-70b").status_code == 404
+
+
 def test_a_dry_run_shows_the_requests_and_stores_nothing(cluster: Cluster) -> None:
     action = replace(level(1), dry_run=True)
     actuator = actuator_of(cluster)

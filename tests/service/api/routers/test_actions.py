@@ -6,7 +6,16 @@ from datetime import timedelta
 import pytest
 
 from outrider.audit import AuditEvent
-from outrider.model import ActionStatus, BreakerState, DecisionReason, GuardAnswer, Verdict
+from outrider.model import (
+    ActionKind,
+    ActionStatus,
+    BreakerState,
+    DecisionReason,
+    EntityKind,
+    EntityRef,
+    GuardAnswer,
+    Verdict,
+)
 from outrider.ports import CycleCommit
 from outrider.testing.names import NOW
 from outrider.testing.story import Story
@@ -103,3 +112,58 @@ def test_the_kill_switch_and_pending_actions_are_shown(tmp_path):
     overview = world.get("/overview")
     assert overview["monitoring"]["remediation"]["kill_switch"]["on"] is True
     assert [action["id"] for action in overview["pending"]] == [DRAIN]
+
+
+CHAT = EntityRef("c", EntityKind.SERVICE, "llm", "chat")
+RESTORE = "/remediation/services/chat/restore"
+
+
+def degrade(world, id_="level", target=CHAT, level=3):
+    """A service that the ladder has degraded."""
+    params = {"level": level, "name": "cap_output", "pause": []}
+    add(world, id_, ActionStatus.DONE, kind=ActionKind.DEGRADE_SERVICE, target=target, params=params, dry_run=False)
+
+
+@pytest.fixture
+def acting():
+    return World(Story(history=timedelta(minutes=2)), dry_run=False)
+
+
+@pytest.mark.parametrize("named", ["chat", "llm/chat", "c/service/llm/chat"])
+def test_a_person_restores_a_degraded_service_by_name(acting, named):
+    degrade(acting)
+    restored = post(acting, f"/remediation/services/{named}/restore", "ann").json()
+    assert (restored["kind"], restored["status"], restored["approved_by"]) == ("restore_service", "intended", "ann")
+    assert (restored["params"]["level"], restored["reason"]) == (0, "restored_by_hand")
+    (stored,) = [action for action in acting.state.actions() if action.kind is ActionKind.RESTORE_SERVICE]
+    assert stored.id == restored["id"]
+    record = next(record for record in acting.state.audit() if record.event is AuditEvent.SERVICE_RESTORED)
+    assert (record.by, record.detail["previous"], record.detail["action"]) == ("ann", "3", stored.id)
+
+
+def test_a_restore_needs_a_name(acting):
+    degrade(acting)
+    refused = post(acting, RESTORE, "")
+    assert refused.status_code == 409
+    assert "X-Outrider-User" in refused.json()["error"]["hint"]
+    assert not [action for action in acting.state.actions() if action.kind is ActionKind.RESTORE_SERVICE]
+
+
+def test_a_service_at_level_0_cannot_be_restored(acting):
+    degrade(acting, level=0)
+    refused = post(acting, RESTORE)
+    assert (refused.status_code, refused.json()["error"]["message"]) == (400, "no service 'chat' is degraded")
+
+
+def test_a_name_of_two_degraded_services_is_refused(acting):
+    degrade(acting)
+    degrade(acting, "other", replace(CHAT, cluster="d"))
+    assert "names 2 services" in post(acting, RESTORE).json()["error"]["message"]
+    assert post(acting, "/remediation/services/d/service/llm/chat/restore").status_code == 200
+
+
+def test_a_dry_run_restores_nothing(world):
+    degrade(world)
+    refused = post(world, RESTORE)
+    assert refused.status_code == 409
+    assert "dry_run" in refused.json()["error"]["message"]

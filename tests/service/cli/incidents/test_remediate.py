@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 import uvicorn
 
-from outrider.model import ActionStatus, BreakerState
+from outrider.model import ActionKind, ActionStatus, BreakerState, EntityKind, EntityRef
 from outrider.ports import CycleCommit
 from outrider.testing.names import NOW
 from outrider.testing.story import Story
@@ -24,14 +24,14 @@ from tests.service.cli.test_cli import answer, run
 class Platform:
     """A filled store, and the API on it."""
 
-    def __init__(self, folder) -> None:
+    def __init__(self, folder, *, dry_run=True) -> None:
         self.folder, self.switch = folder, folder / "stop"
         server = socket.create_server(("127.0.0.1", 0))
         url = f"sqlite:///{folder}/o.db"
         config = folder / "outrider.yaml"
         config.write_text(
             f"store: {{url: '{url}'}}\napi: {{port: {server.getsockname()[1]}}}\n"
-            f"remediation: {{autonomy: act, kill_switch_file: '{self.switch}'}}\n"
+            f"remediation: {{autonomy: act, dry_run: {str(dry_run).lower()}, kill_switch_file: '{self.switch}'}}\n"
         )
         answer("db", "upgrade", "-o", "json", cwd=folder)
         state_url, metrics_url = factory.urls_of(url)
@@ -115,6 +115,21 @@ def test_the_breaker_is_reset_once(platform):
     assert platform.command("reset", "--as", "ann")["reset_by"] == "ann"
     assert not platform.state.breaker().is_open
     assert run("remediate", "reset", cwd=platform.folder).returncode == 2
+
+
+def test_a_degraded_service_is_restored_by_name(tmp_path):
+    acting = Platform(tmp_path, dry_run=False)
+    try:
+        chat = EntityRef("c", EntityKind.SERVICE, "llm", "chat")
+        level = {"kind": ActionKind.DEGRADE_SERVICE, "target": chat, "params": {"level": 3}, "dry_run": False}
+        acting.add("level", ActionStatus.DONE, **level)
+        restored = acting.command("restore", "llm/chat", "--as", "ann")
+        assert (restored["kind"], restored["status"], restored["approved_by"]) == ("restore_service", "intended", "ann")
+        unknown = run("remediate", "restore", "chta", "--as", "ann", cwd=tmp_path)
+        assert unknown.returncode == 2
+        assert 'did you mean "chat"' in unknown.stderr
+    finally:
+        acting.close()
 
 
 def test_the_plan_shows_every_guard_that_objects_with_its_detail(platform):

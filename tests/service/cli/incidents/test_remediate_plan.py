@@ -87,3 +87,24 @@ def test_an_empty_store_is_refused_with_a_hint(tmp_path):
     done = run("remediate", "plan", cwd=tmp_path)
     assert done.returncode == 2
     assert "the store has no cycle yet" in done.stderr
+
+
+SURGE = ("remediate", "plan", "--fault", "traffic-surge", "--entity", "chat")
+
+
+def test_the_plan_of_a_surge_shows_the_degrade_ladder(folder):
+    rows = answer(*SURGE, "-o", "json", cwd=folder)
+    assert [row["ladder"] for row in rows if row["kind"] == "scale"] == [None]
+    (level,) = (row for row in rows if row["kind"] == "degrade_service")
+    assert (level["ladder"]["level"], level["ladder"]["name"]) == (0, "normal")
+    following = level["ladder"]["next"]
+    assert (following["name"], following["enter_for_seconds"]) == ("cap_output", 15.0)
+    assert following["thresholds"] == [{"indicator": "wait_ratio", "limit": 2.0, "value": None, "reached": False}]
+    assert following["obstacles"] == ["no_values"], "the stored values are a minute apart"
+    assert {"hold", "trusted_values", "autonomy"} <= set(verdicts(level))
+    (request,) = level["requests"]
+    assert request["body"]["params"]["max_output_tokens"] == 192
+    shown = run(*SURGE, "-o", "table", cwd=folder).stdout
+    assert "present degrade level: 0 (normal)" in shown
+    assert "next level: 3 (output capped), once all of these are reached for 15s" in shown
+    assert "not reached: expected wait over the TTFT objective is -, limit 2" in shown

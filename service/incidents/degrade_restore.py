@@ -1,0 +1,50 @@
+"""The return of a degraded service to normal, at a person's request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from outrider.audit import AuditEvent, AuditRecord
+from outrider.errors import UsageError
+from outrider.model import Action, EntityRef
+from outrider.ports import CycleCommit, StateStore
+from outrider.text import yaml_file
+from remediation.decide import degrade
+from remediation.decide.history import History
+from service.engine import fleet_state
+from service.engine.inputs import DECISIONS_WINDOW
+
+_HINT = "outrider remediate list shows the changes of degrade levels"
+
+
+def restore(state: StateStore, service: str, person: str, now: datetime, *, dry_run: bool = False) -> Action:
+    """Intends the return of a service to level 0, and audits it. Raises UsageError if no such service is degraded."""
+    cycles = state.cycles(limit=1)
+    known = fleet_state.weighed_actions(state, state.sessions(), now - DECISIONS_WINDOW)
+    history = History(known)
+    target = _named(history.degraded(), service)
+    actions = degrade.restored_by_hand(history, target, person, now, dry_run=dry_run)
+    intended = actions[-1]
+    previous = str(intended.params["previous"])
+    detail = {"action": intended.id, "previous": previous, "because": intended.because}
+    record = AuditRecord(now, AuditEvent.SERVICE_RESTORED, str(target), intended.reason.value, by=person, detail=detail)
+    state.commit(CycleCommit(cycles[0], actions=tuple(actions), audit=(record,), early=True))
+    return intended
+
+
+def _named(degraded: Iterable[EntityRef], text: str) -> EntityRef:
+    """Returns the degraded service of a key, ``kind/name``, ``namespace/name`` or name."""
+    services = sorted(degraded, key=lambda service: service.key)
+    matching = [
+        service
+        for service in services
+        if text in (service.key, str(service), service.name, f"{service.namespace}/{service.name}")
+    ]
+    if not matching:
+        near = yaml_file.near(text, [service.name for service in services])
+        raise UsageError(f"no service {text!r} is degraded{near}", hint=_HINT)
+    if len(matching) > 1:
+        keys = ", ".join(service.key for service in matching)
+        raise UsageError(f"{text!r} names {len(matching)} services: {keys}", hint="give the whole key")
+    return matching[0]
