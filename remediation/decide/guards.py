@@ -118,7 +118,9 @@ def answers(
     missed = missed_window(proposal.kind, policy, scope, now) if waits else ""
     budgets = ", ".join(blocking_budgets(proposal.kind, proposal.target, facts.topology))
     level = Autonomy.ACT if proposal.undoes else policy.autonomy.of(scope)
+    unreached = policy.unreached(proposal.kind, proposal.target)
     refusals = {
+        "cluster": DecisionReason.OTHER_CLUSTER if unreached else None,
         "hold": held_by(facts, proposal.lost_cluster),
         "breaker": DecisionReason.BREAKER_OPEN if facts.breaker.is_open and not proposal.undoes else None,
         "freeze": DecisionReason.FREEZE if frozen and not proposal.undoes else None,
@@ -136,7 +138,7 @@ def answers(
         "headroom": None if has_headroom(proposal, facts, budget) else DecisionReason.NO_HEADROOM,
         "approval": DecisionReason.NEEDS_APPROVAL if approval_required else None,
     }
-    details = {"freeze": frozen, "maintenance_window": missed, "disruption_budget": budgets}
+    details = {"cluster": unreached, "freeze": frozen, "maintenance_window": missed, "disruption_budget": budgets}
     return (
         *(_answer(name, Verdict.REFUSED, reason, details.get(name, "")) for name, reason in refusals.items()),
         _owner_answer(owner),

@@ -89,7 +89,8 @@ class Policy:
     passed diagnostic, which may take up to ``diagnostic_timeout``. At most ``max_ejected_ratio`` of the serving
     replicas of a service are out of rotation because of us. ``writes_replicas``:
     SCALE patches the workload itself, not its autoscaler. ``ejecting`` are services, as name or namespace/name, whose
-    route is only an outlier detection.
+    route is only an outlier detection. ``clusters`` are by kind: the only cluster that its performer reaches; other
+    kinds reach every cluster.
     """
 
     autonomy: AutonomyLevels = field(default_factory=AutonomyLevels)
@@ -118,6 +119,12 @@ class Policy:
     max_ejected_ratio: float = 0.5
     writes_replicas: bool = False
     ejecting: frozenset[str] = frozenset()
+    clusters: Mapping[ActionKind, str] = field(default_factory=dict)
+
+    def unreached(self, kind: ActionKind, target: EntityRef) -> str:
+        """The target's cluster and the only one that the performer reaches, if they differ; else empty."""
+        reached = self.clusters.get(kind, target.cluster)
+        return "" if reached == target.cluster else f"{target.cluster}, not {reached}"
 
     def ejects(self, service: EntityRef) -> bool:
         """True if a shift of the service only enables outlier ejection, which may leave a replica its traffic."""

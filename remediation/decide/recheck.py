@@ -59,6 +59,8 @@ def recheck(
     held = held_by(facts, str(action.params.get("lost_cluster", "")))
     if held is not None or gives_back(action) or is_returning(action.kind, action.reason):
         return held
+    if policy.unreached(action.kind, action.target):
+        return DecisionReason.OTHER_CLUSTER
     owner = objection(action.kind, action.target, facts.owners, writes_replicas=policy.writes_replicas)
     if owner is not None and (owner.verdict is Verdict.REFUSED or action.approved_by is None):
         return owner.reason

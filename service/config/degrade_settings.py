@@ -72,6 +72,11 @@ class DegradeSettings(Section):
         default=True, description="Write the level to the ConfigMap outrider-degrade in the service's namespace."
     )
 
+    @property
+    def needs_api_server(self) -> bool:
+        """True if a level changes objects of Kubernetes, not only the gateway behind the webhook."""
+        return self.config_map or any(options.pause for options in self.services.values())
+
     def ladders(self, startups: Mapping[str, timedelta]) -> Ladders:
         """Returns the ladders; ``startups`` are by service. Raises ConfigError for an invalid file."""
         if not self.enabled:

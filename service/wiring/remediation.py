@@ -10,12 +10,13 @@ from outrider.ports import Actuator
 from outrider.text import yaml_file
 from remediation.actuators.degrade.actuator import DegradeActuator
 from remediation.actuators.degrade.webhook import GatewayWebhook
-from remediation.actuators.engine.actuator import EngineActuator
+from remediation.actuators.engine.actuator import EngineActuator, names_cluster
 from remediation.actuators.gslb.actuator import GslbActuator, SwitchRequest
 from remediation.actuators.gslb.verification import ApiRead, DnsRead
 from remediation.actuators.hook import job_manifest
-from remediation.actuators.hook.actuator import Hook, HookActuator
+from remediation.actuators.hook.actuator import STOPS_PODS, Hook, HookActuator
 from remediation.actuators.hook.job import JobHook
+from remediation.actuators.hook.node_check import CordonCheck
 from remediation.actuators.hook.nvsentinel import NvsentinelHook
 from remediation.actuators.hook.webhook import WebhookHook
 from remediation.actuators.kubernetes.actuator import KubernetesActuator
@@ -28,7 +29,7 @@ from remediation.playbooks import files as playbook_files
 from remediation.playbooks.model import Playbook
 from remediation.procedures.bundle import Procedures
 from service.config.actuator_settings import GslbSettings, HookSettings, JobHookSettings
-from service.config.remediation_settings import BESIDE_KUBERNETES, ActuatorName, RemediationSettings
+from service.config.remediation_settings import ActuatorName, RemediationSettings
 from service.config.settings import Settings, read_secret
 from service.engine.kill_switch import KillSwitch
 from service.scaling import emitting
@@ -62,7 +63,7 @@ def policy(settings: Settings) -> Policy:
             max_unsuccessful_ratio=remediation.breaker.max_unsuccessful_ratio,
             recovers_within=remediation.breaker.recovers_within,
         ),
-        diagnostic=ActionKind.RUN_DIAGNOSTIC in remediation.actuators,
+        diagnostic=remediation.runs_diagnostics,
         diagnostic_timeout=remediation.diagnostic_timeout,
         half_open=HalfOpen(
             tuple(remediation.half_open.weights), remediation.half_open.time, remediation.half_open.hold
@@ -71,6 +72,7 @@ def policy(settings: Settings) -> Policy:
         plan_acts=not settings.planner.scaling.shadow,
         ejecting=_ejecting(remediation),
         writes_replicas=remediation.performer(ActionKind.SCALE) == "kubernetes",
+        clusters=clusters(settings),
     )
 
 
@@ -105,10 +107,40 @@ def kill_switch(settings: Settings) -> KillSwitch:
 def actuator(settings: Settings) -> Actuator:
     """Returns the configured actuator of each action kind."""
     remediation = settings.remediation
-    performers = {kind: remediation.performer(kind) for kind in (*remediation.actuators, *BESIDE_KUBERNETES)}
+    performers = {kind: remediation.performer(kind) for kind in ActionKind}
     named = {name: _named(name, settings) for name in {remediation.actuator, *performers.values()}}
     by_kind = {kind: named[name] for kind, name in performers.items()}
-    return ActuatorRouter(named[remediation.actuator], by_kind)
+    return ActuatorRouter(named[remediation.actuator], by_kind, clusters(settings))
+
+
+def clusters(settings: Settings) -> dict[ActionKind, str]:
+    """Returns the only cluster that the performer of a kind reaches. Kinds that reach every cluster are left out."""
+    reached = {kind: _cluster(kind, settings) for kind in ActionKind}
+    return {kind: cluster for kind, cluster in reached.items() if cluster is not None}
+
+
+def _cluster(kind: ActionKind, settings: Settings) -> str | None:
+    remediation = settings.remediation
+    performer, own = remediation.performer(kind), settings.cluster_of(remediation.kubernetes)
+    if performer in ("kubernetes", "traffic"):
+        return own
+    if performer == "degrade":
+        return own if remediation.degrade.needs_api_server else None
+    if performer == "hook":
+        return own if _hook_needs_api_server(kind, remediation) else None
+    if performer == "autoscalers":
+        return emitting.cluster(settings)
+    if performer == "engine" and remediation.engine.url and not names_cluster(remediation.engine.url):
+        return settings.cluster  # the names of its pods resolve there
+    return None  # a dry run, a simulated fleet, or a request that names the cluster
+
+
+def _hook_needs_api_server(kind: ActionKind, remediation: RemediationSettings) -> bool:
+    """True also for a webhook whose node must be cordoned, if there is an API server to read the node from."""
+    hook = next((hook for named, hook in remediation.hooks.items() if named is kind), None)
+    if hook is None or hook.webhook is None:
+        return True
+    return kind in STOPS_PODS and remediation.kubernetes.server()[0] is not None
 
 
 def degrade_actuator(settings: Settings) -> Actuator:
@@ -149,7 +181,13 @@ def _hook(kind: ActionKind, hook: HookSettings, remediation: RemediationSettings
     server = remediation.kubernetes.server()
     if hook.webhook is not None:
         webhook = hook.webhook
-        return WebhookHook(webhook.url, secret_file=webhook.secret_file, access=webhook.access, timeout=webhook.timeout)
+        return WebhookHook(
+            webhook.url,
+            secret_file=webhook.secret_file,
+            access=webhook.access,
+            timeout=webhook.timeout,
+            check=None if server[0] is None else CordonCheck(*server),
+        )
     if hook.nvsentinel is not None:
         return NvsentinelHook(*server, force=hook.nvsentinel.force)
     return JobHook(*server, _job_options(kind, hook.job or JobHookSettings()))

@@ -66,7 +66,7 @@ def test_hooks_need_what_their_form_needs(tmp_path):
     assert by_job == {
         ("get", "nodes", ""), ("create", "jobs", "diag"), ("get", "jobs", "diag"), ("list", "pods", "diag"),
     }  # fmt: skip
-    assert {each.resource for each in needed[ActionKind.REBOOT_NODE]} == {"rebootnodes"}
+    assert {each.resource for each in needed[ActionKind.REBOOT_NODE]} == {"nodes", "rebootnodes"}
 
 
 def test_hooks_without_their_performer_need_nothing(tmp_path):
