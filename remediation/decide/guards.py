@@ -227,7 +227,8 @@ def _untrusted(proposal: Proposal, facts: FleetFacts) -> DecisionReason | None:
         return None
     # what a reset repairs may have no values; its node must
     stopped = nodes_of(proposal.target, facts.topology) if proposal.kind in STOPPING else {proposal.target}
-    concerned = {*stopped, *proposal.touches, *proposal.takes}
+    # a node that the control plane itself has lost has no values either: that is no outage of the metrics
+    concerned = {*(stopped - facts.not_ready), *proposal.touches, *proposal.takes}
     if concerned & facts.untrusted:
         return DecisionReason.VALUES_NOT_TRUSTED
     uncounted = [service for service in proposal.takes if service not in facts.ready_replicas]

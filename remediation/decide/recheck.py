@@ -101,7 +101,7 @@ def _recheck_capacity(action: Action, policy: Policy, facts: FleetFacts) -> Deci
     begun = bool(action.detail) and action.kind not in CORDONING
     if action.kind in STOPPING and not begun:  # a node that restarts has no values for a while
         nodes = nodes_of(action.target, facts.topology)
-        if nodes & facts.untrusted:
+        if (nodes - facts.not_ready) & facts.untrusted:
             return DecisionReason.VALUES_NOT_TRUSTED
         if nodes <= facts.nodes_cordoned_by_us and action.kind not in CORDONING:
             return None  # counted when it was cordoned
