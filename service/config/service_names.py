@@ -78,7 +78,9 @@ def unknown_services(
 ) -> Iterator[ConfigProblem]:
     """Yields each name in freezes, windows, levels, minimums and ladders that is not that of a known service."""
     for path, name in _named(remediation):
-        if not known.includes(name):
+        if path[0] == "degrade" and "/" in name:
+            yield document.problem(("remediation", *path), "expected the name of a service without its namespace")
+        elif not known.includes(name):
             yield document.problem(("remediation", *path), _message(name, known))
 
 
