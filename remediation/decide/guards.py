@@ -120,6 +120,7 @@ def answers(
     level = Autonomy.ACT if proposal.undoes else policy.autonomy.of(scope)
     unreached = policy.unreached(proposal.kind, proposal.target)
     refusals = {
+        "performer": DecisionReason.NO_PERFORMER if proposal.kind in policy.unperformed else None,
         "cluster": DecisionReason.OTHER_CLUSTER if unreached else None,
         "hold": held_by(facts, proposal.lost_cluster),
         "breaker": DecisionReason.BREAKER_OPEN if facts.breaker.is_open and not proposal.undoes else None,

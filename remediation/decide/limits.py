@@ -90,7 +90,7 @@ class Policy:
     replicas of a service are out of rotation because of us. ``writes_replicas``:
     SCALE patches the workload itself, not its autoscaler. ``ejecting`` are services, as name or namespace/name, whose
     route is only an outlier detection. ``clusters`` are by kind: the only cluster that its performer reaches; other
-    kinds reach every cluster.
+    kinds reach every cluster. ``unperformed`` are kinds that no configured performer can perform.
     """
 
     autonomy: AutonomyLevels = field(default_factory=AutonomyLevels)
@@ -120,6 +120,7 @@ class Policy:
     writes_replicas: bool = False
     ejecting: frozenset[str] = frozenset()
     clusters: Mapping[ActionKind, str] = field(default_factory=dict)
+    unperformed: frozenset[ActionKind] = frozenset()
 
     def unreached(self, kind: ActionKind, target: EntityRef) -> str:
         """The target's cluster and the only one that the performer reaches, if they differ; else empty."""

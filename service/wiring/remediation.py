@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from datetime import timedelta
 
 from outrider.model import ActionKind
 from outrider.ports import Actuator
 from outrider.text import yaml_file
+from remediation.actuators.degrade.actuator import KINDS as DEGRADE
 from remediation.actuators.degrade.actuator import DegradeActuator
 from remediation.actuators.degrade.webhook import GatewayWebhook
 from remediation.actuators.engine.actuator import EngineActuator, names_cluster
@@ -19,16 +20,17 @@ from remediation.actuators.hook.job import JobHook
 from remediation.actuators.hook.node_check import CordonCheck
 from remediation.actuators.hook.nvsentinel import NvsentinelHook
 from remediation.actuators.hook.webhook import WebhookHook
-from remediation.actuators.kubernetes.actuator import KubernetesActuator
+from remediation.actuators.kubernetes.actuator import CHANGES, KubernetesActuator
 from remediation.actuators.registry import ACTUATORS
 from remediation.actuators.router import ActuatorRouter
+from remediation.actuators.traffic.actuator import ACTIONS as TRAFFIC
 from remediation.actuators.traffic.actuator import traffic_actuator
 from remediation.decide.limits import BreakerLimits, HalfOpen
 from remediation.decide.policy import Policy
 from remediation.playbooks import files as playbook_files
 from remediation.playbooks.model import Playbook
 from remediation.procedures.bundle import Procedures
-from service.config.actuator_settings import GslbSettings, HookSettings, JobHookSettings
+from service.config.actuator_settings import KINDS_OF, GslbSettings, HookSettings, JobHookSettings
 from service.config.remediation_settings import ActuatorName, RemediationSettings
 from service.config.settings import Settings, read_secret
 from service.engine.kill_switch import KillSwitch
@@ -73,7 +75,22 @@ def policy(settings: Settings) -> Policy:
         ejecting=_ejecting(remediation),
         writes_replicas=remediation.performer(ActionKind.SCALE) == "kubernetes",
         clusters=clusters(settings),
+        unperformed=frozenset(kind for kind in ActionKind if not _performs(remediation.performer(kind), kind)),
     )
+
+
+_KINDS: Mapping[str, Container[ActionKind]] = {
+    **KINDS_OF,
+    "kubernetes": CHANGES,
+    "traffic": TRAFFIC,
+    "degrade": DEGRADE,
+    "autoscalers": (ActionKind.SCALE,),
+}
+
+
+def _performs(performer: ActuatorName, kind: ActionKind) -> bool:
+    """True also for a dry run and a simulated fleet, which perform every kind."""
+    return performer not in _KINDS or kind in _KINDS[performer]
 
 
 def _ejecting(remediation: RemediationSettings) -> frozenset[str]:

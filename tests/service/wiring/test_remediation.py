@@ -208,6 +208,18 @@ def test_hooks_and_gslb_perform_their_kinds_without_an_entry(tmp_path: Path) -> 
     assert ActionKind.REBOOT_NODE in time_limits(configured)
 
 
+def test_kinds_that_nothing_can_perform_are_known_to_the_guards(tmp_path: Path) -> None:
+    def unperformed(text: str) -> set[ActionKind]:
+        return set(policy(loaded(tmp_path, f"remediation: {{{text}}}")).unperformed)
+
+    hooked = {ActionKind.RESET_GPU, ActionKind.REBOOT_NODE, ActionKind.RUN_DIAGNOSTIC}
+    assert unperformed("actuator: kubernetes") == {*hooked, ActionKind.SWITCH_CLUSTER}
+    with_gslb = "actuator: kubernetes, hooks: {reset_gpu: {nvsentinel: {}}}, gslb: {url: 'https://d'}"
+    assert unperformed(with_gslb) == hooked - {ActionKind.RESET_GPU}
+    assert unperformed("actuator: dry_run") == unperformed("actuator: simulated, control_url: 'http://x'") == set()
+    assert unperformed("actuators: {shift_traffic: kubernetes}") == {ActionKind.SHIFT_TRAFFIC}
+
+
 @pytest.mark.parametrize(
     ("text", "key", "message"),
     [

@@ -1,4 +1,4 @@
-"""A guard refuses an action in a cluster that its performer does not reach, and names both clusters."""
+"""A guard refuses what the configured performer cannot do: its kind, or the cluster of its target."""
 
 from __future__ import annotations
 
@@ -50,3 +50,11 @@ def test_an_approved_action_is_refused_after_the_server_has_changed(fleet, clust
     policy = Policy(AutonomyLevels(Autonomy.ACT), dry_run=False, clusters=clusters)
     facts = replace(fleet.facts_now(), topology=fleet.topology)
     assert recheck(approved, policy, facts, fleet.now, playbooks=packaged()) is expected
+
+
+def test_no_approval_is_requested_for_what_nothing_can_perform(make_fleet, words):
+    fleet = make_fleet(unperformed=frozenset({ActionKind.CORDON}))
+    fleet.break_("gpu-lost", fleet.gpus[0])
+    made = words(fleet.run(8))
+    assert ("cordon", "node-0", "refused", "no_performer") in made
+    assert ("restart_pod", "chat-0", "allowed", "within_limits") in made, "the other steps go on"
