@@ -75,6 +75,8 @@ class DecisionReason(StrEnum):
     FREEZE = "freeze"
     NOT_IN_MAINTENANCE_WINDOW = "not_in_maintenance_window"
     UNKNOWN_TARGET = "unknown_target"
+    NO_PERFORMER = "no_performer"  # the configured performer cannot perform this kind
+    OTHER_CLUSTER = "other_cluster"  # the performer of the action does not reach the target's cluster
     APPROVED = "approved"
     REJECTED_BY_HAND = "rejected_by_hand"
     RECOVERED = "recovered"

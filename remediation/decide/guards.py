@@ -118,7 +118,10 @@ def answers(
     missed = missed_window(proposal.kind, policy, scope, now) if waits else ""
     budgets = ", ".join(blocking_budgets(proposal.kind, proposal.target, facts.topology))
     level = Autonomy.ACT if proposal.undoes else policy.autonomy.of(scope)
+    unreached = policy.unreached(proposal.kind, proposal.target)
     refusals = {
+        "performer": DecisionReason.NO_PERFORMER if proposal.kind in policy.unperformed else None,
+        "cluster": DecisionReason.OTHER_CLUSTER if unreached else None,
         "hold": held_by(facts, proposal.lost_cluster),
         "breaker": DecisionReason.BREAKER_OPEN if facts.breaker.is_open and not proposal.undoes else None,
         "freeze": DecisionReason.FREEZE if frozen and not proposal.undoes else None,
@@ -136,7 +139,7 @@ def answers(
         "headroom": None if has_headroom(proposal, facts, budget) else DecisionReason.NO_HEADROOM,
         "approval": DecisionReason.NEEDS_APPROVAL if approval_required else None,
     }
-    details = {"freeze": frozen, "maintenance_window": missed, "disruption_budget": budgets}
+    details = {"cluster": unreached, "freeze": frozen, "maintenance_window": missed, "disruption_budget": budgets}
     return (
         *(_answer(name, Verdict.REFUSED, reason, details.get(name, "")) for name, reason in refusals.items()),
         _owner_answer(owner),
@@ -225,7 +228,8 @@ def _untrusted(proposal: Proposal, facts: FleetFacts) -> DecisionReason | None:
         return None
     # what a reset repairs may have no values; its node must
     stopped = nodes_of(proposal.target, facts.topology) if proposal.kind in STOPPING else {proposal.target}
-    concerned = {*stopped, *proposal.touches, *proposal.takes}
+    # a node that the control plane itself has lost has no values either: that is no outage of the metrics
+    concerned = {*(stopped - facts.not_ready), *proposal.touches, *proposal.takes}
     if concerned & facts.untrusted:
         return DecisionReason.VALUES_NOT_TRUSTED
     uncounted = [service for service in proposal.takes if service not in facts.ready_replicas]

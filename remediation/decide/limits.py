@@ -92,7 +92,9 @@ class Policy:
     passed diagnostic, which may take up to ``diagnostic_timeout``. At most ``max_ejected_ratio`` of the serving
     replicas of a service are out of rotation because of us. ``writes_replicas``:
     SCALE patches the workload itself, not its autoscaler. ``ejecting`` are services, as name or namespace/name, whose
-    route is only an outlier detection. ``time_limits`` replace ``ACTION_TIME_LIMIT`` for some kinds.
+    route is only an outlier detection. ``time_limits`` replace ``ACTION_TIME_LIMIT`` for some kinds. ``clusters`` are by
+    kind: the only cluster that its performer reaches; other kinds reach every cluster. ``unperformed`` are kinds that no
+    configured performer can perform.
     """
 
     autonomy: AutonomyLevels = field(default_factory=AutonomyLevels)
@@ -122,10 +124,17 @@ class Policy:
     writes_replicas: bool = False
     ejecting: frozenset[str] = frozenset()
     time_limits: Mapping[ActionKind, timedelta] = field(default_factory=dict)
+    clusters: Mapping[ActionKind, str] = field(default_factory=dict)
+    unperformed: frozenset[ActionKind] = frozenset()
 
     def time_limit(self, kind: ActionKind) -> timedelta:
         """Time after which an action of this kind that is not done has failed."""
         return self.time_limits.get(kind, ACTION_TIME_LIMIT)
+
+    def unreached(self, kind: ActionKind, target: EntityRef) -> str:
+        """The target's cluster and the only one that the performer reaches, if they differ; else empty."""
+        reached = self.clusters.get(kind, target.cluster)
+        return "" if reached == target.cluster else f"{target.cluster}, not {reached}"
 
     def ejects(self, service: EntityRef) -> bool:
         """True if a shift of the service only enables outlier ejection, which may leave a replica its traffic."""

@@ -68,6 +68,8 @@ def recheck(
         return DecisionReason.RESTORED_BY_HAND
     if held is not None or gives_back(action) or is_returning(action.kind, action.reason):
         return held
+    if policy.unreached(action.kind, action.target):
+        return DecisionReason.OTHER_CLUSTER
     owner = objection(action.kind, action.target, facts.owners, writes_replicas=policy.writes_replicas)
     if owner is not None and (owner.verdict is Verdict.REFUSED or action.approved_by is None):
         return owner.reason
@@ -118,7 +120,7 @@ def _recheck_capacity(action: Action, policy: Policy, facts: FleetFacts) -> Deci
     begun = bool(action.detail) and action.kind not in CORDONING
     if action.kind in STOPPING and not begun:  # a node that restarts has no values for a while
         nodes = nodes_of(action.target, facts.topology)
-        if nodes & facts.untrusted:
+        if (nodes - facts.not_ready) & facts.untrusted:
             return DecisionReason.VALUES_NOT_TRUSTED
         if nodes <= facts.nodes_cordoned_by_us and action.kind not in CORDONING:
             return None  # counted when it was cordoned

@@ -33,7 +33,8 @@ class EngineActuatorSettings(AccessSettings):
         "",
         description=(
             "Base URL of the engine of a replica, for example http://{name}.{namespace}:8000. Placeholders: name, "
-            "namespace, host. Default: the address of its metrics page."
+            "namespace, host, cluster. Without host and cluster it serves the configured cluster only. Default: the "
+            "address of its metrics page."
         ),
     )
     timeout: Duration = Field(_TIMEOUT, description="Deadline of a request; a drain is requested again after it.")

@@ -77,6 +77,11 @@ class DegradeSettings(Section):
         description="Write the level to the ConfigMap outrider-degrade-SERVICE in the service's namespace.",
     )
 
+    @property
+    def needs_api_server(self) -> bool:
+        """True if a level changes objects of Kubernetes, not only the gateway behind the webhook."""
+        return self.config_map or any(options.pause for options in self.services.values())
+
     def ladders(
         self, startups: Mapping[str, timedelta], objectives: Mapping[str | None, timedelta] | None = None
     ) -> Ladders:

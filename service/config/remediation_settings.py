@@ -45,6 +45,7 @@ BESIDE_KUBERNETES: dict[ActionKind, ActuatorName] = {
     ActionKind.RESUME_ENGINE: "engine",
     ActionKind.RESET_PREFIX_CACHE: "engine",
 }
+_ON_CLUSTERS = ("kubernetes", "autoscalers")  # they are joined by configured hooks and gslb
 Level = Literal["observe", "recommend", "approve", "act"]
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -216,7 +217,7 @@ class RemediationSettings(Section):
             "kubernetes: nodes, pods and workloads; traffic: routes and selectors, by remediation.traffic; "
             "engine: endpoints of inference engines; hook: remediation.hooks; gslb: remediation.gslb; "
             "degrade: degrade levels, by remediation.degrade. With actuator kubernetes, traffic, engine and degrade "
-            "perform their kinds by default."
+            "perform their kinds by default; with kubernetes or autoscalers, also configured hooks and gslb."
         ),
     )
     kubernetes: KubernetesApiSettings = Field(
@@ -261,7 +262,7 @@ class RemediationSettings(Section):
         timedelta(minutes=30),
         description=(
             "Maximum duration of the diagnostic of a node; then a person is paged. Nodes with a hardware fault need "
-            "one if actuators names a performer of run_diagnostic."
+            "one if run_diagnostic has a hook that performs it, or an entry in actuators."
         ),
     )
     breaker: BreakerSettings = Field(BreakerSettings(), description="Breaker for remediation that does not help.")
@@ -273,8 +274,22 @@ class RemediationSettings(Section):
 
     def performer(self, kind: ActionKind) -> ActuatorName:
         """Returns the performer of an action kind."""
-        beside = BESIDE_KUBERNETES.get(kind, self.actuator) if self.actuator == "kubernetes" else self.actuator
-        return self.actuators.get(kind, beside)
+        return self.actuators.get(kind) or self._default_performer(kind)
+
+    def _default_performer(self, kind: ActionKind) -> ActuatorName:
+        if self.actuator not in _ON_CLUSTERS:
+            return self.actuator
+        if kind in self.hooks:
+            return "hook"
+        if kind is ActionKind.SWITCH_CLUSTER and self.gslb is not None:
+            return "gslb"
+        return BESIDE_KUBERNETES.get(kind, self.actuator) if self.actuator == "kubernetes" else self.actuator
+
+    @property
+    def runs_diagnostics(self) -> bool:
+        """True if a performer of diagnostics is configured: a node with a hardware fault then needs one."""
+        kind = ActionKind.RUN_DIAGNOSTIC
+        return kind in self.actuators or self.performer(kind) == "hook"
 
     def levels(self) -> AutonomyLevels:
         """Returns the levels of autonomy."""
@@ -302,6 +317,25 @@ def remediation_problems(settings: RemediationSettings, document: yaml_file.Docu
     except ConfigError as error:
         problems += error.problems or (document.problem(("remediation", "playbooks"), error.message),)
     return problems
+
+
+def remediation_warnings(settings: RemediationSettings, document: yaml_file.Document) -> Iterator[ConfigProblem]:
+    """Warns of hooks and a gslb that no action uses, and of a reboot that cannot work on every node."""
+    for kind, hook in settings.hooks.items():
+        path = ("remediation", "hooks", kind.value)
+        if settings.performer(kind) != "hook":
+            yield document.problem(path, _unused(kind, "hook", settings))
+        elif kind is ActionKind.REBOOT_NODE and hook.job is not None:
+            message = "no Job can run on an unreachable node; node-lost needs webhook or nvsentinel for its reboot"
+            yield document.problem((*path, "job"), message)
+    if settings.gslb is not None and settings.performer(ActionKind.SWITCH_CLUSTER) != "gslb":
+        message = _unused(ActionKind.SWITCH_CLUSTER, "gslb", settings)
+        yield document.problem(("remediation", "gslb"), message)
+
+
+def _unused(kind: ActionKind, performer: ActuatorName, settings: RemediationSettings) -> str:
+    present = settings.performer(kind)
+    return f"is not used: {present} performs {kind.value}; set remediation.actuators.{kind.value} to {performer}"
 
 
 def _unknown_names(settings: RemediationSettings, document: yaml_file.Document) -> Iterator[ConfigProblem]:

@@ -59,6 +59,11 @@ class KubernetesApiSettings(Section):
     """API server that actions change."""
 
     url: str | None = Field(None, description="URL as https://host:port. Default inside a pod: its own cluster.")
+    cluster: str | None = Field(
+        None,
+        description="Cluster of this server; targets of another one are refused. Default: the configured cluster.",
+        pattern=r"^[^/]+$",
+    )
     bearer_token_file: Path | None = Field(None, description=("Token file of an account that may perform the actions."))
     ca_file: Path | None = Field(None, description="CA certificates of the server.")
     insecure_skip_verify: bool = Field(False, description="Skip certificate verification; for tests only.")
@@ -112,6 +117,11 @@ class ScalingSettings(Section):
     external_scaler_port: Port | None = Field(
         None, description="Address of KEDA's external-push scaler (gRPC) in the API process; requires the extra grpc."
     )
+
+    @property
+    def patches_kubernetes(self) -> bool:
+        """True if a receiver is an object of the API server."""
+        return any(receiver.type in _OF_KUBERNETES for receiver in self.emit)
 
     @property
     def limits(self) -> ScaleLimits:

@@ -34,9 +34,10 @@ from service.config.gpu_settings import GpuOfferSettings, gpu_type_warnings
 from service.config.planner_settings import PlannerSettings
 from service.config.probe_settings import ProbeSettings, probe_problems
 from service.config.receive_settings import ReceiveSettings, receive_problems
-from service.config.remediation_settings import RemediationSettings, remediation_problems
+from service.config.remediation_settings import RemediationSettings, remediation_problems, remediation_warnings
 from service.config.retention_settings import RetentionSettings, retention_problems
-from service.config.scaling_settings import emit_problems
+from service.config.scaling_settings import KubernetesApiSettings, emit_problems
+from service.config.service_names import KnownServices, known_services, unknown_services
 from service.config.service_settings import ServiceSettings, service_problems
 from service.config.settings_base import Duration, Port, Section, TimeZone
 from service.config.settings_targets import adapter_problems, duplicate_targets, target_warnings
@@ -216,6 +217,10 @@ class Settings(Section):
     dashboard: DashboardSettings = Field(DashboardSettings(), description="Dashboard.")
     log: LogSettings = Field(LogSettings(), description="Diagnostic logs.")
 
+    def cluster_of(self, server: KubernetesApiSettings) -> str:
+        """Returns the cluster that an API server belongs to."""
+        return server.cluster or self.cluster
+
     @property
     def resolved_slos(self) -> tuple[Slo, ...]:
         """SLOs for detectors, rules and the API."""
@@ -268,7 +273,23 @@ def review(path: Path, *, fleet: str | None = None) -> tuple[Settings | None, li
     if settings is not None:
         problems += _consistency_problems(settings, document)
         problems += _game_day_problems(settings, document, fleet)
-    return settings, problems, [*target_warnings(value, document), *gpu_type_warnings(value, document)]
+    warnings = [*target_warnings(value, document), *gpu_type_warnings(value, document)]
+    if settings is not None:
+        warnings += remediation_warnings(settings.remediation, document)
+        known = _known_services(settings, fleet)
+        (problems if known.complete else warnings).extend(unknown_services(settings.remediation, known, document))
+    return settings, problems, warnings
+
+
+def _known_services(settings: Settings, fleet: str | None) -> KnownServices:
+    return known_services(
+        settings.services,
+        settings.collect,
+        settings.probes,
+        settings.events,
+        settings.receive,
+        simulated=fleet is not None or settings.remediation.actuator == "simulated",
+    )
 
 
 def _substitute(value: Any, path: yaml_file.Path_, document: yaml_file.Document, problems: list[ConfigProblem]) -> Any:

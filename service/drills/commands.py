@@ -60,7 +60,8 @@ def run_live(name: str, *, api: str, token: str, seed: int, progress: Progress) 
 def run_on_cluster(order: Order, settings: Settings, *, api: str, token: str, progress: Progress) -> dict[str, Any]:
     """Returns the JSON of ``drill run --kubernetes --apply``: a fault on a real namespace, scored by its platform."""
     client = remote_drill.Api(api, token)
-    return _cluster_drill(settings).run(order, api=client, cluster=settings.cluster, progress=progress)
+    cluster = settings.cluster_of(settings.drill.kubernetes)
+    return _cluster_drill(settings).run(order, api=client, cluster=cluster, progress=progress)
 
 
 def plan_on_cluster(order: Order, settings: Settings) -> dict[str, Any]:

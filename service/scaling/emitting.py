@@ -26,6 +26,7 @@ from outrider.ports import StateStore
 from planner.manifests import scaling_manifests
 from planner.manifests.scaling_manifests import Document
 from remediation.actuators.autoscalers import AutoscalerActuator
+from remediation.actuators.router import check_cluster
 from remediation.decide.limits import Policy
 from service.config.scaling_settings import EmitSettings, ScalingSettings
 from service.config.settings import Settings, read_secret
@@ -64,6 +65,12 @@ def actuator(scaling: ScalingSettings) -> AutoscalerActuator:
 
     url, access = scaling.kubernetes.server()
     return AutoscalerActuator(render, url, access)
+
+
+def cluster(settings: Settings) -> str | None:
+    """Returns the only cluster that the receivers of the plan reach; None if all of them are webhooks."""
+    scaling = settings.planner.scaling
+    return settings.cluster_of(scaling.kubernetes) if scaling.patches_kubernetes else None
 
 
 def documents(
@@ -117,7 +124,7 @@ def send(
     """Performs one recommendation on request, as the dispatcher would, and writes an audit record.
 
     A pause, the kill switch or a guard rail of the live loop (cooldowns, rates, survivors) refuses it. The configured
-    ``dry_run`` applies. Raises UsageError if it is refused, ActuationError.
+    ``dry_run`` applies. Raises UsageError if it is refused, ActuationError also for a service of another cluster.
     """
     check_not_stopped(settings, state)
     reason = manual_scale_guard.refusal(policy, state, recommendation, now)
@@ -140,6 +147,7 @@ def send(
         decided_at=now,
         approved_by=os.environ.get("USER", "cli"),
     )
+    check_cluster(action, cluster(settings))
     try:
         outcome = actuator(settings.planner.scaling).perform(action)
     except ActuationError as error:

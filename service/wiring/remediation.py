@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from datetime import timedelta
 
 from outrider.model import ActionKind
 from outrider.ports import Actuator
 from outrider.text import yaml_file
+from remediation.actuators.degrade.actuator import KINDS as DEGRADE
 from remediation.actuators.degrade.actuator import DegradeActuator
 from remediation.actuators.degrade.webhook import GatewayWebhook
-from remediation.actuators.engine.actuator import EngineActuator
+from remediation.actuators.engine.actuator import EngineActuator, names_cluster
 from remediation.actuators.gslb.actuator import GslbActuator, SwitchRequest
 from remediation.actuators.gslb.verification import ApiRead, DnsRead
 from remediation.actuators.hook import job_manifest
-from remediation.actuators.hook.actuator import Hook, HookActuator
+from remediation.actuators.hook.actuator import STOPS_PODS, Hook, HookActuator
 from remediation.actuators.hook.job import JobHook
+from remediation.actuators.hook.node_check import CordonCheck
 from remediation.actuators.hook.nvsentinel import NvsentinelHook
 from remediation.actuators.hook.webhook import WebhookHook
-from remediation.actuators.kubernetes.actuator import KubernetesActuator
+from remediation.actuators.kubernetes.actuator import CHANGES, KubernetesActuator
 from remediation.actuators.registry import ACTUATORS
 from remediation.actuators.router import ActuatorRouter
+from remediation.actuators.traffic.actuator import ACTIONS as TRAFFIC
 from remediation.actuators.traffic.actuator import traffic_actuator
 from remediation.decide.limits import ACTION_TIME_LIMIT, BreakerLimits, HalfOpen
 from remediation.decide.policy import Policy
@@ -28,8 +31,8 @@ from remediation.playbooks import files as playbook_files
 from remediation.playbooks.model import Playbook
 from remediation.playbooks.model import time_limits as playbook_limits
 from remediation.procedures.bundle import Procedures
-from service.config.actuator_settings import GslbSettings, HookSettings, JobHookSettings
-from service.config.remediation_settings import BESIDE_KUBERNETES, ActuatorName, RemediationSettings
+from service.config.actuator_settings import KINDS_OF, GslbSettings, HookSettings, JobHookSettings
+from service.config.remediation_settings import ActuatorName, RemediationSettings
 from service.config.settings import Settings, read_secret
 from service.config.slo_settings import ttft_limits
 from service.engine.kill_switch import KillSwitch
@@ -64,7 +67,7 @@ def policy(settings: Settings) -> Policy:
             max_unsuccessful_ratio=remediation.breaker.max_unsuccessful_ratio,
             recovers_within=remediation.breaker.recovers_within,
         ),
-        diagnostic=ActionKind.RUN_DIAGNOSTIC in remediation.actuators,
+        diagnostic=remediation.runs_diagnostics,
         diagnostic_timeout=remediation.diagnostic_timeout,
         half_open=HalfOpen(
             tuple(remediation.half_open.weights), remediation.half_open.time, remediation.half_open.hold
@@ -74,7 +77,23 @@ def policy(settings: Settings) -> Policy:
         ejecting=_ejecting(remediation),
         writes_replicas=remediation.performer(ActionKind.SCALE) == "kubernetes",
         time_limits=time_limits(settings),
+        clusters=clusters(settings),
+        unperformed=frozenset(kind for kind in ActionKind if not _performs(remediation.performer(kind), kind)),
     )
+
+
+_KINDS: Mapping[str, Container[ActionKind]] = {
+    **KINDS_OF,
+    "kubernetes": CHANGES,
+    "traffic": TRAFFIC,
+    "degrade": DEGRADE,
+    "autoscalers": (ActionKind.SCALE,),
+}
+
+
+def _performs(performer: ActuatorName, kind: ActionKind) -> bool:
+    """True also for a dry run and a simulated fleet, which perform every kind."""
+    return performer not in _KINDS or kind in _KINDS[performer]
 
 
 def _ejecting(remediation: RemediationSettings) -> frozenset[str]:
@@ -108,10 +127,40 @@ def kill_switch(settings: Settings) -> KillSwitch:
 def actuator(settings: Settings) -> Actuator:
     """Returns the configured actuator of each action kind."""
     remediation = settings.remediation
-    performers = {kind: remediation.performer(kind) for kind in (*remediation.actuators, *BESIDE_KUBERNETES)}
+    performers = {kind: remediation.performer(kind) for kind in ActionKind}
     named = {name: _named(name, settings) for name in {remediation.actuator, *performers.values()}}
     by_kind = {kind: named[name] for kind, name in performers.items()}
-    return ActuatorRouter(named[remediation.actuator], by_kind)
+    return ActuatorRouter(named[remediation.actuator], by_kind, clusters(settings))
+
+
+def clusters(settings: Settings) -> dict[ActionKind, str]:
+    """Returns the only cluster that the performer of a kind reaches. Kinds that reach every cluster are left out."""
+    reached = {kind: _cluster(kind, settings) for kind in ActionKind}
+    return {kind: cluster for kind, cluster in reached.items() if cluster is not None}
+
+
+def _cluster(kind: ActionKind, settings: Settings) -> str | None:
+    remediation = settings.remediation
+    performer, own = remediation.performer(kind), settings.cluster_of(remediation.kubernetes)
+    if performer in ("kubernetes", "traffic"):
+        return own
+    if performer == "degrade":
+        return own if remediation.degrade.needs_api_server else None
+    if performer == "hook":
+        return own if _hook_needs_api_server(kind, remediation) else None
+    if performer == "autoscalers":
+        return emitting.cluster(settings)
+    if performer == "engine" and remediation.engine.url and not names_cluster(remediation.engine.url):
+        return settings.cluster  # the names of its pods resolve there
+    return None  # a dry run, a simulated fleet, or a request that names the cluster
+
+
+def _hook_needs_api_server(kind: ActionKind, remediation: RemediationSettings) -> bool:
+    """True also for a webhook whose node must be cordoned, if there is an API server to read the node from."""
+    hook = next((hook for named, hook in remediation.hooks.items() if named is kind), None)
+    if hook is None or hook.webhook is None:
+        return True
+    return kind in STOPS_PODS and remediation.kubernetes.server()[0] is not None
 
 
 def degrade_actuator(settings: Settings) -> Actuator:
@@ -160,7 +209,13 @@ def _hook(kind: ActionKind, hook: HookSettings, remediation: RemediationSettings
     server = remediation.kubernetes.server()
     if hook.webhook is not None:
         webhook = hook.webhook
-        return WebhookHook(webhook.url, secret_file=webhook.secret_file, access=webhook.access, timeout=webhook.timeout)
+        return WebhookHook(
+            webhook.url,
+            secret_file=webhook.secret_file,
+            access=webhook.access,
+            timeout=webhook.timeout,
+            check=None if server[0] is None else CordonCheck(*server),
+        )
     if hook.nvsentinel is not None:
         return NvsentinelHook(*server, force=hook.nvsentinel.force)
     return JobHook(*server, _job_options(kind, hook.job or JobHookSettings()))

@@ -15,7 +15,8 @@ from remediation.actuators.engine.endpoints import ENGINES, KINDS, LEVEL_2_SAMPL
 from remediation.actuators.http_endpoint import TIMEOUT, HttpEndpoint, host_of, origin_of
 
 _PAGE_BYTES = 16 * 1024 * 1024  # the level of sleep is read from a metrics page
-PLACEHOLDERS = frozenset({"name", "namespace", "host"})
+PLACEHOLDERS = frozenset({"name", "namespace", "host", "cluster"})
+_NAMING_CLUSTER = frozenset({"host", "cluster"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,8 @@ class EngineActuator:
         if self._url:
             target = action.target
             host = host_of(known).rpartition(":")[0] or host_of(known)
-            filled = self._url.format(name=target.name, namespace=target.namespace or "default", host=host)
+            namespace = target.namespace or "default"
+            filled = self._url.format(name=target.name, namespace=namespace, host=host, cluster=target.cluster)
             return filled.rstrip("/")
         origin = origin_of(known)
         if not origin.startswith(("http://", "https://")):
@@ -175,10 +177,19 @@ def _explained(error: ActuationError, adapter: str, operation: Operation) -> Act
     return ActuationError(sentence, retryable=False, hint=operation.hint, status=error.status)
 
 
+def _placeholders(template: str) -> set[str]:
+    return {name for _, name, _, _ in Formatter().parse(template) if name is not None}
+
+
+def names_cluster(template: str) -> bool:
+    """True if a URL template leads to the engine of the target's own cluster, not to one of the same name."""
+    return bool(_placeholders(template) & _NAMING_CLUSTER)
+
+
 def template_problem(template: str) -> str:
     """Returns what is wrong with a URL template, empty if nothing is."""
     try:
-        names = {name for _, name, _, _ in Formatter().parse(template) if name is not None}
+        names = _placeholders(template)
     except ValueError as error:
         return str(error)
     unknown = sorted(names - PLACEHOLDERS)

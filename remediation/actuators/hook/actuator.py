@@ -13,6 +13,8 @@ from outrider.model import Action, ActionKind, ActionRequest, EntityKind, Outcom
 from remediation.actuators.api_server import ConflictError
 
 KINDS = frozenset({ActionKind.RESET_GPU, ActionKind.REBOOT_NODE, ActionKind.RUN_DIAGNOSTIC})
+STOPS_PODS = frozenset({ActionKind.RESET_GPU, ActionKind.REBOOT_NODE})
+"""Kinds that stop the pods of a node, which must be cordoned before."""
 _TRIES = 3  # reads again after a concurrent write
 
 

@@ -12,11 +12,11 @@ from remediation.actuators.api_server import ApiServer
 from remediation.actuators.hook import diagnostic
 from remediation.actuators.hook.actuator import Progress, node_of
 from remediation.actuators.hook.job_manifest import ACTION_LABEL, BOOT, HOOK, JobOptions, job_name, manifest
+from remediation.actuators.hook.node_check import check_cordoned, check_reachable, read_node, ready_status
 from remediation.actuators.kubernetes.actuator import SETTING
 from remediation.actuators.kubernetes.change import refused
 from remediation.actuators.kubernetes.ownership import Json, label_value, metadata, performed_by
 
-_STOPS_PODS = frozenset({ActionKind.RESET_GPU, ActionKind.REBOOT_NODE})
 _MESSAGE_CHARACTERS = 600
 # FailureTarget precedes Failed, which waits for the kubelet to end the pods: a node that is gone never does.
 _FAILURES = ("Failed", "FailureTarget")
@@ -40,9 +40,8 @@ class JobHook:
             job = server.get(self._path(action), missing_is_empty=True)
             if job:
                 return self._followed(server, action, job)
-            node = _node(server, action)
-            if not action.dry_run:
-                _check_cordoned(action, node)
+            node = read_node(server, action)
+            check_cordoned(action, node)
             request = self._creation(action, node)
             server.send(request, dry_run=action.dry_run)
         name = job_name(action)
@@ -56,7 +55,7 @@ class JobHook:
         with ApiServer(self._url, self._access, setting=SETTING) as server:
             if server.get(self._path(action), missing_is_empty=True):
                 return ()
-            return (self._creation(action, _node(server, action)),)
+            return (self._creation(action, read_node(server, action)),)
 
     def _path(self, action: Action) -> str:
         return f"{self._jobs()}/{job_name(action)}"
@@ -65,6 +64,7 @@ class JobHook:
         return f"/apis/batch/v1/namespaces/{self._options.namespace}/jobs"
 
     def _creation(self, action: Action, node: Json) -> ActionRequest:
+        check_reachable(action, node)
         boot_id = _boot_id(node) if action.kind is ActionKind.REBOOT_NODE else ""
         return ActionRequest("POST", self._jobs(), manifest(action, self._options, boot_id))
 
@@ -117,10 +117,10 @@ class JobHook:
 
     def _rebooted(self, server: ApiServer, action: Action, job: Json) -> Progress:
         """The outcome of a reboot, from the node."""
-        node, name = _node(server, action), node_of(action)
+        node, name = read_node(server, action), node_of(action)
         before = str((metadata(job).get("annotations") or {}).get(BOOT, ""))
         if before and _boot_id(node) != before:
-            if _is_ready(node):
+            if ready_status(node) == "True":
                 return Progress(OutcomeStatus.DONE, f"{name} has rebooted and is ready")
             return Progress(OutcomeStatus.IN_PROGRESS, f"{name} has rebooted and is not ready yet")
         if _ended(job) == "Failed":
@@ -128,27 +128,8 @@ class JobHook:
         return Progress(OutcomeStatus.IN_PROGRESS, f"{name} has not rebooted yet")
 
 
-def _node(server: ApiServer, action: Action) -> dict[str, Any]:
-    name = node_of(action)
-    node = server.get(f"/api/v1/nodes/{name}", missing_is_empty=True)
-    if not node:
-        raise refused(f"node {name} no longer exists")
-    return node
-
-
-def _check_cordoned(action: Action, node: Json) -> None:
-    """Raises ActuationError if pods could still be scheduled on a node that is about to stop them."""
-    if action.kind in _STOPS_PODS and not node.get("spec", {}).get("unschedulable"):
-        raise refused(f"node {node_of(action)} is not cordoned", "cordon and drain it in an earlier step")
-
-
 def _boot_id(node: Json) -> str:
     return str(node.get("status", {}).get("nodeInfo", {}).get("bootID", ""))
-
-
-def _is_ready(node: Json) -> bool:
-    conditions = node.get("status", {}).get("conditions") or ()
-    return any(condition.get("type") == "Ready" and condition.get("status") == "True" for condition in conditions)
 
 
 def _ended(job: Json) -> str | None:

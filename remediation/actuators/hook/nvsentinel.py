@@ -22,6 +22,7 @@ from outrider.model import Action, ActionKind, ActionRequest, OutcomeStatus
 from outrider.wire.http_auth import Access
 from remediation.actuators.api_server import ApiServer
 from remediation.actuators.hook.actuator import Progress, gpus_of, node_of
+from remediation.actuators.hook.node_check import check_stoppable
 from remediation.actuators.kubernetes.actuator import SETTING
 from remediation.actuators.kubernetes.change import refused
 from remediation.actuators.kubernetes.ownership import Json, marks, performed_by
@@ -62,7 +63,9 @@ class NvsentinelHook:
             result = server.get(_path(action), missing_is_empty=True)
             if result:
                 return _followed(action, resource, result)
-            server.send(self._creation(action), dry_run=action.dry_run)
+            creation = self._creation(action)
+            check_stoppable(server, action)
+            server.send(creation, dry_run=action.dry_run)
         name = f"{resource.kind} {_name(action)}"
         if action.dry_run:
             return Progress(OutcomeStatus.DRY_RUN, f"would create the {name} for {node_of(action)}")

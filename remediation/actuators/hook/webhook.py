@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -42,10 +42,19 @@ class WebhookHook:
     """
 
     def __init__(
-        self, url: str, *, secret_file: Path | None = None, access: Access | None = None, timeout: timedelta = TIMEOUT
+        self,
+        url: str,
+        *,
+        secret_file: Path | None = None,
+        access: Access | None = None,
+        timeout: timedelta = TIMEOUT,
+        check: Callable[[Action], None] | None = None,
     ) -> None:
-        """``secret_file`` holds the signing secret; None sends no signature."""
-        self._url, self._secret_file = url, secret_file
+        """``secret_file`` holds the signing secret; None sends no signature.
+
+        ``check`` raises ActuationError for an action that must not begin; None leaves that to the receiver.
+        """
+        self._url, self._secret_file, self._check = url, secret_file, check
         self._endpoint = HttpEndpoint(access, timeout)
         self._status_urls: dict[str, str] = {}
 
@@ -55,6 +64,8 @@ class WebhookHook:
             return Progress(OutcomeStatus.DRY_RUN, f"would send POST {host_of(self._url)}")
         url = self._status_urls.get(action.id)
         if url is None:
+            if self._check is not None:
+                self._check(action)
             return self._started(action, self._posted(action, now))
         return self._ended(action, self._endpoint.get(url))
 

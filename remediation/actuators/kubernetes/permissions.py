@@ -69,13 +69,17 @@ NEEDED: Mapping[ActionKind, tuple[Permission, ...]] = {
 Needed = Mapping[ActionKind, tuple[Permission, ...]]
 
 
-def missing(url: str | None, access: Access, needed: Needed = NEEDED) -> dict[ActionKind, tuple[Permission, ...]]:
+def missing(
+    url: str | None, access: Access, needed: Needed = NEEDED, *, setting: str = SETTING
+) -> dict[ActionKind, tuple[Permission, ...]]:
     """Returns the permissions that the account lacks for each action, as its API server reviews them.
+
+    ``setting`` is the configuration key of ``url``.
 
     Raises ActuationError if the server does not answer.
     """
     distinct = sorted({each for permissions in needed.values() for each in permissions}, key=str)
-    with ApiServer((url or "").rstrip("/"), access, setting=SETTING) as server:
+    with ApiServer((url or "").rstrip("/"), access, setting=setting) as server:
         lacking = {each for each in distinct if not _is_allowed(server, each)}
     by_kind = {kind: tuple(each for each in listed if each in lacking) for kind, listed in needed.items()}
     return {kind: permissions for kind, permissions in by_kind.items() if permissions}

@@ -14,6 +14,7 @@ from planner.manifests import scaling_manifests as rendering
 from planner.manifests.scaling_manifests import Document
 from service.cli.capacity import applying
 from service.cli.core.common import Context
+from service.config.settings import Settings
 from service.scaling import emitting
 from service.wiring import remediation as wiring_remediation
 from service.wiring import stores as wiring_stores
@@ -52,7 +53,7 @@ def emit(
                     "no receiver is configured for the plan", hint="configure a receiver under planner.scaling.emit"
                 )
             sent = [_sent(settings, state, item, for_real=for_real) for item in by_service.values()]
-    applied = applying.apply(context, _whole(rendered, formats), yes=confirmed) if apply else []
+    applied = applying.apply(context, _whole(_reached(settings, rendered), formats), yes=confirmed) if apply else []
     patches = [rendering.git_patch(document, _before(out, document)) for _, document in rendered] if diff else []
     paths = _written(out, (document for _, document in rendered)) if out is not None and not diff else []
     result = {
@@ -72,6 +73,19 @@ def emit(
         "applied": applied,
     }
     context.show(result, lambda shown: _shown(shown, context, send=send))
+
+
+def _reached(
+    settings: Settings, rendered: Iterable[tuple[Recommendation, Document]]
+) -> list[tuple[Recommendation, Document]]:
+    """The documents of services in the API server's cluster. Raises UsageError if only others have some."""
+    listed, cluster = list(rendered), settings.cluster_of(settings.planner.scaling.kubernetes)
+    own = [(item, document) for item, document in listed if item.service.cluster == cluster]
+    if listed and not own:
+        others = ", ".join(sorted({item.service.cluster for item, _ in listed}))
+        hint = f"planner.scaling.kubernetes is the API server of {cluster}; set its cluster if it is another one"
+        raise UsageError(f"every service of the plan is in another cluster: {others}", hint=hint)
+    return own
 
 
 def _whole(rendered: Iterable[tuple[Recommendation, Document]], formats: str | None) -> list[Mapping[str, Any]]:

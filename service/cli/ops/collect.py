@@ -165,18 +165,27 @@ def permission_blocks(checked: dict[str, Any] | None, language: Language) -> lis
     """The permissions that actions on Kubernetes lack, as one block; empty if none is checked."""
     if checked is None:
         return []
-    if checked["error"]:
-        return [translate("cli.permissions_unknown", language, error=checked["error"])]
+    unknown = [translate("cli.permissions_unknown", language, error=checked["error"])] if checked["error"] else []
     lines = [
         translate(
             "cli.permissions_missing",
             language,
             action=word("action_kind", row["action"], language),
-            permissions=", ".join(f"{each['verb']} {each['resource']}" for each in row["permissions"]),
+            account=row["account"],
+            permissions=", ".join(_permission(each, language) for each in row["permissions"]),
         )
         for row in checked["missing"]
     ]
-    return ["\n".join(lines) or translate("cli.permissions_complete", language)]
+    if not unknown and not lines:
+        return [translate("cli.permissions_complete", language)]
+    return ["\n".join([*unknown, *lines])]
+
+
+def _permission(row: dict[str, Any], language: Language) -> str:
+    text = f"{row['verb']} {row['resource']}"
+    if not row["namespace"]:
+        return text
+    return translate("cli.permission_in_namespace", language, permission=text, namespace=row["namespace"])
 
 
 def _diagnosis(targets: list[dict[str, Any]], language: Language) -> str:

@@ -19,6 +19,7 @@ from outrider.text import yaml_file
 from outrider.topology import Topology
 from outrider.vocabulary.faults import faults
 from remediation.decide.history import action_id
+from remediation.decide.recheck import recheck
 from remediation.playbooks.conditions import Check, Condition
 from remediation.playbooks.files import packaged
 from remediation.playbooks.model import read
@@ -486,7 +487,49 @@ def test_pods_of_a_lost_node_are_restarted_once_the_control_plane_reports_it_not
     fleet.facts = replace(fleet.facts, not_ready=frozenset(fleet.nodes[1:2]))
     assert words(fleet.cycle()) == []
     fleet.facts = replace(fleet.facts, not_ready=frozenset(fleet.nodes[:1]))
+    assert words(fleet.cycle()) == [("cordon", "node-0", "allowed", "within_limits")], "no pod returns there"
     assert words(fleet.cycle()) == [("restart_pod", "chat-0", "allowed", "within_limits")]
+
+
+def lose(fleet, **facts):
+    """A node that the control plane has lost, with the exporter that ran on it."""
+    lost = frozenset(fleet.nodes[:1])
+    fleet.break_("node-lost", fleet.nodes[0])
+    fleet.sick.add(fleet.replicas[0])
+    fleet.facts = replace(fleet.facts, **{"not_ready": lost, "untrusted": lost, **facts})
+
+
+def test_a_lost_node_is_cordoned_before_its_reboot_is_requested(fleet, words):
+    """Every hook requires the cordon, and the node has no values while it is lost."""
+    lose(fleet)
+    made = fleet.run(60)
+    assert [row for row in words(made) if row[0] in ("cordon", "reboot_node")] == [
+        ("cordon", "node-0", "allowed", "within_limits"), ("reboot_node", "node-0", "ask", "needs_approval"),
+    ]  # fmt: skip
+    (reboot,) = (action for action in made if action.kind is ActionKind.REBOOT_NODE)
+    facts = replace(fleet.facts_now(), topology=fleet.topology)
+    approved = replace(reboot, approved_by="ann")
+    assert recheck(approved, fleet.policy, facts, fleet.now, playbooks=packaged()) is None
+    fleet.mend(fleet.nodes[0])
+    fleet.mend(fleet.replicas[0])
+    fleet.facts = replace(fleet.facts, not_ready=frozenset(), untrusted=frozenset())
+    assert ("uncordon", "node-0", "allowed", "recovered") in words(fleet.run(3))
+
+
+def test_a_lost_node_beyond_the_limit_is_neither_cordoned_nor_rebooted(make_fleet, words):
+    fleet = make_fleet(max_cordoned_nodes=0)
+    lose(fleet)
+    kinds = {(row[0], row[2], row[3]) for row in words(fleet.run(60))}
+    assert ("cordon", "refused", "too_many_nodes") in kinds
+    assert ("restart_pod", "allowed", "within_limits") in kinds, "its pods do not wait for the cordon"
+    assert not any(kind == "reboot_node" for kind, _, _ in kinds)
+
+
+def test_a_node_without_values_that_the_control_plane_sees_is_not_stopped(fleet, words):
+    """Safety rule 1: an outage of the metrics cordons nothing."""
+    fleet.break_("gpu-lost", fleet.gpus[0])
+    fleet.facts = replace(fleet.facts, untrusted=frozenset(fleet.nodes[:1]))
+    assert ("cordon", "node-0", "refused", "values_not_trusted") in words(fleet.run(2))
 
 
 def test_a_regression_is_rolled_back_at_high_confidence(fleet, words):

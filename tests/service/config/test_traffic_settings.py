@@ -69,7 +69,7 @@ def test_a_route_of_an_unknown_service_is_reported(tmp_path: Path) -> None:
 def test_traffic_has_its_own_performer(tmp_path: Path) -> None:
     file = tmp_path / "outrider.yaml"
     file.write_text(
-        "remediation: {actuators: {shift_traffic: traffic}, kubernetes: {url: 'https://127.0.0.1:9'}}\n",
+        "remediation: {actuators: {shift_traffic: traffic}, kubernetes: {url: 'https://127.0.0.1:9', cluster: c}}\n",
         encoding="utf-8",
     )
     actuator = wiring.actuator(settings.load(file))

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from outrider.audit import AuditEvent, AuditRecord
-from outrider.errors import UsageError
+from outrider.errors import ActuationError, UsageError
 from outrider.model import (
     Action,
     ActionKind,
@@ -74,3 +74,17 @@ def test_rates_and_survivors_refuse_it() -> None:
     assert manual_scale_guard.refusal(Policy(max_actions_per_hour=0), state(), PLAN, NOW) == "rate_limit"
     too_few = replace(PLAN, target_replicas=2, derivation={"need_now": 3})
     assert manual_scale_guard.refusal(Policy(), state(), too_few, NOW) is not None
+
+
+def test_a_service_of_another_cluster_is_not_scaled_on_the_configured_server() -> None:
+    receiver = {"service": "chat", "type": "hpa"}
+    scaling = {"emit": [receiver], "kubernetes": {"url": "https://127.0.0.1:9", "cluster": "west"}}
+    settings = Settings.model_validate({"cluster": "c", "planner": {"scaling": scaling}})
+    with pytest.raises(ActuationError, match="in the cluster c, but scale reaches only west"):
+        emitting.send(settings, state(), PLAN, NOW, Policy(), dry_run=True)
+    own = settings.model_copy(update={"cluster": "west"})
+    assert (
+        manual_scale_guard.refusal(Policy(clusters={ActionKind.SCALE: "west"}), state(), PLAN, NOW) == "other_cluster"
+    )
+    with pytest.raises(ActuationError, match="cannot be reached"):
+        emitting.send(own, state(), replace(PLAN, service=replace(CHAT, cluster="west")), NOW, Policy(), dry_run=True)

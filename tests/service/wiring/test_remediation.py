@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -32,6 +33,7 @@ def problems(folder: Path, text: str) -> list[str]:
 
 
 CONFIGURED = """\
+cluster: c
 remediation:
   actuators: {reboot_node: hook, reset_prefix_cache: engine, switch_cluster: gslb, reset_gpu: hook}
   engine: {url: "http://{name}.{namespace}:8000"}
@@ -103,6 +105,148 @@ def test_kubernetes_is_joined_by_the_performers_of_other_kinds(tmp_path: Path) -
     assert {simulated.performer(kind) for kind in ActionKind} == {"dry_run"}
 
 
+WEST_NODE, WEST_SERVICE = replace(NODE, cluster="west"), replace(SERVICE, cluster="west")
+WEST_REPLICA = replace(REPLICA, cluster="west")
+BY_KUBERNETES = """\
+remediation:
+  actuator: kubernetes
+  kubernetes: {url: "https://127.0.0.1:9"}
+  hooks:
+    reboot_node: {webhook: {url: "https://bmc.example/x"}}
+    reset_gpu: {nvsentinel: {}}
+    run_diagnostic: {job: {image: i}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "target"),
+    [
+        (ActionKind.CORDON, WEST_NODE), (ActionKind.UNCORDON, WEST_NODE), (ActionKind.ROLLBACK, WEST_SERVICE),
+        (ActionKind.SCALE, WEST_SERVICE), (ActionKind.SHIFT_TRAFFIC, WEST_REPLICA),
+        (ActionKind.RESTORE_TRAFFIC, WEST_REPLICA), (ActionKind.BALANCE_TRAFFIC, WEST_SERVICE),
+        (ActionKind.DEGRADE_SERVICE, WEST_SERVICE), (ActionKind.RESTORE_SERVICE, WEST_SERVICE),
+        (ActionKind.REBOOT_NODE, WEST_NODE), (ActionKind.RESET_GPU, WEST_NODE), (ActionKind.RUN_DIAGNOSTIC, WEST_NODE),
+    ],
+)  # fmt: skip
+def test_an_action_on_another_cluster_than_that_of_its_server_is_refused(
+    tmp_path: Path, kind: ActionKind, target: EntityRef
+) -> None:
+    """The names of nodes and services repeat in every cluster: the object of the same name there may be healthy."""
+    action = claimed_action(kind, target, id_="act-1", decided_at=NOON, level=1)
+    configured = loaded(tmp_path, f"cluster: east\n{BY_KUBERNETES}")
+    for attempt in (actuator(configured).perform, actuator(configured).requests):
+        with pytest.raises(ActuationError, match=f"in the cluster west, but {kind.value} reaches only east") as caught:
+            attempt(action)
+        assert not caught.value.retryable
+    named = loaded(tmp_path, f"cluster: east\n{BY_KUBERNETES}".replace(":9", ':9", cluster: "west'))
+    assert (policy(configured).clusters[kind], policy(named).clusters[kind]) == ("east", "west")
+
+
+def test_a_server_may_belong_to_another_cluster_than_the_configured_one(tmp_path: Path) -> None:
+    text = f"cluster: east\n{BY_KUBERNETES}".replace(":9", ':9", cluster: "west')
+    router = actuator(loaded(tmp_path, text))
+    with pytest.raises(ActuationError, match="cannot be reached"):
+        router.requests(claimed_action(ActionKind.CORDON, WEST_NODE, id_="act-1", decided_at=NOON))
+    with pytest.raises(ActuationError, match="in the cluster c, but cordon reaches only west"):
+        router.requests(claimed_action(ActionKind.CORDON, NODE, id_="act-1", decided_at=NOON))
+
+
+def test_performers_that_name_the_cluster_themselves_reach_every_cluster(tmp_path: Path) -> None:
+    text = """\
+cluster: east
+remediation:
+  actuator: kubernetes
+  hooks: {run_diagnostic: {webhook: {url: "https://h/x"}}, reboot_node: {webhook: {url: "https://h/x"}}}
+  gslb: {url: "https://dns.example/{service}"}
+  degrade: {config_map: false, webhook: "https://gateway/x"}
+  engine: {url: "http://{name}.{namespace}.{cluster}:8000"}
+"""
+    kinds = set(policy(loaded(tmp_path, text)).clusters)
+    free = {
+        *(ActionKind.RUN_DIAGNOSTIC, ActionKind.REBOOT_NODE, ActionKind.SWITCH_CLUSTER),
+        *(ActionKind.DEGRADE_SERVICE, ActionKind.RESTORE_SERVICE, ActionKind.WAKE_ENGINE, ActionKind.DRAIN_ENGINE),
+    }
+    assert not kinds & free
+    assert {ActionKind.CORDON, ActionKind.SHIFT_TRAFFIC, ActionKind.SCALE} <= kinds
+    pausing = text.replace("gateway/x", 'gateway/x", services: {chat: {pause: [batch]}}, enabled: "true')
+    assert policy(loaded(tmp_path, pausing)).clusters[ActionKind.DEGRADE_SERVICE] == "east"
+    assert policy(loaded(tmp_path, "remediation: {actuator: simulated, control_url: 'http://x'}")).clusters == {}
+    assert policy(loaded(tmp_path, "remediation: {actuator: dry_run}")).clusters == {}
+
+
+def test_an_engine_behind_a_name_of_one_cluster_is_left_alone_in_others(tmp_path: Path) -> None:
+    configured = loaded(tmp_path, CONFIGURED)
+    action = claimed_action(
+        ActionKind.RESET_PREFIX_CACHE, WEST_REPLICA, id_="act-1", decided_at=NOON, engines={"vllm": "http://10.2.0.1"}
+    )
+    with pytest.raises(ActuationError, match="in the cluster west"):
+        actuator(configured).requests(action)
+    by_address = loaded(tmp_path, CONFIGURED.replace("{name}.{namespace}", "{host}"))
+    (request,) = actuator(by_address).requests(action)
+    assert request.url == "http://10.2.0.1:8000/reset_prefix_cache"
+
+
+def test_autoscalers_belong_to_the_cluster_of_their_own_server(tmp_path: Path) -> None:
+    text = """\
+cluster: east
+remediation: {actuators: {scale: autoscalers}, kubernetes: {cluster: north}}
+planner: {scaling: {kubernetes: {cluster: west}, emit: [{service: chat, type: hpa}]}}
+"""
+    assert policy(loaded(tmp_path, text)).clusters == {ActionKind.SCALE: "west"}
+    webhook = text.replace("type: hpa", 'type: webhook, url: "https://h/x"')
+    assert policy(loaded(tmp_path, webhook)).clusters == {}, "the request names the cluster"
+
+
+def test_hooks_and_gslb_perform_their_kinds_without_an_entry(tmp_path: Path) -> None:
+    text = f"{BY_KUBERNETES}  gslb: {{url: 'https://dns.example/x'}}\n"
+    configured = loaded(tmp_path, text)
+    performers = {kind: configured.remediation.performer(kind) for kind in ActionKind}
+    assert {performers[kind] for kind in configured.remediation.hooks} == {"hook"}
+    assert performers[ActionKind.SWITCH_CLUSTER] == "gslb"
+    assert policy(configured).diagnostic, "a node with a hardware fault needs its diagnostic"
+    assert not policy(loaded(tmp_path, "remediation: {actuator: kubernetes}")).diagnostic
+    assert ActionKind.REBOOT_NODE in time_limits(configured)
+
+
+def test_kinds_that_nothing_can_perform_are_known_to_the_guards(tmp_path: Path) -> None:
+    def unperformed(text: str) -> set[ActionKind]:
+        return set(policy(loaded(tmp_path, f"remediation: {{{text}}}")).unperformed)
+
+    hooked = {ActionKind.RESET_GPU, ActionKind.REBOOT_NODE, ActionKind.RUN_DIAGNOSTIC}
+    assert unperformed("actuator: kubernetes") == {*hooked, ActionKind.SWITCH_CLUSTER}
+    with_gslb = "actuator: kubernetes, hooks: {reset_gpu: {nvsentinel: {}}}, gslb: {url: 'https://d'}"
+    assert unperformed(with_gslb) == hooked - {ActionKind.RESET_GPU}
+    assert unperformed("actuator: dry_run") == unperformed("actuator: simulated, control_url: 'http://x'") == set()
+    assert unperformed("actuators: {shift_traffic: kubernetes}") == {ActionKind.SHIFT_TRAFFIC}
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "message"),
+    [
+        (
+            "hooks: {reset_gpu: {nvsentinel: {}}}", "remediation.hooks.reset_gpu",
+            "is not used: dry_run performs reset_gpu; set remediation.actuators.reset_gpu to hook",
+        ),
+        ("gslb: {url: 'https://d/x'}", "remediation.gslb", "is not used: dry_run performs switch_cluster"),
+        (
+            "actuator: kubernetes, hooks: {reset_gpu: {nvsentinel: {}}}, actuators: {reset_gpu: dry_run}",
+            "remediation.hooks.reset_gpu", "is not used: dry_run performs reset_gpu",
+        ),
+        (
+            "actuator: kubernetes, hooks: {reboot_node: {job: {image: i}}}", "remediation.hooks.reboot_node.job",
+            "no Job can run on an unreachable node",
+        ),
+    ],
+)  # fmt: skip
+def test_a_section_without_effect_is_a_warning(tmp_path: Path, text: str, key: str, message: str) -> None:
+    file = tmp_path / "outrider.yaml"
+    file.write_text(f"remediation: {{{text}}}\n", encoding="utf-8")
+    _, errors, warnings = settings.review(file)
+    assert errors == []
+    (warning,) = warnings
+    assert (warning.line, warning.key, message in warning.message) == (1, key, True)
+
+
 def test_a_hook_that_no_action_uses_has_no_time_limit(tmp_path: Path) -> None:
     text = "remediation:\n  hooks: {reboot_node: {webhook: {url: https://bmc.example/x}}}\n"
     assert ActionKind.REBOOT_NODE not in time_limits(loaded(tmp_path, text))
@@ -136,7 +280,10 @@ def test_a_drain_may_last_as_long_as_its_playbook_says(tmp_path: Path) -> None:
         ("hooks: {reset_gpu: {webhook: {url: bmc}}}", "hooks.reset_gpu.webhook.url: expected an http or https URL"),
         ("hooks: {run_diagnostic: {nvsentinel: {}}}", "NVSentinel runs no diagnostics; expected job or webhook"),
         ("hooks: {run_diagnostic: {job: {image: i, level: 3}}}", "hooks.run_diagnostic.job.level"),
-        ('engine: {url: "http://{pod}"}', "remediation.engine.url: unknown placeholder {pod}; valid: host, name"),
+        (
+            'engine: {url: "http://{pod}"}',
+            "remediation.engine.url: unknown placeholder {pod}; valid: cluster, host, name",
+        ),
         ("gslb: {url: dns}", "remediation.gslb.url: expected an http or https URL"),
         ('gslb: {url: "https://d", body: {a: "{clustr}"}}', "gslb.body: unknown placeholder {clustr}; valid: id"),
         ('gslb: {url: "https://d", body: {a: "{"}}', "write {{ and }} for braces"),

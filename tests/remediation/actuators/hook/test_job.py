@@ -182,6 +182,21 @@ def test_a_reboot_whose_job_fails_before_it_has_failed(cluster: Cluster) -> None
     assert (outcome.status, "nsenter: denied" in outcome.detail) == (FAILED, True)
 
 
+def test_no_job_is_created_for_a_node_that_the_control_plane_has_lost(cluster: Cluster) -> None:
+    """Its pod would wait for a kubelet that does not answer until the action times out."""
+    actuator_of(cluster).perform(an_action(ActionKind.CORDON, node_ref("hook-a")))
+    conditions = [{"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}]
+    cluster.patch("/api/v1/nodes/hook-a/status", {"status": {"conditions": conditions}}, by="kubelet")
+    hook, action = actuator(cluster, REBOOT), an_action(REBOOT, node_ref("hook-a"))
+    for attempt in (hook.perform, hook.requests):
+        with pytest.raises(ActuationError, match="hook-a is unreachable, so no Job can run on it") as caught:
+            attempt(action)
+        assert (caught.value.retryable, caught.value.hint) == (
+            False, "configure a webhook or nvsentinel in remediation.hooks.reboot_node",
+        )  # fmt: skip
+    assert jobs(cluster) == []
+
+
 def test_a_node_that_no_longer_exists_is_no_target(cluster: Cluster) -> None:
     with pytest.raises(ActuationError, match="node gone no longer exists") as caught:
         actuator(cluster).perform(diagnostic("gone"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -32,13 +33,23 @@ SPECS: dict[str, dict[str, Any]] = {
 }
 
 
+NODE = "/api/v1/nodes/node-1"
+
+
 @pytest.fixture
-def janitor(control_plane: Cluster) -> Cluster:
-    """The control plane with the two kinds of the janitor, with the fields of its definitions."""
+def janitor(control_plane: Cluster) -> Iterator[Cluster]:
+    """The control plane with the two kinds of the janitor, with the fields of its definitions, and a cordoned node."""
     for resource in RESOURCES.values():
         _define(control_plane, resource.kind, resource.plural)
         control_plane.delete(f"/apis/{GROUP}/v1alpha1/{resource.plural}")
-    return control_plane
+    control_plane.node("node-1")
+    cordon(control_plane, on=True)
+    yield control_plane
+    control_plane.delete(NODE)
+
+
+def cordon(cluster: Cluster, *, on: bool) -> None:
+    cluster.patch(NODE, {"spec": {"unschedulable": on}})
 
 
 def _define(cluster: Cluster, kind: str, plural: str) -> None:
@@ -103,6 +114,25 @@ def test_a_reboot_is_requested_once_and_followed(janitor: Cluster) -> None:
     report(janitor, "rebootnodes", "NodeReady", "True", "Succeeded", complete=True)
     assert hook.perform(action).status is OutcomeStatus.DONE
     only(janitor, "rebootnodes")
+
+
+@pytest.mark.parametrize("action", [reboot(), reset(UUID)], ids=["reboot", "reset"])
+def test_a_node_that_takes_pods_is_left_alone(janitor: Cluster, action: Action) -> None:
+    cordon(janitor, on=False)
+    hook = actuator(janitor)
+    assert len(hook.requests(action)) == 1, "a plan shows the request, as its cordon is an earlier step"
+    with pytest.raises(ActuationError, match="node node-1 is not cordoned") as caught:
+        hook.perform(action)
+    assert not caught.value.retryable
+    assert [janitor.get(f"/apis/{GROUP}/v1alpha1/{each.plural}")["items"] for each in RESOURCES.values()] == [[], []]
+
+
+def test_an_un_cordon_during_the_reboot_is_no_reason_to_forget_it(janitor: Cluster) -> None:
+    action, hook = reboot(), actuator(janitor)
+    hook.perform(action)
+    cordon(janitor, on=False)
+    report(janitor, "rebootnodes", "NodeReady", "True", "Succeeded", complete=True)
+    assert hook.perform(action).status is OutcomeStatus.DONE
 
 
 def test_a_node_that_does_not_return_has_failed(janitor: Cluster) -> None:

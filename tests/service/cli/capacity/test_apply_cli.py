@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -69,16 +70,16 @@ def stores(folder: Path) -> Any:
     return wiring_stores.stores(Settings(store=StoreSettings(url=f"sqlite:///{folder}/s.db")))
 
 
-def plan(folder: Path) -> None:
+def plan(folder: Path, chat: EntityRef = CHAT) -> None:
     """Stores a plan with a forecast that alternates every hour."""
     times = AT.timestamp() + 600.0 * np.arange(144)
     hourly = np.repeat(np.resize(np.asarray([20.0, 90.0]), 24), 6)
     forecast = Forecast(
-        "service_requests_per_second", CHAT, AT, timedelta(minutes=10), times,
+        "service_requests_per_second", chat, AT, timedelta(minutes=10), times,
         {0.5: hourly * 0.8, 0.95: hourly}, "wave", BacktestScore(None, None, None, 0),
     )  # fmt: skip
     wanted = Recommendation(
-        service=CHAT, gpu_type="H100", current_replicas=4, target_replicas=6, gpus=24, floor=2, ceiling=20,
+        service=chat, gpu_type="H100", current_replicas=4, target_replicas=6, gpus=24, floor=2, ceiling=20,
         binding="load", need_at=None, needed_by=None, lead_time=timedelta(minutes=8), cost_per_hour=None,
         currency="USD", derivation={"capacity_now": 40.0}, reason=PlanReason.FORECAST_PEAK, made_at=AT,
     )  # fmt: skip
@@ -131,6 +132,13 @@ def test_the_cron_scaler_of_the_plan_is_applied(cluster: Cluster, tmp_path: Path
     assert cluster.get(where("ScaledObject", "chat"))["spec"]["triggers"]
     text = run(*EMIT, "--format", "cron", "--apply", "-o", "table", cwd=tmp_path).stdout
     assert f"ScaledObject {SPACE}/chat would stay as it is" in text
+
+
+@pytest.mark.control_plane
+def test_a_plan_of_another_cluster_is_not_applied(cluster: Cluster, tmp_path: Path) -> None:
+    plan(configured(tmp_path, cluster), replace(CHAT, cluster="west"))
+    done = run(*EMIT, "--format", "cron", "--apply", cwd=tmp_path)
+    assert (done.returncode, "every service of the plan is in another cluster: west" in done.stdout) == (2, True)
 
 
 @pytest.mark.control_plane
