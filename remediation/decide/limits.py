@@ -90,11 +90,10 @@ class Policy:
     services as name or namespace/name. ``plan_acts`` False is shadow
     mode: plans cause no actions. With ``diagnostic`` a node that was cordoned for a hardware fault returns only after a
     passed diagnostic, which may take up to ``diagnostic_timeout``. At most ``max_ejected_ratio`` of the serving
-    replicas of a service are out of rotation because of us. ``writes_replicas``:
-    SCALE patches the workload itself, not its autoscaler. ``ejecting`` are services, as name or namespace/name, whose
-    route is only an outlier detection. ``time_limits`` replace ``ACTION_TIME_LIMIT`` for some kinds. ``clusters`` are by
-    kind: the only cluster that its performer reaches; other kinds reach every cluster. ``unperformed`` are kinds that no
-    configured performer can perform.
+    replicas of a service are out of rotation because of us. ``writes_replicas``: SCALE patches the workload itself, not
+    its autoscaler. ``ejecting`` are services, as name or namespace/name, whose route is only an outlier detection.
+    ``time_limits`` replace ``ACTION_TIME_LIMIT`` for some kinds. ``clusters`` are by kind: the only cluster that its
+    performer reaches; other kinds reach every cluster. ``unperformed`` are kinds that nothing configured can perform.
     """
 
     autonomy: AutonomyLevels = field(default_factory=AutonomyLevels)
