@@ -19,7 +19,7 @@ from outrider.model import (
     Layer,
     RemediationSession,
 )
-from outrider.vocabulary.faults import layer_of
+from outrider.vocabulary.faults import faults, layer_of
 from remediation.decide.context import DecisionContext
 from remediation.decide.history import CORDONING, IN_FLIGHT
 
@@ -52,11 +52,11 @@ def decide_return(
 ) -> NodeReturn:
     """Decides about a node that this session cordoned and that is healthy by values.
 
-    ``fault`` is that of the session's incident; the cordon itself names it as well. An unknown fault may be one of
-    the hardware.
+    ``fault`` is that of the session's incident; the cordon itself names it as well, unless a rule caused it. An unknown
+    fault may be one of the hardware.
     """
     cordons = [action for action in context.history.of_session(session.id) if _is_cordon_of(action, node)]
-    named = next((str(action.params["fault"]) for action in cordons if "fault" in action.params), fault)
+    named = next((name for action in cordons if (name := str(action.params.get("fault", ""))) in faults()), fault)
     hardware = layer_of(named) is Layer.HARDWARE
     if _is_released(context, cordons, node) or not (hardware or named is None):
         return NodeReturn(Return.UNCORDON)
