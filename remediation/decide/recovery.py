@@ -72,13 +72,21 @@ def _awaits_approval(action: Action) -> bool:
     return action.kind is ActionKind.RUN_DIAGNOSTIC and action.status in WAITING
 
 
-def restore_moved(context: DecisionContext, session: RemediationSession, incident: Incident) -> StepResults:
-    """Restores the traffic of replicas that run elsewhere again, while the cause is not repaired yet."""
+def undo_early(context: DecisionContext, session: RemediationSession, incident: Incident) -> StepResults:
+    """What is undone while the cause is not repaired yet.
+
+    The traffic of replicas that run elsewhere again is restored, and nodes that no longer exist are not ours any more.
+    """
+    actions = [
+        action
+        for node in session.cordoned
+        if node in context.facts.deleted_nodes
+        for action in _forget(context, session, node, incident, reason=DecisionReason.WITHIN_LIMITS)
+    ]
     cause = incident.suspected_cause
     playbook = context.playbooks.get(cause.fault) if cause else None
     if cause is None or playbook is None:
-        return StepResults()
-    actions: list[Action] = []
+        return StepResults(actions)
     for replica in _shifted(context, session):
         returns = replica != cause.entity and not context.diverted_elsewhere(replica, session.id)
         if returns and (_moved(context, session, replica) or _is_replaced(context, session, replica)):
@@ -96,6 +104,8 @@ def _return_node(
 ) -> StepResults:
     """Un-cordons a healthy node, after a diagnostic if it needs one."""
     because = _because(session, incident)
+    if node in context.facts.deleted_nodes:
+        return StepResults([*_cancelled_diagnostic(context, session, node), *_forget(context, session, node, incident)])
     if node in context.kept_cordoned or not context.node_healthy(node):
         return StepResults(_cancelled_diagnostic(context, session, node))
     cause = incident.suspected_cause if incident else None
@@ -113,6 +123,18 @@ def _return_node(
         )
         return StepResults(record(context, proposal, judge_undo(context.facts)), [_waiting(because, node, decided)])
     return StepResults((), [_waiting(because, node, decided)])
+
+
+def _forget(
+    context: DecisionContext,
+    session: RemediationSession,
+    node: EntityRef,
+    incident: Incident | None,
+    *,
+    reason: DecisionReason = DecisionReason.RECOVERED,
+) -> list[Action]:
+    """The un-cordon of a node that no longer exists. It fails if the API server still has the node."""
+    return _undo(context, session, ActionKind.UNCORDON, node, incident, reason=reason, params={"deleted": True})
 
 
 def _waiting(because: str, node: EntityRef, decided: NodeReturn) -> StepStatus:

@@ -173,3 +173,52 @@ def test_the_undo_of_a_paused_engine_ends_with_its_replacement(fleet):
     (undo,) = fleet.run(8)
     assert (undo.kind, undo.params["deleted"]) == (ActionKind.RESUME_ENGINE, True)
     assert all(session.closed_at for session in fleet.sessions.values())
+
+
+# --- nodes that no longer exist -----------------------------------------------------------------------
+
+
+def cordon_and_remove(fleet, number, incident):
+    """A node breaks, is cordoned, and is deleted, as clouds replace broken nodes."""
+    fleet.break_("pcie-degraded", fleet.gpus[number], id_=incident)
+    fleet.run(2)
+    assert fleet.nodes[number] in {node for session in fleet.sessions.values() for node in session.cordoned}
+    fleet.remove_node(number)
+    fleet.mend(fleet.gpus[number])
+
+
+@pytest.mark.parametrize("diagnostic", [False, True])
+def test_the_session_of_a_deleted_node_ends(make_fleet, diagnostic):
+    fleet = make_fleet(diagnostic=diagnostic)
+    cordon_and_remove(fleet, 0, "first")
+    fleet.mend(fleet.gpus[0], resolve="first")
+    made = fleet.run(4)
+    assert [(action.kind, action.target, action.params["deleted"]) for action in made] == [
+        (ActionKind.UNCORDON, fleet.nodes[0], True)
+    ]
+    assert all(session.closed_at for session in fleet.sessions.values())
+
+
+def test_a_deleted_node_is_not_ours_any_more_while_its_incident_is_open(fleet):
+    cordon_and_remove(fleet, 0, "first")
+    fleet.sick.add(fleet.gpus[0])
+    made = [action for action in fleet.run(8) if action.kind is ActionKind.UNCORDON]
+    assert [(action.target, action.reason) for action in made] == [(fleet.nodes[0], DecisionReason.WITHIN_LIMITS)]
+    assert {node for session in fleet.sessions.values() for node in session.cordoned} == set()
+
+
+def test_deleted_nodes_count_for_no_limit(make_fleet):
+    """Two replaced nodes would else end the repair of nodes (the default limit is 2)."""
+    fleet = make_fleet(10, cooldown=timedelta(0))
+    for number in range(2):
+        cordon_and_remove(fleet, number, f"inc-{number}")
+    fleet.break_("pcie-degraded", fleet.gpus[5], id_="next")
+    cordons = [action for action in fleet.decide().actions if action.kind is ActionKind.CORDON]
+    assert [(action.target, action.reason) for action in cordons] == [(fleet.nodes[5], DecisionReason.WITHIN_LIMITS)]
+
+
+def test_a_node_whose_deletion_is_not_certain_stays_ours(fleet):
+    cordon_and_remove(fleet, 0, "first")
+    fleet.mend(fleet.gpus[0], resolve="first")
+    uncertain = replace(fleet.facts_now(), deleted_nodes=frozenset(), nodes_cordoned_by_us=frozenset({fleet.nodes[0]}))
+    assert fleet.decide(facts=uncertain).actions == ()
