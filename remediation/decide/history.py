@@ -24,6 +24,7 @@ STOPPING = CORDONING | {ActionKind.REBOOT_NODE, ActionKind.RESET_GPU}
 _OVER = frozenset({DecisionReason.RECOVERED, DecisionReason.RECOVERED_BY_VALUES})
 NOT_PERFORMED = "not performed"  # detail of an action that a guard stopped at the last moment
 STOPPED = "stopped after it began"  # detail of one that a guard stopped between two attempts
+NOT_DONE = "not done after"  # detail of one that took longer than its limit
 # These refusals end by themselves or by a person; later steps wait for it.
 _HELD = frozenset(
     {
@@ -207,6 +208,11 @@ def _is_partly_done(action: Action) -> bool:
 def stopped_by_guard(action: Action) -> bool:
     """True for an action that a guard stopped at the last moment, or between two attempts."""
     return action.detail.startswith((NOT_PERFORMED, STOPPED))
+
+
+def exceeded_limit(action: Action) -> bool:
+    """True for an action that was not done within its time limit. Its result is not known."""
+    return action.status is ActionStatus.FAILED and action.detail.startswith(NOT_DONE)
 
 
 class Kinded(Protocol):

@@ -20,7 +20,7 @@ from outrider.clock import Clock
 from outrider.errors import ActuationError, DeliveryError
 from outrider.model import Action, ActionKind, DecisionReason, EntityRef, Message, Outcome, OutcomeStatus
 from outrider.ports import Actuator, Notifier, StateStore
-from remediation.decide.history import NOT_PERFORMED, STOPPED
+from remediation.decide.history import NOT_DONE, NOT_PERFORMED, STOPPED
 from service.engine.kill_switch import KillSwitch
 
 _log = log.get("dispatch")
@@ -152,7 +152,7 @@ class Dispatcher:
                 self._defer(action, outcome.detail, started, wait)
                 return
             minutes = limit.total_seconds() / 60
-            detail = f"not done after {minutes:g} min: {outcome.detail}"
+            detail = f"{NOT_DONE} {minutes:g} min: {outcome.detail}"
             outcome = replace(outcome, status=OutcomeStatus.FAILED, detail=detail)
         self._finish(action, outcome, started)
 

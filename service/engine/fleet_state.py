@@ -353,12 +353,12 @@ def _deleted_nodes(nodes: Collection[EntityRef], topology: Topology, values: Rec
     window = values.window(EntityKind.NODE, (UNSCHEDULABLE, NODE_READY), DELETED_AFTER) if missing else None
     if window is None or window.times.size == 0:
         return frozenset()
-    known = (~np.isnan(window.values)).any(axis=2)
+    known = np.any(~np.isnan(window.values), axis=2)
     first = window.times <= window.times[-1] - (DELETED_AFTER - RECENT).total_seconds()
     last = window.times > window.times[-1] - RECENT.total_seconds()
-    throughout = known[:, first].any(axis=1) & known[:, last].any(axis=1)
+    throughout = np.any(known[:, first], axis=1) & np.any(known[:, last], axis=1)
     reporting = {entity.cluster for entity, reported in zip(window.entities, throughout, strict=True) if reported}
-    listed = {entity for entity, reported in zip(window.entities, known.any(axis=1), strict=True) if reported}
+    listed = {entity for entity, reported in zip(window.entities, np.any(known, axis=1), strict=True) if reported}
     return frozenset(node for node in missing - listed if node.cluster in reporting)
 
 
