@@ -73,12 +73,17 @@ class Fleet:
             self.raise_alert(fault, entity, priority=priority)
         return id_
 
-    def replace_pod(self, number, *, ready=True, labelled=False):
-        """The pod is deleted; another one takes its place under another name. Returns the old and the new replica."""
+    def replace_pod(self, number, *, ready=True, labelled=False, to=None):
+        """The pod is deleted; another one takes its place under another name, also on another node ``to``.
+
+        Returns the old and the new replica.
+        """
         old, gone = self.replicas[number], self.pods[number]
         new = replace(old, name=f"{old.name}-next")
         names = {old: new, gone: replace(gone, name=new.name)}
-        edges = [(names.get(lower, lower), names.get(upper, upper)) for lower, upper in self.topology.edges]
+        stays = [edge for edge in self.topology.edges if to is None or edge[1] != gone]
+        edges = [(names.get(lower, lower), names.get(upper, upper)) for lower, upper in stays]
+        edges += [] if to is None else [(self.nodes[to], names[gone]), (self.gpus[to], names[gone])]
         labels = {entity: facts for entity, facts in self.topology.labels.items() if entity not in names}
         labels |= {gone: {DELETED: "true"}} if labelled else {}
         self.topology = Topology.build(edges, labels, labels)
@@ -91,8 +96,11 @@ class Fleet:
         self._remove(self.replicas[number], self.pods[number])
 
     def remove_node(self, number):
-        """The node is deleted, with its device and its pod."""
-        self._remove(self.nodes[number], self.gpus[number], self.pods[number], self.replicas[number])
+        """The node is deleted, with its device and the pods on it."""
+        node, gpu = self.nodes[number], self.gpus[number]
+        pods = {upper for lower, upper in self.topology.edges if lower in (node, gpu) and upper in self.pods}
+        replicas = {upper for lower, upper in self.topology.edges if lower in pods}
+        self._remove(node, gpu, *pods, *replicas)
         self.facts = replace(self.facts, nodes_total=self.facts.nodes_total - 1)
 
     def _remove(self, *entities):

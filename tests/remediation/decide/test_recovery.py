@@ -145,9 +145,7 @@ def test_the_traffic_of_a_service_that_no_longer_exists_is_restored(shifted):
 def test_replicas_that_moved_from_a_broken_node_get_their_traffic_back_before_it_is_repaired(fleet):
     fleet.break_("gpu-lost", fleet.gpus[0])
     fleet.run(4)
-    old, _ = fleet.replace_pod(0)
-    edges = [edge for edge in fleet.topology.edges if edge[0] not in (fleet.nodes[0], fleet.gpus[0])]
-    fleet.topology = Topology.build([*edges, (fleet.nodes[1], fleet.pods[0]), (fleet.nodes[0], fleet.gpus[0])])
+    old, _ = fleet.replace_pod(0, to=1)
     made = [action for action in fleet.run(8) if action.kind is ActionKind.RESTORE_TRAFFIC]
     assert restores(made) == [(old, "chat")]
     assert [session.closed_at for session in fleet.sessions.values()] == [None], "the node stays out"
