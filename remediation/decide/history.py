@@ -157,6 +157,17 @@ class History:
             and action.decided_at >= since
         )
 
+    def existing(self) -> frozenset[EntityRef]:
+        """Nodes that were taken for deleted, and that the API server still has: their un-cordon failed."""
+        newest = {action.target: action for action in self.actions if action.params.get("deleted")}
+        return frozenset(
+            target
+            for target, action in newest.items()
+            if action.kind is ActionKind.UNCORDON
+            and action.status is ActionStatus.FAILED
+            and not stopped_by_guard(action)
+        )
+
     def in_flight(self, kinds: Iterable[ActionKind]) -> list[Action]:
         """Intended or in progress, and not a dry run."""
         selected = frozenset(kinds)

@@ -215,6 +215,18 @@ def test_deleted_nodes_count_for_no_limit(make_fleet):
     assert [(action.target, action.reason) for action in cordons] == [(fleet.nodes[5], DecisionReason.WITHIN_LIMITS)]
 
 
+def test_a_node_that_the_api_server_still_has_counts_again(make_fleet):
+    """Monitoring lost it: its un-cordon is refused, and it is still out of service because of us."""
+    fleet = make_fleet(10, max_cordoned_nodes=1)
+    cordon_and_remove(fleet, 0, "first")
+    fleet.cycle(perform=False)
+    (refused,) = fleet.perform(status=ActionStatus.FAILED)
+    assert refused.kind is ActionKind.UNCORDON
+    fleet.break_("pcie-degraded", fleet.gpus[5], id_="next")
+    cordons = [action for action in fleet.decide().actions if action.kind is ActionKind.CORDON]
+    assert [action.reason for action in cordons] == [DecisionReason.TOO_MANY_NODES]
+
+
 def test_a_node_whose_deletion_is_not_certain_stays_ours(fleet):
     cordon_and_remove(fleet, 0, "first")
     fleet.mend(fleet.gpus[0], resolve="first")
