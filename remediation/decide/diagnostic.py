@@ -1,7 +1,8 @@
 """Return of a cordoned node: after a hardware fault only once a diagnostic has passed. Pure.
 
 The node is healthy by values already. Without a configured diagnostic it returns by values alone (safety rule 6), and
-the reason says so. A failed diagnostic, or one that does not end, keeps the node out and pages a person.
+the reason says so. A failed diagnostic, or one that does not end, keeps the node out and pages a person. One that a
+guard stopped has no result, and is repeated.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from outrider.model import (
     Layer,
     RemediationSession,
 )
-from outrider.vocabulary.faults import layer_of
+from outrider.vocabulary.faults import faults, layer_of
 from remediation.decide.context import DecisionContext
-from remediation.decide.history import CORDONING, IN_FLIGHT
+from remediation.decide.history import CORDONING, IN_FLIGHT, exceeded_limit, stopped_by_guard
 
 COUNTS_FOR = timedelta(minutes=2)  # a node that stays out for another reason is tested again before its return
 _NOTICED_WITHIN = timedelta(minutes=2)  # by then metrics show a cordon
@@ -52,11 +53,11 @@ def decide_return(
 ) -> NodeReturn:
     """Decides about a node that this session cordoned and that is healthy by values.
 
-    ``fault`` is that of the session's incident; the cordon itself names it as well. An unknown fault may be one of
-    the hardware.
+    ``fault`` is that of the session's incident; the cordon itself names it as well, unless a rule caused it. An unknown
+    fault may be one of the hardware.
     """
     cordons = [action for action in context.history.of_session(session.id) if _is_cordon_of(action, node)]
-    named = next((str(action.params["fault"]) for action in cordons if "fault" in action.params), fault)
+    named = next((name for action in cordons if (name := str(action.params.get("fault", ""))) in faults()), fault)
     hardware = layer_of(named) is Layer.HARDWARE
     if _is_released(context, cordons, node) or not (hardware or named is None):
         return NodeReturn(Return.UNCORDON)
@@ -74,7 +75,9 @@ def _by_diagnostic(context: DecisionContext, session: RemediationSession, node: 
         return NodeReturn(Return.STAY_OUT, page=ENDLESS_TEXT) if endless else NodeReturn(Return.WAIT)
     disturbed = _disturbed_since(context, node, newest)
     if newest.status is ActionStatus.FAILED:
-        return NodeReturn(Return.DIAGNOSE) if disturbed else NodeReturn(Return.STAY_OUT, page=FAILED_TEXT)
+        if disturbed or stopped_by_guard(newest):
+            return NodeReturn(Return.DIAGNOSE)
+        return NodeReturn(Return.STAY_OUT, page=ENDLESS_TEXT if exceeded_limit(newest) else FAILED_TEXT)
     ended = newest.ended_at or newest.decided_at
     if newest.status is ActionStatus.DONE and not disturbed and context.now - ended <= COUNTS_FOR:
         return NodeReturn(Return.UNCORDON)

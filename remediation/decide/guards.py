@@ -70,7 +70,8 @@ class CapacityBudget:
 
         ``away`` is the number of replicas per service that count as ready but get no traffic because of us.
         """
-        self.nodes = set(facts.nodes_cordoned_by_us) | set(history.cordoned())
+        deleted = facts.deleted_nodes - history.existing()
+        self.nodes = (set(facts.nodes_cordoned_by_us) | set(history.cordoned())) - deleted
         self._topology = facts.topology
         self.nodes |= {
             node for action in history.in_flight(STOPPING) for node in nodes_of(action.target, facts.topology)

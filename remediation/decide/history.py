@@ -25,6 +25,7 @@ _AFTER_STOP = timedelta(seconds=15)  # until the next decision about a step that
 _OVER = frozenset({DecisionReason.RECOVERED, DecisionReason.RECOVERED_BY_VALUES})
 NOT_PERFORMED = "not performed"  # detail of an action that a guard stopped at the last moment
 STOPPED = "stopped after it began"  # detail of one that a guard stopped between two attempts
+NOT_DONE = "not done after"  # detail of one that took longer than its limit
 # These refusals end by themselves or by a person; later steps wait for it.
 _HELD = frozenset(
     {
@@ -161,6 +162,17 @@ class History:
             and action.decided_at >= since
         )
 
+    def existing(self) -> frozenset[EntityRef]:
+        """Nodes that were taken for deleted, and that the API server still has: their un-cordon failed."""
+        newest = {action.target: action for action in self.actions if action.params.get("deleted")}
+        return frozenset(
+            target
+            for target, action in newest.items()
+            if action.kind is ActionKind.UNCORDON
+            and action.status is ActionStatus.FAILED
+            and not stopped_by_guard(action)
+        )
+
     def in_flight(self, kinds: Iterable[ActionKind]) -> list[Action]:
         """Intended or in progress, and not a dry run."""
         selected = frozenset(kinds)
@@ -251,6 +263,11 @@ def obstructed_since(before: Sequence[Action]) -> datetime | None:
             break
         since = action.decided_at
     return since
+
+
+def exceeded_limit(action: Action) -> bool:
+    """True for an action that was not done within its time limit. Its result is not known."""
+    return action.status is ActionStatus.FAILED and action.detail.startswith(NOT_DONE)
 
 
 class Kinded(Protocol):

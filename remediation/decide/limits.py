@@ -176,7 +176,8 @@ class FleetFacts:
     ``carrying_replicas`` carry the current load of a service without a buffer. ``unschedulable`` and ``schedulable``
     are nodes as the control plane reports them, ``asleep`` and ``awake`` replicas as their engines report.
     ``ready_pods`` pass their readiness probe. ``changed_at`` is the last change of a service, ``started_at``
-    the start of an engine process. ``alerted`` are (entity, fault) of active alerts.
+    the start of an engine process. ``alerted`` are (entity, fault) of active alerts. ``deleted_nodes`` are nodes that
+    we cordoned and that the cluster no longer has; they count for no limit.
     ``load`` and ``entries`` are the queues and the probed entries of services in the last minutes; a missing service
     is unknown. ``traffic_weights`` of services with skewed traffic are whole numbers by replica name.
     """
@@ -204,6 +205,7 @@ class FleetFacts:
     changed_at: Mapping[EntityRef, datetime] = field(default_factory=dict)
     started_at: Mapping[EntityRef, datetime] = field(default_factory=dict)
     alerted: frozenset[tuple[EntityRef, str]] = frozenset()
+    deleted_nodes: frozenset[EntityRef] = frozenset()
     load: Mapping[EntityRef, ServiceLoad] = field(default_factory=dict)
     entries: Mapping[EntityRef, ServiceEntry] = field(default_factory=dict)
     traffic_weights: Mapping[EntityRef, Mapping[str, int]] = field(default_factory=dict)

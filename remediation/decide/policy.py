@@ -201,7 +201,7 @@ def _follow_up(
     if incident is not None and not context.recovered(incident):
         if recovery.recovering(context, session):
             return recovery.undo_all(context, session, incident), session
-        return recovery.restore_moved(context, session, incident), session
+        return recovery.undo_early(context, session, incident), session
     results = recovery.undo_all(context, session, incident)
     if not results.actions and finished(session, context.history):
         return results, replace(session, closed_at=context.now)

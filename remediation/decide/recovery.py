@@ -1,12 +1,16 @@
 """Undo: pending steps are cancelled, nodes are uncordoned, routes are restored.
 
-Only Outrider's own changes are undone, and only once the component is healthy. A node may need a diagnostic first
-(``diagnostic``); a replica returns step by step (``half_open``).
+Only Outrider's own changes are undone, and only once the component is healthy, or no longer exists. A node may need a
+diagnostic first (``diagnostic``); a replica returns step by step (``half_open``), and its traffic at once after its
+replacement (``replacement``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
+from types import MappingProxyType
+from typing import Any
 
 from outrider.model import (
     Action,
@@ -21,7 +25,7 @@ from outrider.model import (
     StepStatus,
     Verdict,
 )
-from remediation.decide import approval, half_open, sessions
+from remediation.decide import approval, half_open, replacement, sessions
 from remediation.decide.context import DecisionContext
 from remediation.decide.diagnostic import NodeReturn, Return, decide_return
 from remediation.decide.guards import Proposal, judge_undo
@@ -30,6 +34,7 @@ from remediation.decide.limits import StepResults
 from remediation.decide.record import record
 
 _SETTLING = timedelta(seconds=60)  # a restarted engine is not judged by a scrape from before the restart
+_ROUTING = ("service", "pods")  # parameters of a shift: a replica that no longer exists has none in the topology
 _RETRY = timedelta(seconds=15)  # of an undo; doubled with each failure
 _MOVES = frozenset({ActionKind.RESTART_POD, ActionKind.DRAIN})
 _RELEASES = (ActionKind.RESUME_ROLLOUT, ActionKind.RESUME_ENGINE, ActionKind.WAKE_ENGINE)
@@ -55,7 +60,7 @@ def undo_all(context: DecisionContext, session: RemediationSession, incident: In
             actions += _return_replica(context, session, replica, incident)
     for kind in _RELEASES:
         for target in _sorted(context.history.standing(kind, session.id)):
-            actions += _undo(context, session, kind, target, incident)
+            actions += _release(context, session, kind, target, incident)
     for target in _sorted(context.history.standing(ActionKind.RESTORE_TRAFFIC, session.id)):
         if target.kind is EntityKind.SERVICE:
             actions += _undo(context, session, ActionKind.RESTORE_TRAFFIC, target, incident)
@@ -67,16 +72,24 @@ def _awaits_approval(action: Action) -> bool:
     return action.kind is ActionKind.RUN_DIAGNOSTIC and action.status in WAITING
 
 
-def restore_moved(context: DecisionContext, session: RemediationSession, incident: Incident) -> StepResults:
-    """Restores the traffic of replicas that run elsewhere again, while the cause is not repaired yet."""
+def undo_early(context: DecisionContext, session: RemediationSession, incident: Incident) -> StepResults:
+    """What is undone while the cause is not repaired yet.
+
+    The traffic of replicas that run elsewhere again is restored, and nodes that no longer exist are not ours any more.
+    """
+    actions = [
+        action
+        for node in session.cordoned
+        if node in context.facts.deleted_nodes
+        for action in _forget(context, session, node, incident, reason=DecisionReason.WITHIN_LIMITS)
+    ]
     cause = incident.suspected_cause
     playbook = context.playbooks.get(cause.fault) if cause else None
     if cause is None or playbook is None:
-        return StepResults()
-    actions: list[Action] = []
+        return StepResults(actions)
     for replica in _shifted(context, session):
         returns = replica != cause.entity and not context.diverted_elsewhere(replica, session.id)
-        if returns and _moved(context, session, replica):
+        if returns and (_moved(context, session, replica) or _is_replaced(context, session, replica)):
             actions += _return_replica(context, session, replica, incident, over=False)
     return StepResults(actions)
 
@@ -91,6 +104,8 @@ def _return_node(
 ) -> StepResults:
     """Un-cordons a healthy node, after a diagnostic if it needs one."""
     because = _because(session, incident)
+    if node in context.facts.deleted_nodes:
+        return StepResults([*_cancelled_diagnostic(context, session, node), *_forget(context, session, node, incident)])
     if node in context.kept_cordoned or not context.node_healthy(node):
         return StepResults(_cancelled_diagnostic(context, session, node))
     cause = incident.suspected_cause if incident else None
@@ -108,6 +123,18 @@ def _return_node(
         )
         return StepResults(record(context, proposal, judge_undo(context.facts)), [_waiting(because, node, decided)])
     return StepResults((), [_waiting(because, node, decided)])
+
+
+def _forget(
+    context: DecisionContext,
+    session: RemediationSession,
+    node: EntityRef,
+    incident: Incident | None,
+    *,
+    reason: DecisionReason = DecisionReason.RECOVERED,
+) -> list[Action]:
+    """The un-cordon of a node that no longer exists. It fails if the API server still has the node."""
+    return _undo(context, session, ActionKind.UNCORDON, node, incident, reason=reason, params={"deleted": True})
 
 
 def _waiting(because: str, node: EntityRef, decided: NodeReturn) -> StepStatus:
@@ -132,9 +159,14 @@ def _return_replica(
     *,
     over: bool = True,
 ) -> list[Action]:
-    """The next share of a diverted replica: more while it is healthy, none once it fails again."""
+    """The next share of a diverted replica: more while it is healthy, none once it fails again.
+
+    The backend of a replaced one gets all of its traffic back: its replacement starts like any new replica.
+    """
     because = _because(session, incident)
-    if replica not in context.facts.healthy or context.has_alert(replica):
+    if _is_replaced(context, session, replica):
+        return _restore(context, session, replica, incident, over=over)
+    if not _serves(context, replica):
         if half_open.is_on_trial(context, session, replica):
             return half_open.set_share(context, session, replica, because, 0.0, DecisionReason.FAILED_AGAIN)
         return []
@@ -144,8 +176,43 @@ def _return_replica(
     if share < 1.0:
         reason = DecisionReason.RECOVERED if over else DecisionReason.HALF_OPEN
         return half_open.set_share(context, session, replica, because, share, reason)
+    return _restore(context, session, replica, incident, over=over)
+
+
+def _serves(context: DecisionContext, target: EntityRef) -> bool:
+    """True for a healthy replica without an alert, and for a pod of healthy replicas."""
+    replicas = context.replicas(target)
+    return bool(replicas) and context.facts.healthy.issuperset(replicas) and not context.has_alert(target)
+
+
+def _restore(
+    context: DecisionContext, session: RemediationSession, replica: EntityRef, incident: Incident | None, *, over: bool
+) -> list[Action]:
+    """Gives a replica its full share, by the route on which it was shifted."""
     reason = DecisionReason.RECOVERED if over else DecisionReason.WITHIN_LIMITS
-    return _undo(context, session, ActionKind.RESTORE_TRAFFIC, replica, incident, reason=reason)
+    shifts = context.history.of(session.id, ActionKind.SHIFT_TRAFFIC, replica)
+    newest = next((shift for shift in reversed(shifts) if shift.status is ActionStatus.DONE), None)
+    routing = {key: newest.params[key] for key in _ROUTING if key in newest.params} if newest else {}
+    return _undo(context, session, ActionKind.RESTORE_TRAFFIC, replica, incident, reason=reason, params=routing)
+
+
+def _release(
+    context: DecisionContext,
+    session: RemediationSession,
+    kind: ActionKind,
+    target: EntityRef,
+    incident: Incident | None,
+) -> list[Action]:
+    """Undoes a pause. An engine that no longer exists has no endpoint: only its end is recorded."""
+    if not replacement.is_gone(context, target):
+        return _undo(context, session, kind, target, incident)
+    if not _is_replaced(context, session, target):
+        return []
+    return _undo(context, session, kind, target, incident, params={"deleted": True})
+
+
+def _is_replaced(context: DecisionContext, session: RemediationSession, replica: EntityRef) -> bool:
+    return replacement.is_replaced(context, replica, context.history.of_session(session.id))
 
 
 def _rests_on_trouble(context: DecisionContext, replica: EntityRef) -> bool:
@@ -204,8 +271,9 @@ def _undo(
     incident: Incident | None,
     *,
     reason: DecisionReason = DecisionReason.RECOVERED,
+    params: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[Action]:
-    """``reason`` RECOVERED, or by values, marks the session as over."""
+    """``reason`` RECOVERED, or by values, marks the session as over. ``params`` are those that the topology lacks."""
     before = context.history.of(session.id, kind, target)
     if before and (_is_undone(context, before[-1]) or _failed_recently(context, before)):
         return []
@@ -214,7 +282,7 @@ def _undo(
         because=_because(session, incident),
         kind=kind,
         target=target,
-        params={**sessions.ownership(session.id), **context.objects(kind, target)},
+        params={**params, **sessions.ownership(session.id), **context.objects(kind, target)},
     )
     verdict, given = judge_undo(context.facts)
     return record(context, proposal, (verdict, reason if verdict is Verdict.ALLOWED else given))

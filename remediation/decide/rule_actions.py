@@ -1,8 +1,9 @@
 """Default actions of alert rules, for incidents that no playbook repairs. Pure.
 
 A rule knows a symptom, a playbook the cause. A playbook with a step for the cause therefore takes precedence. The
-actions pass the same guards as a playbook's, in the session of the incident. Without a cause the confidence is zero,
-so that they need approval.
+actions pass the same guards as a playbook's, in the session of the incident, and are undone like them. Without a cause
+the confidence is zero, so that they need approval. They also need it if the playbook of the cause is ``none``: its
+author decided that nothing is done automatically.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from remediation.decide import cluster_loss
 from remediation.decide.context import DecisionContext, cause_of
 from remediation.decide.guards import Proposal
 from remediation.decide.steps import PlaybookRun
-from remediation.playbooks.model import Playbook, Selector, Step
+from remediation.playbooks.model import UNDOES, Playbook, Selector, Step
 
 THEN = "then"  # annotation of an alert: the default actions and checks of its rule
 TARGETS: dict[ActionKind, Selector] = {
@@ -66,9 +67,12 @@ def default_actions(
 ) -> list[Action]:
     """New decisions about the default actions of an incident's rules, the most severe alert first."""
     actions: dict[tuple[ActionKind, EntityRef], list[Action]] = {}
+    ask = _is_left_alone(context, incident)
     for alert in sorted(_firing(incident, alerts), key=lambda alert: (alert.priority.rank, alert.fingerprint)):
         steps = tuple(
-            Step(kind=kind, target=TARGETS[kind]) for kind in kinds_of(alert) if _reaches(context, kind, alert.entity)
+            Step(kind=kind, target=TARGETS[kind], ask=ask, undo=UNDOES.get(kind))
+            for kind in kinds_of(alert)
+            if _reaches(context, kind, alert.entity)
         )
         decided: dict[tuple[ActionKind, EntityRef], list[Action]] = {}
         for action in _RuleRun(context, incident, alert, session, steps).actions():
@@ -86,6 +90,13 @@ def kinds_of(alert: Alert) -> tuple[ActionKind, ...]:
 def _firing(incident: Incident, alerts: Sequence[Alert]) -> Iterator[Alert]:
     own = set(incident.alerts)
     return (alert for alert in alerts if alert.fingerprint in own and alert.state is AlertState.FIRING)
+
+
+def _is_left_alone(context: DecisionContext, incident: Incident) -> bool:
+    """True if the playbook of the cause says that nothing is done automatically."""
+    cause = cause_of(incident)
+    playbook = context.playbooks.get(cause.fault) if cause else None
+    return playbook is not None and not playbook.steps
 
 
 def _reaches(context: DecisionContext, kind: ActionKind, entity: EntityRef) -> bool:
@@ -117,4 +128,6 @@ class _RuleRun(PlaybookRun):
             proposal = cluster_loss.away(self._context, self._incident, self._cause, self._session, target)
         else:
             proposal = super()._proposal(step, target)
-        return None if proposal is None else replace(proposal, params={**proposal.params, "rule": self._rule})
+        if proposal is None:
+            return None
+        return replace(proposal, ask=proposal.ask or step.ask, params={**proposal.params, "rule": self._rule})

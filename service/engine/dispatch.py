@@ -19,7 +19,7 @@ from outrider.clock import Clock
 from outrider.errors import ActuationError, DeliveryError
 from outrider.model import Action, ActionKind, DecisionReason, Message, Outcome, OutcomeStatus
 from outrider.ports import Actuator, Notifier, StateStore
-from remediation.decide.history import NOT_PERFORMED, STOPPED
+from remediation.decide.history import NOT_DONE, NOT_PERFORMED, STOPPED
 from remediation.decide.limits import ACTION_TIME_LIMIT
 from service.engine.kill_switch import KillSwitch
 from service.engine.target_queues import TargetQueues
@@ -166,7 +166,7 @@ class Dispatcher:
                 self._defer(action, outcome.detail, started, wait)
                 return
             minutes = limit.total_seconds() / 60
-            detail = f"not done after {minutes:g} min: {outcome.detail}"
+            detail = f"{NOT_DONE} {minutes:g} min: {outcome.detail}"
             outcome = replace(outcome, status=OutcomeStatus.FAILED, detail=detail)
         self._finish(action, outcome, started)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -56,6 +56,7 @@ NEEDS = {
     EntityKind.SERVICE: service_facts.NEEDS,
 }
 RECENT = timedelta(minutes=2)
+DELETED_AFTER = timedelta(minutes=5)  # without a value, while other nodes of the cluster are reported
 ACTIVE = (AlertState.PENDING, AlertState.FIRING)
 UNLIMITED = 1_000_000  # rows; an active alert that is not read would never resolve
 ReplicaCounter = Callable[[EntityRef, Topology], tuple[int, int]]
@@ -204,7 +205,8 @@ def fleet_facts(
     ours = {node for session in sessions for node in session.cordoned}
     owners = owners_of(topology, ours & _schedulable_throughout(values))
     leaving = {entity for entity, known in owners.items() if known.removed_by}  # no capacity any more, and not ours
-    ours -= leaving
+    deleted_nodes = _deleted_nodes(ours, topology, values)
+    ours -= leaving | deleted_nodes
     nodes = set(topology.of_kind(EntityKind.NODE)) - leaving
     cordoned = _with_value(values, EntityKind.NODE, UNSCHEDULABLE, 1.0) & nodes
     ready = ready_replicas(topology, values, alerts)
@@ -240,6 +242,7 @@ def fleet_facts(
         alerted=frozenset(
             (alert.entity, alert.fault) for alert in alerts if alert.fault and alert.state is not AlertState.RESOLVED
         ),
+        deleted_nodes=deleted_nodes,
         load=service_facts.loads(values),
         entries=service_facts.entries(values),
         traffic_weights=traffic_weights.weights(alerts, topology, values, serving & well),
@@ -338,6 +341,25 @@ def _schedulable_throughout(values: RecentValues) -> set[EntityRef]:
     known = ~np.isnan(column)
     throughout = known.any(axis=1) & ((column == 0) | ~known).all(axis=1)
     return {entity for entity, schedulable in zip(window.entities, throughout, strict=True) if schedulable}
+
+
+def _deleted_nodes(nodes: Collection[EntityRef], topology: Topology, values: RecentValues) -> frozenset[EntityRef]:
+    """Returns the nodes that the cluster no longer has.
+
+    The topology lacks such a node, and so does the control plane, which reports others of its cluster from the first to
+    the last minutes of the span. An outage of the control plane's metrics deletes none.
+    """
+    missing = set(nodes) - topology.entities
+    window = values.window(EntityKind.NODE, (UNSCHEDULABLE, NODE_READY), DELETED_AFTER) if missing else None
+    if window is None or window.times.size == 0:
+        return frozenset()
+    known = np.any(~np.isnan(window.values), axis=2)
+    first = window.times <= window.times[-1] - (DELETED_AFTER - RECENT).total_seconds()
+    last = window.times > window.times[-1] - RECENT.total_seconds()
+    throughout = np.any(known[:, first], axis=1) & np.any(known[:, last], axis=1)
+    reporting = {entity.cluster for entity, reported in zip(window.entities, throughout, strict=True) if reported}
+    listed = {entity for entity, reported in zip(window.entities, np.any(known, axis=1), strict=True) if reported}
+    return frozenset(node for node in missing - listed if node.cluster in reporting)
 
 
 def is_blind(incident: Incident) -> bool:

@@ -18,9 +18,10 @@ from remediation.actuators.kubernetes.nodes import TAINT
 from remediation.actuators.kubernetes.ownership import ACTION, INCIDENT, OWNER, SESSION
 from service.config import settings as settings_file
 from service.wiring import stores as wiring_stores
+from tests.support import crds
 from tests.support.acting import ROOT, ActingPlatform, apply_roles, configuration
-from tests.support.kube import Cluster
-from tests.support.kube_fleet import KubeFleet, kube_fleet
+from tests.support.kube import Cluster, MissingError
+from tests.support.kube_fleet import SERVICE, KubeFleet, kube_fleet
 from tests.support.ports import free_port
 from tests.support.waiting import until
 
@@ -116,6 +117,77 @@ def test_a_lost_gpu_is_isolated_and_its_node_returns(platform: ActingPlatform, f
         f"action_decided uncordon node/{node} recovered",
         f"action_performed uncordon node/{node} done",
     )
+
+
+# --- a route with weights ------------------------------------------------------------------------------
+
+COLOURS = ("chat-blue", "chat-green")
+WEIGHTS = {"chat-blue": 40, "chat-green": 60}
+ROUTED = {
+    "actuators": {"shift_traffic": "traffic", "restore_traffic": "traffic"},
+    "traffic": {"routes": {SERVICE: {"kind": "http_route", "name": "chat"}}},
+}
+
+
+@pytest.fixture
+def routed(control_plane: Cluster, request: pytest.FixtureRequest) -> Iterator[KubeFleet]:
+    """Two Deployments of one service, each with one pod, behind an HTTPRoute with a weight for each."""
+    apply_roles(control_plane)
+    try:
+        crds.install(control_plane, *crds.ROUTES)
+    except MissingError as error:
+        pytest.skip(f"missing: {error}")
+    name = "route-" + str(abs(hash(request.node.name)))[:6]
+    with kube_fleet(control_plane, name, NODES, replicas=1, deployments=COLOURS) as running:
+        until(lambda: len(running.engines()) == 2, "both engines run")
+        for colour in COLOURS:
+            spec = {"selector": {"deployment": colour}, "ports": [{"port": 8000}]}
+            control_plane.create(f"/api/v1/namespaces/{name}/services", {"metadata": {"name": colour}, "spec": spec})
+        backends = [{"name": colour, "port": 8000, "weight": weight} for colour, weight in WEIGHTS.items()]
+        route = {
+            "apiVersion": "gateway.networking.k8s.io/v1",
+            "kind": "HTTPRoute",
+            "metadata": {"name": "chat"},
+            "spec": {"parentRefs": [{"name": "public"}], "rules": [{"backendRefs": backends}]},
+        }
+        control_plane.create(routes_of(running), route)
+        yield running
+        control_plane.delete(f"{routes_of(running)}/chat")
+
+
+def routes_of(fleet: KubeFleet) -> str:
+    return f"/apis/gateway.networking.k8s.io/v1/namespaces/{fleet.namespace}/httproutes"
+
+
+def weights_of(fleet: KubeFleet) -> dict[str, int]:
+    (rule,) = fleet.cluster.get(f"{routes_of(fleet)}/chat")["spec"]["rules"]
+    return {backend["name"]: backend["weight"] for backend in rule["backendRefs"]}
+
+
+def test_the_weight_of_a_replaced_pod_returns_and_the_session_ends(routed: KubeFleet, tmp_path: Path) -> None:
+    """The replacement in a Deployment has another name: the diverted replica never returns."""
+    platform = ActingPlatform(routed, configuration(routed, tmp_path, remediation=ROUTED))
+    try:
+        platform.rounds(8)
+        broken, node = break_gpu(routed)
+        name, colour = broken["metadata"]["name"], broken["metadata"]["labels"]["deployment"]
+        platform.until(lambda: weights_of(routed)[colour] == 0, "the traffic is shifted")
+        assert weights_of(routed) == {**WEIGHTS, colour: 0}
+        platform.until(lambda: platform.actions(ActionKind.RESTART_POD, ActionStatus.DONE), "the pod is replaced")
+        until(lambda: len(routed.engines()) == 2, "the replacement runs")
+        assert name not in {pod["metadata"]["name"] for pod in routed.engines()}
+        platform.until(lambda: weights_of(routed)[colour], "the traffic is back")
+        assert weights_of(routed) == WEIGHTS
+        assert cordoned(routed, node), "the node itself is not repaired yet"
+        routed.xid.clear()
+        platform.until(lambda: platform.state.sessions() == (), "the session is closed")
+        assert not cordoned(routed, node)
+        assert weights_of(routed) == WEIGHTS
+        assert OWNER not in routed.cluster.get(f"{routes_of(routed)}/chat")["metadata"].get("labels", {})
+        (restore,) = platform.actions(ActionKind.RESTORE_TRAFFIC)
+        assert (restore.target.name, restore.status) == (name, ActionStatus.DONE)
+    finally:
+        platform.close()
 
 
 def test_a_node_that_an_operator_uncordons_is_not_cordoned_again(platform: ActingPlatform, fleet: KubeFleet) -> None:

@@ -23,7 +23,7 @@ from outrider.model import (
     Priority,
     Recommendation,
 )
-from outrider.topology import Topology
+from outrider.topology import DELETED, Topology
 from remediation.decide.autonomy import Autonomy, AutonomyLevels
 from remediation.decide.limits import FleetFacts, HalfOpen, Policy
 from remediation.decide.policy import decide
@@ -75,6 +75,41 @@ class Fleet:
             self.raise_alert(fault, entity, priority=priority)
         return id_
 
+    def replace_pod(self, number, *, ready=True, labelled=False, to=None):
+        """The pod is deleted; another one takes its place under another name, also on another node ``to``.
+
+        Returns the old and the new replica.
+        """
+        old, gone = self.replicas[number], self.pods[number]
+        new = replace(old, name=f"{old.name}-next")
+        names = {old: new, gone: replace(gone, name=new.name)}
+        stays = [edge for edge in self.topology.edges if to is None or edge[1] != gone]
+        edges = [(names.get(lower, lower), names.get(upper, upper)) for lower, upper in stays]
+        edges += [] if to is None else [(self.nodes[to], names[gone]), (self.gpus[to], names[gone])]
+        labels = {entity: facts for entity, facts in self.topology.labels.items() if entity not in names}
+        labels |= {gone: {DELETED: "true"}} if labelled else {}
+        self.topology = Topology.build(edges, labels, labels)
+        self.replicas[number], self.pods[number] = names[old], names[gone]
+        self.sick = {names.get(entity, entity) for entity in self.sick - {old}} | (set() if ready else {new})
+        return old, new
+
+    def remove_pod(self, number):
+        """The pod is deleted, without a replacement so far."""
+        self._remove(self.replicas[number], self.pods[number])
+
+    def remove_node(self, number):
+        """The node is deleted, with its device and the pods on it."""
+        node, gpu = self.nodes[number], self.gpus[number]
+        pods = {upper for lower, upper in self.topology.edges if lower in (node, gpu) and upper in self.pods}
+        replicas = {upper for lower, upper in self.topology.edges if lower in pods}
+        self._remove(node, gpu, *pods, *replicas)
+        self.facts = replace(self.facts, nodes_total=self.facts.nodes_total - 1)
+
+    def _remove(self, *entities):
+        left = [edge for edge in self.topology.edges if not set(edge) & set(entities)]
+        labels = {entity: facts for entity, facts in self.topology.labels.items() if entity not in entities}
+        self.topology = Topology.build(left, labels, labels)
+
     def raise_alert(self, fault, entity, *, priority=Priority.P1):
         print_, reason = f"{fault}-{entity.name}", AlertReason.STILL_TRUE
         self.alerts[entity] = Alert(print_, fault, priority, entity, AlertState.FIRING, reason, T0, T0, fault=fault)
@@ -105,9 +140,17 @@ class Fleet:
 
     def facts_now(self):
         ours = {node for session in self.sessions.values() if session.closed_at is None for node in session.cordoned}
-        healthy = frozenset({*self.nodes, *self.replicas} - self.sick - set(self.alerts))
+        deleted = ours - self.topology.entities
+        known = {*self.nodes, *self.replicas} & self.topology.entities
+        healthy = frozenset(known - self.sick - set(self.alerts))
         alerted = self.facts.alerted | {(alert.entity, alert.fault) for alert in self.alerts.values() if alert.fault}
-        return replace(self.facts, alerted=alerted, healthy=healthy, nodes_cordoned_by_us=frozenset(ours))
+        return replace(
+            self.facts,
+            alerted=alerted,
+            healthy=healthy,
+            nodes_cordoned_by_us=frozenset(ours - deleted),
+            deleted_nodes=frozenset(deleted),
+        )
 
     def decide(self, **changed):
         given = {

@@ -25,8 +25,13 @@ INTERVAL = timedelta(seconds=15)
 _MOST_CYCLES = 120
 
 
-def configuration(fleet: KubeFleet, folder: Path, *, interval: str = "15s", **more: Any) -> Path:
-    """Writes the configuration of a platform that discovers the fleet as one account and acts as another."""
+def configuration(
+    fleet: KubeFleet, folder: Path, *, interval: str = "15s", remediation: dict[str, Any] | None = None, **more: Any
+) -> Path:
+    """Writes the configuration of a platform that discovers the fleet as one account and acts as another.
+
+    ``remediation`` adds settings of that section, ``more`` other sections.
+    """
     cluster = fleet.cluster
 
     def reads(**keys: Any) -> dict[str, Any]:
@@ -40,12 +45,13 @@ def configuration(fleet: KubeFleet, folder: Path, *, interval: str = "15s", **mo
         }
 
     acts = {"url": cluster.url, "bearer_token_file": str(cluster.token_file("actor")), "insecure_skip_verify": True}
+    acting = {"autonomy": "act", "dry_run": False, "actuator": "kubernetes", "kubernetes": acts}
     document = {
         "cluster": "c",
         "store": {"url": f"sqlite:///{folder}/store/outrider.db"},
         "collect": {"interval": interval, "discover": [reads(every="1s")]},
         "events": [reads()],
-        "remediation": {"autonomy": "act", "dry_run": False, "actuator": "kubernetes", "kubernetes": acts},
+        "remediation": {**acting, **(remediation or {})},
         **more,
     }
     file = folder / "outrider.yaml"

@@ -36,7 +36,7 @@ Json = dict[str, Any]
 
 
 class KubeFleet:
-    """Nodes with GPUs, a Deployment of engines and a DaemonSet of device exporters in one namespace."""
+    """Nodes with GPUs, Deployments of engines and a DaemonSet of device exporters in one namespace."""
 
     def __init__(self, cluster: Cluster, namespace: str, nodes: tuple[str, ...]) -> None:
         """Call ``start`` before use."""
@@ -57,8 +57,8 @@ class KubeFleet:
 
     # --- life -------------------------------------------------------------------------------------
 
-    def start(self, replicas: int = 2) -> None:
-        """Creates all objects and plays the kubelets from now on."""
+    def start(self, replicas: int = 2, deployments: tuple[str, ...] = ("chat",)) -> None:
+        """Creates all objects and plays the kubelets from now on. Each Deployment has so many replicas."""
         fleet = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -84,7 +84,11 @@ class KubeFleet:
         for name in self.nodes:
             self.cluster.node(name, gpus=_GPUS_PER_NODE, **{"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"})
         self.cluster.namespace(self.namespace)
-        self._create_workloads(replicas)
+        for name in self.nodes:
+            self.cluster.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": {"fleet": self.namespace}}})
+        for name in deployments:
+            self._create_deployment(name, replicas)
+        self._create_exporters()
         for target in (self._server.serve_forever, self._be_kubelet):
             thread = threading.Thread(target=target, daemon=True)
             thread.start()
@@ -98,19 +102,21 @@ class KubeFleet:
             self._server.server_close()
         for thread in self._threads:
             thread.join(10)
-        apps = f"/apis/apps/v1/namespaces/{self.namespace}"
         for kind in ("deployments", "daemonsets", "replicasets"):
-            self.cluster.delete(f"{apps}/{kind}", params={"propagationPolicy": "Background"})
+            self.cluster.delete(f"{self._apps}/{kind}", params={"propagationPolicy": "Background"})
         self.cluster.delete(f"/api/v1/namespaces/{self.namespace}/pods", json={"gracePeriodSeconds": 0})
         for name in self.nodes:
             self.cluster.delete(f"/api/v1/nodes/{name}")
         self.cluster.delete(f"/api/v1/namespaces/{self.namespace}")
 
-    def _create_workloads(self, replicas: int) -> None:
-        apps = f"/apis/apps/v1/namespaces/{self.namespace}"
+    @property
+    def _apps(self) -> str:
+        return f"/apis/apps/v1/namespaces/{self.namespace}"
+
+    def _create_deployment(self, name: str, replicas: int) -> None:
         engine = {
             "metadata": {
-                "labels": {"app": "chat", "app.kubernetes.io/name": SERVICE},
+                "labels": {"app": "chat", "deployment": name, "app.kubernetes.io/name": SERVICE},
                 "annotations": {"prometheus.io/scrape": "true", "prometheus.io/port": str(self.port)},
             },
             "spec": {
@@ -133,6 +139,11 @@ class KubeFleet:
                 ],
             },
         }
+        selected = {"matchLabels": {"deployment": name}}
+        spec = {"selector": selected, "replicas": replicas, "template": engine}
+        self.cluster.create(f"{self._apps}/deployments", {"metadata": {"name": name}, "spec": spec})
+
+    def _create_exporters(self) -> None:
         exporter = {
             "metadata": {
                 "labels": {"app": "dcgm-exporter"},
@@ -144,17 +155,8 @@ class KubeFleet:
                 "tolerations": [{"operator": "Exists"}],
             },
         }
-        for name in self.nodes:
-            self.cluster.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": {"fleet": self.namespace}}})
         self.cluster.create(
-            f"{apps}/deployments",
-            {
-                "metadata": {"name": "chat"},
-                "spec": {"selector": {"matchLabels": {"app": "chat"}}, "replicas": replicas, "template": engine},
-            },
-        )
-        self.cluster.create(
-            f"{apps}/daemonsets",
+            f"{self._apps}/daemonsets",
             {
                 "metadata": {"name": "dcgm-exporter"},
                 "spec": {"selector": {"matchLabels": {"app": "dcgm-exporter"}}, "template": exporter},
@@ -333,11 +335,17 @@ def _is_ready(pod: Json) -> bool:
 
 
 @contextmanager
-def kube_fleet(cluster: Cluster, namespace: str, nodes: tuple[str, ...], replicas: int = 2) -> Iterator[KubeFleet]:
+def kube_fleet(
+    cluster: Cluster,
+    namespace: str,
+    nodes: tuple[str, ...],
+    replicas: int = 2,
+    deployments: tuple[str, ...] = ("chat",),
+) -> Iterator[KubeFleet]:
     """Runs a fleet; all its objects are deleted afterwards."""
     fleet = KubeFleet(cluster, namespace, nodes)
     try:
-        fleet.start(replicas)
+        fleet.start(replicas, deployments)
         yield fleet
     finally:
         fleet.stop()

@@ -37,7 +37,8 @@ class _Plan:
 class EngineActuator:
     """Sends one POST to the engine of a replica, unless its state shows that it is done.
 
-    The decision names the engine in ``params["engines"]``: origins by adapter. A dry run reads the state only.
+    The decision names the engine in ``params["engines"]``: origins by adapter. A dry run reads the state only. A
+    ``deleted`` engine gets no request: nothing is left to undo.
     """
 
     def __init__(
@@ -56,6 +57,9 @@ class EngineActuator:
     def perform(self, action: Action) -> Outcome:
         """Performs the action, or raises ActuationError: retryable while requests run or the engine is away."""
         started = self._clock.now()
+        if action.params.get("deleted"):
+            status = OutcomeStatus.DRY_RUN if action.dry_run else OutcomeStatus.ALREADY
+            return Outcome(action.id, status, f"{action.target.name} no longer exists", started, started)
         plan = self._plan(action)
         if not plan.pending:
             status, detail = OutcomeStatus.ALREADY, f"{host_of(plan.origin)}: nothing to do, the engine reports so"
@@ -69,6 +73,8 @@ class EngineActuator:
 
     def requests(self, action: Action) -> tuple[ActionRequest, ...]:
         """Returns the POST that ``perform`` would send now. Raises ActuationError."""
+        if action.params.get("deleted"):
+            return ()
         plan = self._plan(action)
         return (plan.request,) if plan.pending else ()
 

@@ -53,7 +53,8 @@ def cordon(attempt: Attempt) -> Change:
 def uncordon(attempt: Attempt) -> Change:
     """Makes a node schedulable that this session cordoned; removes only our marks if someone else keeps it out.
 
-    Raises ActuationError for a node that another session cordoned.
+    Raises ActuationError for a node that another session cordoned, and for one that exists although it was ``deleted``
+    when the action was decided.
     """
     name, node = attempt.action.target.name, _node(attempt)
     if not node:
@@ -65,6 +66,8 @@ def uncordon(attempt: Attempt) -> Change:
         return Change(f"node {name} {someone}")
     if not is_of_session(node, attempt.action):
         raise refused(f"node {name} was cordoned by another session", "it is un-cordoned when that session ends")
+    if attempt.action.params.get("deleted"):
+        raise refused(f"node {name} exists; it stays cordoned", "check why monitoring does not report it")
     taints = [taint for taint in _taints(node) if taint.get("key") != TAINT]
     keeper = keeper_of(node)
     spec: dict[str, Any] = {"taints": taints or None}

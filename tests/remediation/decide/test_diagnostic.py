@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from outrider.model import ActionKind, ActionStatus, DecisionReason, HoldReason, StepState
+from remediation.decide.history import NOT_DONE, NOT_PERFORMED, STOPPED
 
 
 @pytest.fixture
@@ -24,10 +25,10 @@ def held(fleet):
     return {hold.subject: hold.reason for hold in fleet.decide().holds}
 
 
-def finish(fleet, status):
+def finish(fleet, status, detail=""):
     """Ends the diagnostic that has begun."""
     (run,) = (action for action in fleet.actions.values() if action.status is ActionStatus.CLAIMED)
-    fleet.actions[run.id] = replace(run, status=status, ended_at=fleet.now)
+    fleet.actions[run.id] = replace(run, status=status, ended_at=fleet.now, detail=detail)
 
 
 def begin(fleet):
@@ -68,6 +69,29 @@ def test_a_diagnostic_that_never_ends_pages_and_the_node_stays_out(repaired):
     decided = repaired.decide()
     assert [step.page for step in decided.steps] == ["playbooks.diagnostic_endless"]
     assert decided.actions == ()
+
+
+def test_a_diagnostic_that_exceeds_its_limit_is_not_a_failed_one(repaired):
+    begin(repaired)
+    finish(repaired, ActionStatus.FAILED, f"{NOT_DONE} 20 min: the Job runs on node-0")
+    decided = repaired.decide()
+    assert [step.page for step in decided.steps] == ["playbooks.diagnostic_endless"]
+    assert decided.actions == ()
+
+
+@pytest.mark.parametrize("stopped", [NOT_PERFORMED, STOPPED])
+def test_a_diagnostic_that_a_guard_stopped_is_repeated(repaired, words, stopped):
+    """Monitoring was blind for a moment: the test may have passed, and nobody is paged about the node."""
+    begin(repaired)
+    finish(repaired, ActionStatus.FAILED, f"{stopped}: monitor_blind")
+    blind = replace(repaired.facts_now(), blind=True)
+    assert words(repaired.decide(facts=blind).actions) == [("run_diagnostic", "node-0", "refused", "monitor_blind")]
+    assert [step.page for step in repaired.decide().steps] == [""]
+    begin(repaired)
+    finish(repaired, ActionStatus.DONE)
+    assert words(repaired.cycle()) == [("uncordon", "node-0", "allowed", "recovered")]
+    repaired.cycle()
+    assert all(session.closed_at for session in repaired.sessions.values())
 
 
 def test_a_node_that_an_operator_returned_needs_no_diagnostic(repaired, words):

@@ -19,6 +19,7 @@ from outrider.model import (
 from outrider.vocabulary.rules import RULE_ACTIONS
 from remediation.decide.rule_actions import TARGETS
 from remediation.playbooks.files import packaged
+from remediation.playbooks.model import UNDOES, Playbook
 
 
 def fire(fleet, rule, entity, then, *, incident="inc-0", priority=Priority.P2):
@@ -95,6 +96,55 @@ def test_a_rejected_default_action_is_not_proposed_again(fleet):
     (request,) = fleet.cycle()
     fleet.actions[request.id] = replace(request, status=ActionStatus.REFUSED, reason=DecisionReason.REJECTED_BY_HAND)
     assert fleet.run(5) == []
+
+
+UNDOABLE = sorted(frozenset(UNDOES) & RULE_ACTIONS)
+
+
+@pytest.mark.parametrize("kind", UNDOABLE)
+def test_an_approved_default_action_is_undone_after_the_recovery(fleet, kind):
+    """Safety rule 6: the object returns, whoever caused the change."""
+    fleet.facts = replace(fleet.facts, traffic_weights={fleet.service: {"chat-0": 1, "chat-1": 3}})
+    alert = fire(fleet, "mine", fleet.replicas[0], kind.value)
+    (request,) = fleet.cycle()
+    fleet.actions[request.id] = replace(request, status=ActionStatus.INTENDED, approved_by="alice")
+    fleet.run(2)
+    assert all(session.closed_at is None for session in fleet.sessions.values())
+    fleet.mend(alert.entity, resolve="inc-0")
+    assert [(action.kind, action.target) for action in fleet.run(4)] == [(UNDOES[kind], request.target)]
+    assert all(session.closed_at for session in fleet.sessions.values())
+
+
+@pytest.mark.parametrize("kind", [ActionKind.CORDON, ActionKind.DRAIN])
+def test_a_node_that_a_rule_cordoned_counts_for_the_session(fleet, kind):
+    fire(fleet, "mine", fleet.nodes[0], kind.value)
+    (request,) = fleet.cycle()
+    fleet.actions[request.id] = replace(request, status=ActionStatus.INTENDED, approved_by="alice")
+    fleet.run(2)
+    assert [session.cordoned for session in fleet.sessions.values()] == [(fleet.nodes[0],)]
+
+
+def test_a_node_that_a_rule_cordoned_for_an_unknown_cause_returns_by_a_diagnostic(make_fleet):
+    fleet = make_fleet(diagnostic=True)
+    alert = fire(fleet, "mine", fleet.nodes[0], "cordon")
+    (request,) = fleet.cycle()
+    fleet.actions[request.id] = replace(request, status=ActionStatus.INTENDED, approved_by="alice")
+    fleet.run(2)
+    fleet.mend(alert.entity, resolve="inc-0")
+    kinds = [action.kind for action in fleet.run(4)]
+    assert kinds == [ActionKind.RUN_DIAGNOSTIC, ActionKind.UNCORDON]
+
+
+@pytest.mark.parametrize("then", ["cordon", "scale"])
+def test_a_cause_whose_playbook_is_none_gives_no_rule_a_free_hand(fleet, words, then):
+    """The author of the playbook decided that nothing is done automatically."""
+    fleet.break_("disk-slow", fleet.nodes[0], confidence=0.9, alert=False)
+    playbooks = {**packaged(), "disk-slow": Playbook("disk-slow", (), none="Our storage team replaces these disks.")}
+    alert = fire(fleet, "mine", fleet.nodes[0], then, incident="inc-1")
+    fleet.incidents["inc-0"] = replace(fleet.incidents["inc-0"], alerts=(alert.fingerprint,))
+    del fleet.incidents["inc-1"]
+    (decided,) = words(fleet.decide(playbooks=playbooks).actions)
+    assert (decided[0], *decided[2:]) == (then, "ask", "needs_approval")
 
 
 def test_every_action_that_a_rule_may_name_has_a_target():

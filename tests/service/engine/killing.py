@@ -29,17 +29,17 @@ def distinct_playbooks() -> list[str]:
 
 
 @cache
-def undisturbed(fault: str) -> Effects:
+def undisturbed(fault: str, *, renames: bool = False) -> Effects:
     """The effects of a repair without a kill."""
     with TemporaryDirectory() as folder:
-        assert _life(Path(folder), fault, armed=False) == 0
+        assert _life(Path(folder), fault, armed=False, renames=renames) == 0
         return Journal(Path(folder)).effects()
 
 
-def killed_between_steps(folder: Path, fault: str) -> tuple[Effects, int]:
+def killed_between_steps(folder: Path, fault: str, *, renames: bool = False) -> tuple[Effects, int]:
     """The effects of a repair with a kill at every point between two steps, and the number of lives."""
     lives = 1
-    while (code := _life(folder, fault, armed=True)) == KILLED:
+    while (code := _life(folder, fault, armed=True, renames=renames)) == KILLED:
         lives += 1
         assert lives < MOST_LIVES, "a kill is repeated"
     assert code == 0, f"the engine failed with {code}"
@@ -64,13 +64,15 @@ def kill_at_random(kills: int, seed: int) -> tuple[int, int]:
     return repairs, done
 
 
-def _life(folder: Path, fault: str, *, armed: bool, seconds: float = _HANGS_AFTER) -> int:
+def _life(folder: Path, fault: str, *, armed: bool, renames: bool = False, seconds: float = _HANGS_AFTER) -> int:
     """Lives once in a child process. Returns its exit code: -9 if it was killed after that many seconds.
 
-    ``fault`` may also be the name of a procedure.
+    ``fault`` may also be the name of a procedure, whose fleet never renames a part.
     """
-    live = procedure_life.live if fault in procedure_life.PROCEDURES else remediation_life.live
-    child = _PROCESSES.Process(target=live, args=(str(folder), fault), kwargs={"kills": armed})
+    is_procedure = fault in procedure_life.PROCEDURES
+    live = procedure_life.live if is_procedure else remediation_life.live
+    options = {"kills": armed, **({} if is_procedure else {"renames": renames})}
+    child = _PROCESSES.Process(target=live, args=(str(folder), fault), kwargs=options)
     child.start()
     child.join(seconds)
     if child.exitcode is None:

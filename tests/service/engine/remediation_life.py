@@ -1,7 +1,8 @@
 """Lives of an engine that repairs one fault: decide, commit, dispatch; each life may end in a kill.
 
 The state store and the journal of the cluster survive; everything else dies with the process. The fleet is the one of
-``tests/remediation``. It recovers once nothing was done to it for some minutes.
+``tests/remediation``. It recovers once nothing was done to it for some minutes. Diverted replicas return step by step.
+With ``renames`` a restarted pod returns under another name, as that of a Deployment, and a drained node is deleted.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from outrider.model import Action, EntityKind, EntityRef, Outcome, OutcomeStatus
 from outrider.ports import CycleCommit
 from outrider.topology import Topology
 from outrider.vocabulary.faults import fault as fault_of
+from remediation.decide.limits import HalfOpen
 from remediation.playbooks.files import packaged
 from store.factory import SqlStateStore, open_state
 from tests.remediation.conftest import CYCLE, T0, Fleet
@@ -36,6 +38,7 @@ _LONGEST = timedelta(hours=6)
 _DRAIN_ATTEMPTS = 3
 _IDLE, _PAUSE = timedelta(minutes=2), timedelta(seconds=45)  # after so long without an attempt, cycles are rarer
 packaged()  # read once, before the fork of each life
+_TRIAL = HalfOpen((0.01, 0.1), time=timedelta(seconds=30), hold=timedelta(0))
 _WEIGHTS = {"chat-0": 1, "chat-1": 3}  # what skewed traffic is balanced to
 
 
@@ -86,7 +89,8 @@ class JournalActuator:
             return Outcome(action.id, OutcomeStatus.ALREADY, "already done", now, now)
         if action.kind == "drain" and len(before) + 1 < _DRAIN_ATTEMPTS:
             return Outcome(action.id, OutcomeStatus.IN_PROGRESS, f"attempt {len(before) + 1}", now, now)
-        self._journal.add(effect=action.id, kind=action.kind, target=action.target.key, at=now.isoformat())
+        share = f" to {action.params['weight']:g}" if action.params.get("weight") else ""
+        self._journal.add(effect=action.id, kind=f"{action.kind}{share}", target=action.target.key, at=now.isoformat())
         return Outcome(action.id, OutcomeStatus.DONE, "done", now, now)
 
     def requests(self, action: Action) -> tuple[()]:
@@ -143,12 +147,12 @@ class KilledStore:
 class Life:
     """One process life of the engine."""
 
-    def __init__(self, folder: Path, fault: str, *, kills: bool) -> None:
-        self._journal, self._folder = Journal(folder), folder
+    def __init__(self, folder: Path, fault: str, *, kills: bool, renames: bool) -> None:
+        self._journal, self._folder, self._renames = Journal(folder), folder, renames
         points = Kills(folder, armed=kills)
         state = KilledStore(open_state(f"sqlite:///{folder}/state.db"), points)
         self._clock = ManualClock(self._resume_at())
-        self._fleet = Fleet(max_actions_per_hour=1000)
+        self._fleet = Fleet(max_actions_per_hour=1000, half_open=_TRIAL)
         self._incident = _break(self._fleet, fault)
         actuator = JournalActuator(self._journal, self._clock)
         self._loop = RepairLoop(
@@ -168,6 +172,7 @@ class Life:
             assert now - T0 < _LONGEST, "the repair never ends"
             self._remember(now)
             recovered = self._journal.recovered(now)
+            self._rename()
             self._fleet.facts = replace(self._fleet.facts, unschedulable=self._cordoned())
             if recovered:
                 for entity in (*self._fleet.sick, *self._fleet.alerts):
@@ -176,6 +181,19 @@ class Life:
             if self._journal.idle_for(now) > _IDLE:
                 self._clock.advance(_PAUSE)
             quiet = 0 if busy or not recovered else quiet + 1
+
+    def _rename(self) -> None:
+        """Replaces pods that were restarted, and deletes a node that was drained. The alerts of what is gone end."""
+        fleet, done = self._fleet, self._journal.effects()
+        before = fleet.topology.entities
+        for number, pod in enumerate(fleet.pods if self._renames else ()):
+            if pod in before and (done["restart_pod", pod.key] or done["delete_stuck_pod", pod.key]):
+                cordoned = fleet.nodes[number] in self._cordoned()
+                fleet.replace_pod(number, ready=False, to=number + 1 if cordoned else None)
+            if fleet.nodes[number] in before and done["drain", fleet.nodes[number].key]:
+                fleet.remove_node(number)
+        for entity in (before - fleet.topology.entities) & set(fleet.alerts):
+            fleet.mend(entity, resolve=self._incident)
 
     def _cordoned(self) -> frozenset[EntityRef]:
         done = self._journal.effects()
@@ -213,6 +231,6 @@ def automatic_faults() -> list[str]:
     return sorted(fault for fault, playbook in packaged().items() if playbook.steps and fault not in _PROCEDURES)
 
 
-def live(folder: str, fault: str, *, kills: bool) -> None:
+def live(folder: str, fault: str, *, kills: bool, renames: bool = False) -> None:
     """One life, to its end or to a kill."""
-    Life(Path(folder), fault, kills=kills).live()
+    Life(Path(folder), fault, kills=kills, renames=renames).live()

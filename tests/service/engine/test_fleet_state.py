@@ -1,5 +1,6 @@
 """Trust verdicts that block scale-in and cordons (safety rule 1), and alerts that explain them."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -20,16 +21,20 @@ from outrider.model import (
     EntityRef,
     Incident,
     Layer,
+    Plan,
     Priority,
     RemediationSession,
     SampleBatch,
+    SignalKey,
     TrustVerdict,
     Verdict,
+    Window,
 )
 from outrider.ports import Collected, CycleCommit
 from outrider.topology import DELETED, Topology
 from service.engine import fleet_state
 from service.engine.detector_memory import Detection
+from service.engine.window_cache import WindowCache
 from store.memory.state import MemoryStateStore
 
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
@@ -100,6 +105,74 @@ def test_other_alerts_do_not_explain_a_partial_metrics_page(trust: Alert) -> Non
 def test_an_untrusted_node_is_not_healthy() -> None:
     found = detection(TrustVerdict.PARTIAL, EXPORTER)
     assert NODE not in fleet_state.healthy((), TOPOLOGY, found, fleet_state.untrusted((), TOPOLOGY, found))
+
+
+class NodeList:
+    """What the control plane reports of nodes, cycle by cycle."""
+
+    def __init__(self) -> None:
+        self._cache, self._cycle = WindowCache(fleet_state.NEEDS, 100), 0
+
+    def report(self, cycles: int, *names: str, cluster: str = "c") -> None:
+        """The nodes of so many cycles of 15 s. None is cordoned."""
+        nodes = tuple(EntityRef(cluster, EntityKind.NODE, None, name) for name in names)
+        keys = fleet_state.NEEDS[EntityKind.NODE]
+        values = np.zeros((len(nodes), len(keys)))
+        status = np.full(values.shape, CellStatus.PRESENT, dtype=np.uint8)
+        for _ in range(cycles):
+            at = NOW + self._cycle * timedelta(seconds=15)
+            self._cache.push(at, [SampleBatch("list", at, EntityKind.NODE, keys, nodes, values, status)])
+            self._cycle += 1
+
+    def window(self, kind: EntityKind, keys: Sequence[SignalKey], span: timedelta) -> Window:
+        return self._cache.window(kind, keys, span, timedelta(seconds=15))
+
+
+def ours(listed: NodeList, topology: Topology) -> tuple[frozenset[EntityRef], frozenset[EntityRef]]:
+    """(deleted nodes, nodes cordoned by us) of a session that cordoned NODE."""
+    session = RemediationSession("s", "inc", NOW, cordoned=(NODE,))
+    facts = fleet_state.fleet_facts((), (), Plan(), topology, listed, sessions=(session,), paused=False)
+    return facts.deleted_nodes, facts.nodes_cordoned_by_us
+
+
+WITHOUT_NODE = Topology.build([], [EntityRef("c", EntityKind.NODE, None, "node-1")])
+MINUTE = 4  # cycles
+
+
+def test_a_node_that_the_control_plane_no_longer_lists_is_deleted() -> None:
+    listed = NodeList()
+    listed.report(10 * MINUTE, "node-0", "node-1")
+    listed.report(4 * MINUTE, "node-1")
+    assert ours(listed, WITHOUT_NODE) == (frozenset(), {NODE}), "it may return"
+    listed.report(2 * MINUTE, "node-1")
+    assert ours(listed, WITHOUT_NODE) == ({NODE}, frozenset())
+    listed.report(1, "node-0", "node-1")
+    assert ours(listed, WITHOUT_NODE) == (frozenset(), {NODE})
+
+
+def test_a_node_that_a_page_or_the_api_still_names_is_not_deleted() -> None:
+    listed = NodeList()
+    listed.report(10 * MINUTE, "node-1")
+    assert ours(listed, TOPOLOGY) == (frozenset(), {NODE})
+
+
+def test_an_outage_of_the_control_plane_s_metrics_deletes_no_node() -> None:
+    """Safety rule 1: the absence of values is not the absence of nodes."""
+    silent, short, ended = NodeList(), NodeList(), NodeList()
+    silent.report(20 * MINUTE)
+    assert ours(silent, WITHOUT_NODE) == (frozenset(), {NODE})
+    short.report(2 * MINUTE, "node-1")
+    assert ours(short, WITHOUT_NODE) == (frozenset(), {NODE}), "the engine has just started"
+    ended.report(10 * MINUTE, "node-0", "node-1")
+    ended.report(6 * MINUTE)
+    ended.report(1, "node-1")
+    assert ours(ended, WITHOUT_NODE) == (frozenset(), {NODE}), "the list has just returned"
+
+
+def test_the_list_of_another_cluster_deletes_no_node() -> None:
+    listed = NodeList()
+    listed.report(10 * MINUTE, "node-1", cluster="other")
+    assert ours(listed, WITHOUT_NODE) == (frozenset(), {NODE})
 
 
 def test_all_active_alerts_and_incidents_are_read() -> None:

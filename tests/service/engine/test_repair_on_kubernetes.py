@@ -358,10 +358,13 @@ def test_a_node_and_a_pod_that_vanish_midway_end_the_repair(make_scene):
     scene.cluster.delete(f"/api/v1/nodes/{NODES[0]}")
     scene.cluster.delete(f"/api/v1/namespaces/{SPACE}/pods/{scene.fleet.pods[0].name}", json={"gracePeriodSeconds": 0})
     loop.run(5)
+    scene.fleet.remove_node(0)
     scene.mend(incident)
     loop.run(3)
     assert all(session.closed_at for session in scene.state.sessions())
     assert {action.status for action in loop.actions()} == {ActionStatus.DONE}
+    (uncordon,) = by_kind(loop, ActionKind.UNCORDON)
+    assert uncordon.detail == f"node {NODES[0]} no longer exists"
 
 
 def test_another_engine_continues_in_the_middle(make_scene):

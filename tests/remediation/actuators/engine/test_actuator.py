@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -188,6 +189,14 @@ def test_a_state_that_cannot_be_read_is_no_permission_to_act(server: JsonServer,
     with pytest.raises(ActuationError, match="returned no is_sleeping"):
         perform(WAKE, server.url)
     assert server.sent("POST") == []
+
+
+def test_an_engine_that_no_longer_exists_gets_no_request(server: JsonServer) -> None:
+    known = an_action(ActionKind.RESUME_ENGINE, server.url)
+    gone = replace(known, params={"deleted": True})
+    outcome = EngineActuator().perform(gone)
+    assert (outcome.status, "no longer exists" in outcome.detail) == (OutcomeStatus.ALREADY, True)
+    assert EngineActuator().requests(gone) == ()
 
 
 def test_an_overloaded_engine_is_tried_again(server: JsonServer, engine: Vllm) -> None:

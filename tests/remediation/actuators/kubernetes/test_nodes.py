@@ -36,6 +36,24 @@ def place(cluster: Cluster, replicas: int, **spec: Any) -> list[dict[str, Any]]:
     return cluster.pods(SPACE)
 
 
+def test_a_node_that_monitoring_lost_stays_cordoned(cluster: Cluster, actuator: KubernetesActuator) -> None:
+    """The un-cordon of a deleted node must not return a broken one that is only not reported."""
+    actuator.perform(an_action(ActionKind.CORDON, A))
+    with pytest.raises(ActuationError, match="node acting-a exists; it stays cordoned"):
+        actuator.perform(an_action(ActionKind.UNCORDON, A, deleted=True))
+    assert node(cluster)["spec"]["unschedulable"] is True
+
+
+def test_the_uncordon_of_a_deleted_node_is_done(cluster: Cluster, actuator: KubernetesActuator) -> None:
+    actuator.perform(an_action(ActionKind.CORDON, A))
+    cluster.delete(NODE)
+    outcome = actuator.perform(an_action(ActionKind.UNCORDON, A, deleted=True))
+    assert (outcome.status, outcome.detail) == (OutcomeStatus.ALREADY, "node acting-a no longer exists")
+    cluster.node("acting-a", pool="acting")
+    outcome = actuator.perform(an_action(ActionKind.UNCORDON, A, deleted=True))
+    assert outcome.detail == "node acting-a is already schedulable", "another one under its name is not ours"
+
+
 def test_a_cordon_marks_the_node_and_an_uncordon_removes_every_mark(
     cluster: Cluster, actuator: KubernetesActuator
 ) -> None:
