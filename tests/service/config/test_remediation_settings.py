@@ -1,5 +1,6 @@
 """The section ``remediation``: levels, windows and names, with file, line and key of every mistake."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -48,7 +49,7 @@ def at(text):
 
 def test_without_settings_every_step_waits_for_approval_as_a_dry_run(tmp_path):
     policy = wiring.policy(load(tmp_path, "cluster: c\n"))
-    assert policy == Policy()
+    assert policy == replace(Policy(), time_limits={ActionKind.DRAIN: timedelta(minutes=20)})
     assert (policy.autonomy.general, policy.dry_run) == (Autonomy.APPROVE, True)
 
 

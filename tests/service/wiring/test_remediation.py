@@ -317,7 +317,7 @@ def test_a_template_is_checked_in_its_own_file(tmp_path: Path) -> None:
 
 
 WAITS = """\
-services: [{name: chat, startup: 3m}, {name: plain}]
+services: [{name: chat, startup: 3m}, {name: plain}, {name: own}]
 slos:
   - {name: chat-fast, service: chat, sli: ttft, limit: 1s, objective: 0.9}
   - {name: chat-most, service: chat, sli: ttft, limit: 5s, objective: 0.99}
