@@ -42,6 +42,7 @@ from remediation.decide.history import (
     stopped_by_guard,
 )
 from remediation.decide.record import record
+from remediation.decide.replacement import is_gone
 from remediation.playbooks.conditions import Check
 from remediation.playbooks.model import UNDOES, Playbook, Step
 
@@ -59,6 +60,7 @@ _OF_PROCEDURES = frozenset({ActionKind.SWITCH_CLUSTER, ActionKind.DEGRADE_SERVIC
 _LIMITED = frozenset({PlanReason.AT_CEILING, PlanReason.AT_QUOTA, PlanReason.NO_GPU_FREE, PlanReason.STEP_LIMIT})
 _MORE_REPLICAS_HELP = frozenset({DecisionReason.DISRUPTION_BUDGET, DecisionReason.SERVICE_MINIMUM})
 _HELD_TEXT = "playbooks.step_held"
+_REPLACES_POD = frozenset({ActionKind.RESTART_POD, ActionKind.DELETE_STUCK_POD})
 _NOT_AN_ATTEMPT = WAITING | {ActionStatus.REFUSED, ActionStatus.CANCELLED}
 
 
@@ -155,6 +157,9 @@ class PlaybookRun:
         on, before = self._on(step, target), self._decided(step, target)
         if on.action is None and unmet(step.require, on) is not None:
             return None
+        spent = [] if before else self._tried_on_replaced(step, target)
+        if len(spent) >= step.attempts:
+            return self._replacement(step, on, spent[-1])
         if not settled(before[-1] if before else None, self._context.now, self._lasts(step)) or _surges(step, before):
             return self._waits(step, target, before)
         if on.action is None:
@@ -168,8 +173,19 @@ class PlaybookRun:
                 return self._note(step, target, StepState.VERIFYING, str(step.verify))
         if len(self._tried(before)) < step.attempts:
             return StepState.VERIFYING
+        return self._failed(step, target)
+
+    def _failed(self, step: Step, target: EntityRef) -> StepState:
         page = step.escalate.text if step.escalate.kind == "page" else ""
         return self._note(step, target, StepState.FAILED, str(step.verify or ""), page)
+
+    def _replacement(self, step: Step, on: StepOnTarget, last: Action) -> StepState | None:
+        """The state of a pod that took the place of a restarted one. It must pass the check in time."""
+        if step.verify is None or met(step.verify, on):
+            return None
+        if not self._timed_out(step, last):
+            return self._note(step, on.target, StepState.VERIFYING, str(step.verify))
+        return self._failed(step, on.target)
 
     def _waits(self, step: Step, target: EntityRef, before: Sequence[Action]) -> StepState:
         """VERIFYING while the step is not over, with the guard that holds it. Some guards hold it for a time only."""
@@ -209,6 +225,19 @@ class PlaybookRun:
             if action.status not in _NOT_AN_ATTEMPT and action.dry_run == dry and not stopped_by_guard(action)
         ]
 
+    def _tried_on_replaced(self, step: Step, target: EntityRef) -> list[Action]:
+        """Attempts that were spent on the pod whose place this one took: its new name does not renew them.
+
+        The first round decided on every pod that the fault had then. Which one it replaces is not known.
+        """
+        own = [a for a in self._context.history.of_session(self._session.id) if a.kind is step.kind]
+        first = min((action.decided_at for action in own), default=self._context.now)
+        originals = {action.target for action in own if action.decided_at == first}
+        if step.kind not in _REPLACES_POD or not originals or target in originals:
+            return []
+        gone = [action for action in self._tried(own) if is_gone(self._context, action.target)]
+        return gone[len(gone) - len(gone) // len(originals) :]
+
     def _note(
         self,
         step: Step,
@@ -238,7 +267,7 @@ class PlaybookRun:
             return []
         if before and (rejected(before[-1]) or before[-1].status in IN_FLIGHT):
             return []
-        if len(tried) >= (1 if dry else step.attempts):
+        if len(tried) + len(self._tried_on_replaced(step, target)) >= (1 if dry else step.attempts):
             return []
         if stop_holds(before, context.now, context.policy.cooldown):
             return []

@@ -111,6 +111,18 @@ def test_a_failed_check_can_page_and_stops_the_rest(fleet):
     assert decided.holds[0].reason is HoldReason.STEP_FAILED
 
 
+def test_a_pod_that_took_the_place_of_a_restarted_one_is_not_restarted_without_end(fleet):
+    run = Run(fleet, [RESTART.replace("2m", "2m, escalate: {page: Call us.}")], "gpu-lost", fleet.gpus[0])
+    assert run.kinds() == [ActionKind.RESTART_POD]
+    fleet.replace_pod(0, ready=False)
+    assert run.kinds(3) == [], "its attempt is spent"
+    assert run.states() == [StepState.VERIFYING], "it still starts"
+    fleet.now += timedelta(minutes=12)
+    decided = run.round()
+    assert decided.actions == ()
+    assert [(step.state, step.page) for step in decided.steps] == [(StepState.FAILED, "Call us.")]
+
+
 def test_a_failed_action_is_a_failed_step(fleet):
     run = Run(fleet, [RESTART.replace("2m", "2m, escalate: {page: Call us.}"), SCALE])
     run.round(status=ActionStatus.FAILED)
