@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from outrider import log
 from outrider.clock import ManualClock
 from outrider.model import (
     Action,
@@ -181,6 +182,7 @@ def _calm(at: datetime) -> LoadSample:
 
 def live(folder: str, procedure: str, *, kills: bool) -> None:
     """One life, to its end or to a kill. Raises AssertionError if the end never comes."""
+    log.configure(level="warning")  # thousands of actions
     path, journal = Path(folder), Journal(Path(folder))
     points, file = Kills(path, armed=kills), path / "clock"
     clock = ManualClock(datetime.fromisoformat(file.read_text()) + CYCLE if file.exists() else T0)

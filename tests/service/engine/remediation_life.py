@@ -19,6 +19,7 @@ from typing import Any
 
 import alembic.context  # noqa: F401  slow to import: loaded once, before the fork of each life
 
+from outrider import log
 from outrider.clock import ManualClock
 from outrider.model import Action, EntityKind, EntityRef, Outcome, OutcomeStatus
 from outrider.ports import CycleCommit
@@ -233,4 +234,5 @@ def automatic_faults() -> list[str]:
 
 def live(folder: str, fault: str, *, kills: bool, renames: bool = False) -> None:
     """One life, to its end or to a kill."""
+    log.configure(level="warning")  # thousands of actions
     Life(Path(folder), fault, kills=kills, renames=renames).live()
