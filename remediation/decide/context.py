@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from outrider.clock import parse_rfc3339
 from outrider.model import (
     ActionKind,
     Alert,
@@ -163,6 +164,13 @@ class DecisionContext:
         }
         workloads = sorted(f"{owner}/{name}" for owner, name in named if owner and name)
         return {"workloads": workloads} if workloads else {}
+
+    def created_at(self, pod: EntityRef) -> datetime | None:
+        """Creation of a pod, or the start of the replica of this name; None if neither is known."""
+        since = self.topology.label(replace(pod, kind=EntityKind.POD), "since")
+        if since:
+            return parse_rfc3339(since)
+        return self.facts.started_at.get(replace(pod, kind=EntityKind.REPLICA))
 
     def _runs_last_change(self, replica: EntityRef) -> bool:
         """True if its process started after the last change of its service."""

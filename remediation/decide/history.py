@@ -21,6 +21,7 @@ CORDONING = frozenset({ActionKind.CORDON, ActionKind.DRAIN})  # an evicted node 
 STOPPING = CORDONING | {ActionKind.REBOOT_NODE, ActionKind.RESET_GPU}
 """Actions that take a node out of service. The reset of a device stops its node's work."""
 
+_NOT_REPEATED = frozenset({ActionKind.REBOOT_NODE, ActionKind.RESET_GPU})  # another one is another disruption
 _AFTER_STOP = timedelta(seconds=15)  # until the next decision about a step that a guard stopped
 _OVER = frozenset({DecisionReason.RECOVERED, DecisionReason.RECOVERED_BY_VALUES})
 NOT_PERFORMED = "not performed"  # detail of an action that a guard stopped at the last moment
@@ -226,6 +227,14 @@ def stopped_by_guard(action: Action) -> bool:
     return action.detail.startswith((NOT_PERFORMED, STOPPED))
 
 
+def is_undecided(action: Action) -> bool:
+    """True for an action that a guard stopped: its step is decided again, and goes on where it was stopped.
+
+    False for a reboot that was stopped after it began: it may have happened.
+    """
+    return stopped_by_guard(action) and (action.kind not in _NOT_REPEATED or action.detail.startswith(NOT_PERFORMED))
+
+
 def was_performed(action: Action) -> bool:
     """True for an action that was performed or will be. One that a guard stopped before its start changed nothing."""
     return action.status in PERFORMED and not action.detail.startswith(NOT_PERFORMED)
@@ -324,7 +333,7 @@ def settled(action: Action | None, now: datetime, timeout: timedelta) -> bool:
     """
     if action is None or (action.status is ActionStatus.REFUSED and action.reason in _HELD):
         return False
-    if stopped_by_guard(action):
+    if is_undecided(action):
         return now - (action.ended_at or action.decided_at) > timeout
     if action.status in IN_FLIGHT:
         return now - begun_at(action) > timeout

@@ -23,7 +23,7 @@ _DOUBTS = frozenset(
     }
 )
 # What a request says beside its effect: it follows the load, and is measured anew in each cycle.
-_MEASURED = {ActionKind.SWITCH_CLUSTER: frozenset({"headroom", "needed"})}
+_MEASURED = {ActionKind.SWITCH_CLUSTER: frozenset({"headroom", "needed", "standby_needs"})}
 _SHARES = frozenset({"weights", "share"})
 _MATERIAL = 0.1 + 1e-9  # another share of the traffic than this needs another approval
 

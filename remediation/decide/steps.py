@@ -34,6 +34,7 @@ from remediation.decide.history import (
     WAITING,
     begun_at,
     is_half_open,
+    is_undecided,
     objection_of,
     obstructed_since,
     rejected,
@@ -137,9 +138,7 @@ class PlaybookRun:
 
     def _on(self, step: Step, target: EntityRef) -> StepOnTarget:
         done = [
-            action
-            for action in self._decided(step, target)
-            if action.status in PERFORMED and not stopped_by_guard(action)
+            action for action in self._decided(step, target) if action.status in PERFORMED and not is_undecided(action)
         ]
         action = done[-1] if done else None
         return StepOnTarget(self._context, self._cause.fault, self._cause.entity, target, self._session.id, action)
@@ -164,7 +163,7 @@ class PlaybookRun:
             return self._waits(step, target, before)
         if on.action is None:
             return None  # refused for good, or rejected
-        if on.action.status is not ActionStatus.FAILED:
+        if on.action.status is not ActionStatus.FAILED or stopped_by_guard(on.action):
             if step.verify is None or on.action.status is ActionStatus.DRY_RUN:
                 return None
             if met(step.verify, on):
@@ -217,25 +216,33 @@ class PlaybookRun:
         return met(step.verify, on) or not self._timed_out(step, on.action)
 
     def _tried(self, before: Iterable[Action]) -> list[Action]:
-        """The attempts so far. An action that a guard stopped is none: the step is decided again."""
+        """The attempts so far. An action that a guard stopped in time is none: the step is decided again."""
         dry = self._context.policy.dry_run
         return [
             action
             for action in before
-            if action.status not in _NOT_AN_ATTEMPT and action.dry_run == dry and not stopped_by_guard(action)
+            if action.status not in _NOT_AN_ATTEMPT and action.dry_run == dry and not is_undecided(action)
         ]
 
     def _tried_on_replaced(self, step: Step, target: EntityRef) -> list[Action]:
         """Attempts that were spent on the pod whose place this one took: its new name does not renew them.
 
-        The first round decided on every pod that the fault had then. Which one it replaces is not known.
+        The first round decided on every pod that the fault had then. Which of them it replaces is not known, but it was
+        created after that one's restart.
         """
         own = [a for a in self._context.history.of_session(self._session.id) if a.kind is step.kind]
         first = min((action.decided_at for action in own), default=self._context.now)
         originals = {action.target for action in own if action.decided_at == first}
         if step.kind not in _REPLACES_POD or not originals or target in originals:
             return []
-        gone = [action for action in self._tried(own) if is_gone(self._context, action.target)]
+        created = self._context.created_at(target)
+        gone = [
+            action
+            for action in self._tried(own)
+            if is_gone(self._context, action.target)
+            and created is not None
+            and begun_at(action) < created + timedelta(seconds=1)  # the API server truncates to seconds
+        ]
         return gone[len(gone) - len(gone) // len(originals) :]
 
     def _note(

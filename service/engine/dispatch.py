@@ -93,7 +93,7 @@ class Dispatcher:
         performed = 0
         with TargetQueues(self._perform_unless_stopped, self._workers) as queues:
             while not queues.failed:
-                new = queues.submit(self._claim(queues.unfinished))
+                new = queues.submit(lambda: self._claim(queues.unfinished))
                 performed += new
                 if not new and not queues.unfinished:
                     break
@@ -112,7 +112,7 @@ class Dispatcher:
                 self._perform_unless_stopped(action)
         else:
             with TargetQueues(self._perform_unless_stopped, self._workers) as queues:
-                queues.submit(actions)
+                queues.submit(lambda: actions)
         return len(actions)
 
     def _claim(self, unfinished: int = 0) -> Sequence[Action]:

@@ -56,13 +56,13 @@ def _checked(incident: Incident, alerts: Mapping[str, Alert], facts: CheckFacts,
         return incident
     own = [alerts[fingerprint] for fingerprint in incident.alerts if fingerprint in alerts]
     known = {(entry.what, entry.arguments.get("entity")) for entry in incident.timeline}
-    new = [
-        TimelineEntry(now, text, arguments)
-        for alert in own
-        for text, arguments in _results(alert, facts)
+    results = (result for alert in own for result in _results(alert, facts))
+    new = {
+        (text, arguments["entity"]): TimelineEntry(now, text, arguments)
+        for text, arguments in results
         if (text, arguments["entity"]) not in known
-    ]
-    return replace(incident, timeline=(*incident.timeline, *new), updated_at=now) if new else incident
+    }
+    return replace(incident, timeline=(*incident.timeline, *new.values()), updated_at=now) if new else incident
 
 
 def _results(alert: Alert, facts: CheckFacts) -> Iterator[tuple[str, dict[str, str]]]:

@@ -24,6 +24,7 @@ class TargetQueues:
         self._workers = workers
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="action")
         self._queues: dict[EntityRef, deque[Action]] = {}
+        self._ended: set[str] = set()  # since the last claim began
         self._changed = Condition()
         self._error: Exception | None = None
 
@@ -48,17 +49,25 @@ class TargetQueues:
         """True after an error of a thread."""
         return self._error is not None
 
-    def submit(self, actions: Iterable[Action]) -> int:
-        """Queues the actions that are not queued yet. Returns their number."""
+    def submit(self, claim: Callable[[], Iterable[Action]]) -> int:
+        """Queues the claimed actions that are not queued yet. Returns their number.
+
+        An action whose lease has expired may be claimed again while it is queued, or just before it ends.
+        """
         new = 0
         with self._changed:
-            for action in actions:
+            self._ended.clear()
+        claimed = claim()
+        with self._changed:
+            for action in claimed:
+                if action.id in self._ended:
+                    continue
                 queue = self._queues.get(action.target)
                 if queue is None:
                     self._queues[action.target] = deque([action])
                     self._threads.submit(self._work_off, action.target)
                 elif any(known.id == action.id for known in queue):
-                    continue  # its lease has expired meanwhile
+                    continue
                 else:
                     queue.append(action)
                 new += 1
@@ -87,7 +96,7 @@ class TargetQueues:
                     self._changed.notify_all()
                 return
             with self._changed:
-                self._queues[target].popleft()
+                self._ended.add(self._queues[target].popleft().id)
                 self._changed.notify_all()
 
     def _first(self, target: EntityRef) -> Action | None:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from outrider.clock import rfc3339
 from outrider.model import (
     Action,
     ActionStatus,
@@ -87,6 +88,7 @@ class Fleet:
         edges = [(names.get(lower, lower), names.get(upper, upper)) for lower, upper in stays]
         edges += [] if to is None else [(self.nodes[to], names[gone]), (self.gpus[to], names[gone])]
         labels = {entity: facts for entity, facts in self.topology.labels.items() if entity not in names}
+        labels |= {names[gone]: {"since": rfc3339(self.now)}}
         labels |= {gone: {DELETED: "true"}} if labelled else {}
         self.topology = Topology.build(edges, labels, labels)
         self.replicas[number], self.pods[number] = names[old], names[gone]

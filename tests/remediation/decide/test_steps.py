@@ -123,6 +123,33 @@ def test_a_pod_that_took_the_place_of_a_restarted_one_is_not_restarted_without_e
     assert [(step.state, step.page) for step in decided.steps] == [(StepState.FAILED, "Call us.")]
 
 
+def test_an_older_pod_that_fails_later_has_its_own_attempts(fleet):
+    fleet.replace_pod(1, to=0)
+    fleet.now += timedelta(minutes=1)
+    steps = ["{action: restart_pod, target: pods, require: [not_serving], verify: pod_ready, timeout: 15m}"]
+    run = Run(fleet, steps, "disk-slow", fleet.nodes[0])
+    fleet.sick.add(fleet.replicas[0])
+    assert [action.target for action in run.round().actions] == [fleet.pods[0]]
+    fleet.replace_pod(0, to=2)
+    fleet.now += timedelta(minutes=8)
+    fleet.sick.add(fleet.replicas[1])
+    assert [action.target for action in run.round().actions] == [fleet.pods[1]]
+
+
+@pytest.mark.parametrize(("back", "state"), [(True, StepState.VERIFIED), (False, StepState.FAILED)])
+def test_a_reboot_that_was_stopped_after_it_began_is_not_repeated(fleet, back, state):
+    node = fleet.nodes[0]
+    run = Run(
+        fleet, ["{action: reboot_node, target: node, verify: node_ready, timeout: 5m}"], "gpu-lost", fleet.gpus[0]
+    )
+    (reboot,) = run.round(status=ActionStatus.FAILED).actions
+    fleet.actions[reboot.id] = replace(fleet.actions[reboot.id], detail=f"{STOPPED}: monitor_blind")
+    fleet.facts = replace(fleet.facts, not_ready=frozenset() if back else frozenset({node}))
+    fleet.now += timedelta(minutes=6)
+    assert run.kinds(60) == []
+    assert run.states() == [state]
+
+
 def test_a_failed_action_is_a_failed_step(fleet):
     run = Run(fleet, [RESTART.replace("2m", "2m, escalate: {page: Call us.}"), SCALE])
     run.round(status=ActionStatus.FAILED)

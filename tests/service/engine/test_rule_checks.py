@@ -120,6 +120,15 @@ def test_the_plan_of_the_affected_services_is_written() -> None:
     assert arguments == {"entity": str(CHAT), "running": "8", "needed": "10", "gpus": "40"}
 
 
+def test_two_alerts_write_the_plan_of_one_service_once() -> None:
+    second = EntityRef("c", EntityKind.GPU, None, "GPU-1")
+    fired = [replace(alert(gpu, "capacity_plan", RATIO), fingerprint=name) for gpu, name in ((GPU, "a"), (second, "b"))]
+    plan = Plan(recommendations=(recommendation(CHAT),))
+    facts = CheckFacts(Values(GPU, {}), plan, Topology.build([(GPU, CHAT), (second, CHAT)]))
+    (checked,) = with_checks([replace(INCIDENT, alerts=("a", "b"))], fired, facts, NOW)
+    assert [entry.arguments["entity"] for entry in checked.timeline] == [str(CHAT)]
+
+
 @pytest.mark.parametrize("check", list(RuleCheck))
 def test_every_check_has_a_text_in_every_language(check: RuleCheck) -> None:
     for language in LANGUAGES:
