@@ -48,7 +48,7 @@ def test_rule_1_a_metrics_outage_fires_nothing_that_was_pending(world):
 
 
 def test_rule_10_a_full_cache_leads_to_scaling_and_no_rule_restarts_by_itself():
-    assert [str(kind) for kind in rule("kv-cache-full").then] == ["scale"]
+    assert [str(kind) for kind in rule("kv-cache-full").then] == ["scale", "capacity_plan"]
     assert not [name.name for name in RULES if {"restart_pod", "drain"} & {str(kind) for kind in name.then}]
 
 
