@@ -213,6 +213,7 @@ def _action(cycle: CycleRecord, action: Action) -> AuditRecord:
     detail = {
         "action": action.id,
         "decision": action.decision,
+        "status": action.status,
         "because": action.because,
         "dry_run": str(action.dry_run),
     }

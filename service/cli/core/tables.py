@@ -215,6 +215,12 @@ def _nodes(nodes: dict[str, Any] | None, language: Language) -> str:
     return translate("cli.whole_nodes", language, n=nodes["nodes"], gpus=nodes["gpus"], idle=nodes["idle_gpus"])
 
 
+def story(records: list[dict[str, Any]], language: Language = "en") -> str:
+    """Audit records of one incident as sentences, one per line."""
+    rows = [[r["at"], r["text"]] for r in records]
+    return table(heads(language, "at", "event"), rows, empty=translate("cli.no_audit", language))
+
+
 def audit(records: list[dict[str, Any]], language: Language = "en") -> str:
     """Audit records, one per line."""
     rows = [[r["at"], r["event"], r["subject"], r["reason"], r["by"]] for r in records]

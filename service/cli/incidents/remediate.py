@@ -12,10 +12,12 @@ import typer
 from outrider.documents import serialization
 from outrider.documents.summaries import word
 from outrider.errors import UsageError
+from outrider.ports import StateReader
 from outrider.text.i18n import Language, translate
 from outrider.vocabulary.units import format_duration
 from service.cli.core import client, tables
 from service.cli.core.common import ON_A_TERMINAL, Context, leaf
+from service.incidents import repair_story
 from service.incidents.remediation_preview import RemediationPreview, ladder_document, step_document
 from service.wiring import remediation as wiring_remediation
 from service.wiring import stores as wiring_stores
@@ -34,6 +36,10 @@ Person = Annotated[
     str,
     typer.Option("--as", help="Name to record, for example ann. Default: the name of the system user.", metavar="NAME"),
 ]
+IncidentId = Annotated[
+    str | None, typer.Option("--incident", help="Incident id: show only its decisions, as sentences.", metavar="ID")
+]
+_ALL = 1_000_000
 Limit = Annotated[int, typer.Option("--limit", min=1, help="Maximum number of results.")]
 
 
@@ -227,13 +233,30 @@ def _status(shown: dict[str, Any], language: Language) -> str:
 
 
 @leaf(app, "audit", example="outrider remediate audit --limit 50 -o json")
-def audit(context: Context, limit: Limit = 200) -> None:
-    """Show the audit log of decisions, newest first."""
+def audit(context: Context, limit: Limit = 200, incident: IncidentId = None) -> None:
+    """Show the audit log of decisions, newest first; of one incident as a story, oldest first."""
     with wiring_stores.state_reader(context.settings()) as store:
-        records = store.audit(limit=limit)
-    context.show(
-        [serialization.audit(record) for record in records], lambda shown: tables.audit(shown, context.language)
-    )
+        if incident is not None:
+            rows = _story(store, incident, context.language)
+        else:
+            rows = [serialization.audit(record) for record in store.audit(limit=limit)]
+    shown_as = tables.audit if incident is None else tables.story
+    context.show(rows, lambda shown: shown_as(shown, context.language))
+
+
+def _story(store: StateReader, incident_id: str, language: Language) -> list[dict[str, Any]]:
+    """Every record of one incident, with its sentence. Raises UsageError for an unknown id."""
+    incident = store.incident(incident_id)
+    if incident is None:
+        raise UsageError(f"no incident has the id {incident_id!r}", hint="outrider incidents list shows them")
+    actions = [
+        action for action in store.actions(since=incident.opened_at, limit=_ALL) if action.because == incident_id
+    ]
+    by_id, records = {action.id: action for action in actions}, store.audit(limit=_ALL)
+    return [
+        {**serialization.audit(record), "text": repair_story.sentence(record, by_id, language)}
+        for record in repair_story.of_incident(records, actions, incident_id)
+    ]
 
 
 def _write(context: Context, path: str, person: str) -> Any:

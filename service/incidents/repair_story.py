@@ -1,0 +1,94 @@
+"""The audit of one incident as a story: what was decided, why, by whom, and what came of it, oldest first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from outrider.audit import AuditEvent, AuditRecord
+from outrider.documents.summaries import fault_name, word, worded
+from outrider.model import Action, ActionStatus, HoldReason, Verdict
+from outrider.text.i18n import Language, translate
+
+_OF_INCIDENT = {
+    AuditEvent.INCIDENT_OPENED: "story.opened",
+    AuditEvent.CAUSE_CHANGED: "story.cause_changed",
+    AuditEvent.INCIDENT_RESOLVED: "story.resolved",
+    AuditEvent.ACKNOWLEDGED: "story.acknowledged",
+}
+_OF_ACTION = {
+    AuditEvent.ACTION_APPROVED: "story.approved",
+    AuditEvent.ACTION_REJECTED: "story.rejected",
+    AuditEvent.ACTION_REQUESTED: "story.requested",
+}
+
+
+def of_incident(records: Iterable[AuditRecord], actions: Sequence[Action], incident_id: str) -> list[AuditRecord]:
+    """Selects the records of an incident and of its actions, oldest first. ``actions`` are those because of it.
+
+    A hold only because no step is due says nothing, and is left out.
+    """
+    ids = {action.id for action in actions}
+    own = (
+        record
+        for record in records
+        if incident_id in (record.subject, record.detail.get("because"))
+        or record.detail.get("action", record.subject) in ids
+    )
+    selected = [record for record in own if record.reason != HoldReason.NO_STEP_DUE]
+    return sorted(selected, key=lambda record: (record.at, record.id))
+
+
+def sentence(record: AuditRecord, actions: Mapping[str, Action], language: Language) -> str:
+    """Returns a record as one sentence. ``actions`` are those of the incident by id."""
+    if record.event in _OF_INCIDENT:
+        return translate(_OF_INCIDENT[record.event], language, by=record.by, **_cause(record, language))
+    if record.event is AuditEvent.MESSAGE_DECIDED:
+        return translate("story.message", language, reason=word("notify_reason", record.reason, language))
+    if record.event is AuditEvent.HELD:
+        return translate("story.held", language, reason=_with_check(record, "hold_reason", language))
+    if record.event is AuditEvent.STEP_CHECKED:
+        state = _with_check(record, "step_state", language)
+        return translate("story.checked", language, action=_action(record.subject, language), state=state)
+    known = actions.get(record.detail.get("action", record.subject))
+    action = _action(f"{known.kind.value} {known.target}" if known else record.subject, language)
+    if record.event in _OF_ACTION:
+        return translate(_OF_ACTION[record.event], language, by=record.by, action=action)
+    if record.event is AuditEvent.ACTION_DECIDED:
+        withdrawn = record.detail.get("status") == ActionStatus.CANCELLED
+        key = "story.withdrawn" if withdrawn else f"story.decided_{record.detail.get('decision', Verdict.REFUSED)}"
+        return translate(key, language, action=action, reason=_reasons(record, language))
+    if record.event is AuditEvent.ACTION_PERFORMED:
+        status = word("action_status", record.reason, language)
+        return translate(
+            "story.performed", language, action=action, status=status, detail=record.detail.get("said", "")
+        )
+    event = record.event.value.replace("_", " ")
+    return translate("story.other", language, by=record.by, event=event, subject=record.subject)
+
+
+def _cause(record: AuditRecord, language: Language) -> dict[str, str]:
+    """The cause and the priority of an incident; the cause is a fault id and an entity, or empty."""
+    fault, _, entity = record.detail.get("cause", "").partition(" ")
+    cause = f"{fault_name(fault, language)}, {_entity(entity, language)}" if entity else ""
+    return {"cause": cause or translate("story.no_cause", language), "priority": record.detail.get("priority", "")}
+
+
+def _action(subject: str, language: Language) -> str:
+    kind, _, target = subject.partition(" ")
+    return f"{word('action_kind', kind, language)} ({_entity(target, language)})" if target else subject
+
+
+def _entity(text: str, language: Language) -> str:
+    return worded({"entity": text}, language)["entity"]
+
+
+def _with_check(record: AuditRecord, group: str, language: Language) -> str:
+    check = record.detail.get("check", "")
+    return word(group, record.reason, language) + (f" ({word('condition', check, language)})" if check else "")
+
+
+def _reasons(record: AuditRecord, language: Language) -> str:
+    """The objections of all guards, or the reason of the decision."""
+    objections = [part.partition(": ")[2] for part in record.detail.get("objections", "").split("; ") if part]
+    given = [objection.partition(" ") for objection in objections or [record.reason]]
+    return ", ".join(word("decision_reason", reason, language) + space + detail for reason, space, detail in given)

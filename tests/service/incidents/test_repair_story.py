@@ -1,0 +1,71 @@
+"""The audit of one incident as a story."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from outrider.audit import AuditEvent, AuditRecord
+from outrider.model import Action, ActionKind, ActionStatus, DecisionReason, EntityKind, EntityRef, Verdict
+from outrider.text.i18n import LANGUAGES
+from service.incidents.repair_story import of_incident, sentence
+
+T0 = datetime(2026, 11, 25, 12, tzinfo=UTC)
+NODE = EntityRef("c", EntityKind.NODE, None, "node-3")
+DRAIN = Action(
+    "act-1", "ses", ActionKind.DRAIN, NODE, {}, "inc-1", False, Verdict.ASK, DecisionReason.NEEDS_APPROVAL,
+    ActionStatus.DONE, T0,
+)  # fmt: skip
+
+
+def record(
+    minutes: int, event: AuditEvent, subject: str, reason: str, by: str = "outrider", **detail: str
+) -> AuditRecord:
+    return AuditRecord(T0 + timedelta(minutes=minutes), event, subject, reason, by=by, detail=detail, id=minutes)
+
+
+DONE = {"action": "act-1", "said": "node-3 is drained"}
+RECORDS = [
+    record(7, AuditEvent.INCIDENT_RESOLVED, "inc-1", "resolved"),
+    record(6, AuditEvent.ACTION_PERFORMED, "drain node/node-3", "done", **DONE),
+    record(5, AuditEvent.ACTION_APPROVED, "act-1", "by_hand", by="ann"),
+    record(4, AuditEvent.HELD, "inc-1", "no_step_due"),
+    record(3, AuditEvent.ACTION_DECIDED, "cordon node/node-9", "within_limits", action="act-9", because="inc-2"),
+    record(
+        2, AuditEvent.ACTION_DECIDED, "drain node/node-3", "needs_approval",
+        action="act-1", because="inc-1", decision="ask",
+        objections="disruption_budget: disruption_budget (llm/web)",
+    ),
+    record(1, AuditEvent.STEP_CHECKED, "cordon node/node-3", "verified", because="inc-1", check="cordoned"),
+    record(0, AuditEvent.INCIDENT_OPENED, "inc-1", "opened", cause="gpu-lost node/node-3", priority="P1"),
+]  # fmt: skip
+
+
+def test_the_records_of_an_incident_are_in_order_without_those_of_others() -> None:
+    story = [sentence(item, {"act-1": DRAIN}, "en") for item in of_incident(RECORDS, [DRAIN], "inc-1")]
+    assert story == [
+        "Opened as P1. Suspected cause: GPU lost, node-3.",
+        "cordon (node-3): verified (node is cordoned).",
+        "drain (node-3): approval requested, a PodDisruptionBudget allows no disruption (llm/web).",
+        "ann approved: drain (node-3).",
+        "drain (node-3): done. node-3 is drained",
+        "Resolved.",
+    ]
+
+
+def test_a_withdrawn_request_is_not_a_second_request() -> None:
+    withdrawn = record(
+        3, AuditEvent.ACTION_DECIDED, "drain node/node-3", "needs_approval", action="act-1", because="inc-1",
+        decision="ask", status="cancelled",
+    )  # fmt: skip
+    assert sentence(withdrawn, {}, "en") == "drain (node-3): request withdrawn, needs manual approval."
+
+
+@pytest.mark.parametrize("event", list(AuditEvent))
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_event_has_a_sentence_in_every_language(event: AuditEvent, language: str) -> None:
+    text = sentence(record(0, event, "cordon node/node-3", "opened"), {}, language)
+    assert text
+    assert "story." not in text
+    assert "{" not in text
