@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from outrider.model import ActionKind, ActionStatus, DecisionReason
-from outrider.topology import Topology
+from outrider.topology import DELETED, Topology
 from remediation.decide.history import NOT_PERFORMED, STOPPED, History
 from remediation.decide.policy import preview
 from remediation.playbooks.files import packaged
@@ -134,12 +134,47 @@ def test_a_replica_that_was_broken_before_is_not_waited_for(shifted):
     assert restores(shifted.run(8)) == [(old, "chat")]
 
 
-def test_the_traffic_of_a_service_that_no_longer_exists_is_restored(shifted):
+def without_pods(fleet, *, labelled=False):
+    """The topology with nodes and devices only, and the label of a deleted pod."""
+    labels = {fleet.pods[0]: {DELETED: "true"}} if labelled else {}
+    return Topology.build(list(zip(fleet.nodes, fleet.gpus, strict=True)), (), labels)
+
+
+@pytest.mark.parametrize("labelled", [False, True])
+def test_the_traffic_of_a_service_that_no_longer_exists_is_restored(shifted, labelled):
+    """The control plane deleted its pod, or lists other services without it."""
     old = shifted.replicas[0]
-    shifted.topology = Topology.build([])
+    shifted.topology = without_pods(shifted, labelled=labelled)
+    if not labelled:
+        shifted.facts = replace(shifted.facts, listed_clusters=frozenset({"c1"}))
     shifted.mend(old, resolve="inc-0")
     assert restores(shifted.run(8)) == [(old, "chat")]
     assert all(session.closed_at for session in shifted.sessions.values())
+
+
+@pytest.mark.parametrize("resolved", [False, True])
+@pytest.mark.parametrize("listed", [(), ("other",)])
+def test_a_gap_in_the_topology_returns_no_traffic_to_a_broken_replica(fleet, resolved, listed):
+    """A restart while the API server is away: nodes and devices are visible, pods and services are not."""
+    incident = fleet.break_("gpu-xid-hardware", fleet.gpus[0])
+    fleet.sick.add(fleet.replicas[0])
+    fleet.run(8)
+    assert fleet.replicas[0] in History(fleet.actions.values()).shifted()
+    fleet.topology = without_pods(fleet)
+    fleet.facts = replace(fleet.facts, listed_clusters=frozenset(listed))
+    if resolved:
+        fleet.mend(fleet.gpus[0], resolve=incident)
+    made = fleet.run(40)
+    assert [action for action in made if action.kind is ActionKind.RESTORE_TRAFFIC] == []
+
+
+def test_a_service_with_recent_values_has_not_ended(shifted):
+    shifted.topology = without_pods(shifted)
+    shifted.facts = replace(
+        shifted.facts, listed_clusters=frozenset({"c1"}), recent_services=frozenset({shifted.service})
+    )
+    shifted.mend(shifted.replicas[0], resolve="inc-0")
+    assert shifted.run(8) == []
 
 
 def test_replicas_that_moved_from_a_broken_node_get_their_traffic_back_before_it_is_repaired(fleet):
