@@ -36,6 +36,8 @@ from remediation.decide.record import record
 _SETTLING = timedelta(seconds=60)  # a restarted engine is not judged by a scrape from before the restart
 _ROUTING = ("service", "pods")  # parameters of a shift: a replica that no longer exists has none in the topology
 _RETRY = timedelta(seconds=15)  # of an undo; doubled with each failure
+_RETRY_EXISTING = timedelta(minutes=30)  # of the un-cordon of a node that monitoring lost
+_NODE_NOT_REPORTED = "playbooks.node_not_reported"
 _MOVES = frozenset({ActionKind.RESTART_POD, ActionKind.DRAIN})
 _RELEASES = (ActionKind.RESUME_ROLLOUT, ActionKind.RESUME_ENGINE, ActionKind.WAKE_ENGINE)
 
@@ -77,21 +79,22 @@ def undo_early(context: DecisionContext, session: RemediationSession, incident: 
 
     The traffic of replicas that run elsewhere again is restored, and nodes that no longer exist are not ours any more.
     """
-    actions = [
-        action
-        for node in session.cordoned
-        if node in context.facts.deleted_nodes
-        for action in _forget(context, session, node, incident, reason=DecisionReason.WITHIN_LIMITS)
-    ]
+    actions: list[Action] = []
+    steps: list[StepStatus] = []
+    for node in session.cordoned:
+        if node in context.facts.deleted_nodes:
+            forgotten = _forget(context, session, node, incident, reason=DecisionReason.WITHIN_LIMITS)
+            actions += forgotten.actions
+            steps += forgotten.steps
     cause = incident.suspected_cause
     playbook = context.playbooks.get(cause.fault) if cause else None
     if cause is None or playbook is None:
-        return StepResults(actions)
+        return StepResults(actions, steps)
     for replica in _shifted(context, session):
         returns = replica != cause.entity and not context.diverted_elsewhere(replica, session.id)
         if returns and (_moved(context, session, replica) or _is_replaced(context, session, replica)):
             actions += _return_replica(context, session, replica, incident, over=False)
-    return StepResults(actions)
+    return StepResults(actions, steps)
 
 
 def recovering(context: DecisionContext, session: RemediationSession) -> bool:
@@ -105,7 +108,8 @@ def _return_node(
     """Un-cordons a healthy node, after a diagnostic if it needs one."""
     because = _because(session, incident)
     if node in context.facts.deleted_nodes:
-        return StepResults([*_cancelled_diagnostic(context, session, node), *_forget(context, session, node, incident)])
+        forgotten = _forget(context, session, node, incident)
+        return StepResults([*_cancelled_diagnostic(context, session, node), *forgotten.actions], forgotten.steps)
     if node in context.kept_cordoned or not context.node_healthy(node):
         return StepResults(_cancelled_diagnostic(context, session, node))
     cause = incident.suspected_cause if incident else None
@@ -132,9 +136,23 @@ def _forget(
     incident: Incident | None,
     *,
     reason: DecisionReason = DecisionReason.RECOVERED,
-) -> list[Action]:
-    """The un-cordon of a node that no longer exists. It fails if the API server still has the node."""
-    return _undo(context, session, ActionKind.UNCORDON, node, incident, reason=reason, params={"deleted": True})
+) -> StepResults:
+    """The un-cordon of a node that no longer exists. It fails if the API server still has the node: a person is paged.
+
+    It is retried seldom, as the answer changes only once the node is deleted or reported again.
+    """
+    exists = node in context.history.existing()
+    steps = [_still_exists(_because(session, incident), node)] if exists else []
+    newest = context.history.newest(session.id, ActionKind.UNCORDON, node)
+    if exists and newest is not None and context.now - (newest.ended_at or newest.decided_at) < _RETRY_EXISTING:
+        return StepResults((), steps)
+    deleted = {"deleted": True}
+    undone = _undo(context, session, ActionKind.UNCORDON, node, incident, reason=reason, params=deleted)
+    return StepResults(undone, steps)
+
+
+def _still_exists(because: str, node: EntityRef) -> StepStatus:
+    return StepStatus(because, ActionKind.UNCORDON, node, StepState.NODE_NOT_REPORTED, page=_NODE_NOT_REPORTED)
 
 
 def _waiting(because: str, node: EntityRef, decided: NodeReturn) -> StepStatus:

@@ -7,10 +7,11 @@ from datetime import timedelta
 
 import pytest
 
-from outrider.model import ActionKind, ActionStatus, DecisionReason
+from outrider.model import ActionKind, ActionStatus, DecisionReason, HoldReason, StepState
 from outrider.topology import DELETED, Topology
 from remediation.decide.history import NOT_PERFORMED, STOPPED, History
 from remediation.decide.policy import preview
+from remediation.decide.recheck import needs_others, recheck
 from remediation.playbooks.files import packaged
 from remediation.playbooks.model import Playbook, Step
 from tests.remediation.decide.test_recheck import NODES, NOW, intent
@@ -260,6 +261,41 @@ def test_a_node_that_the_api_server_still_has_counts_again(make_fleet):
     fleet.break_("pcie-degraded", fleet.gpus[5], id_="next")
     cordons = [action for action in fleet.decide().actions if action.kind is ActionKind.CORDON]
     assert [action.reason for action in cordons] == [DecisionReason.TOO_MANY_NODES]
+
+
+@pytest.mark.parametrize("resolved", [False, True])
+def test_a_node_that_monitoring_lost_pages_a_person_once(fleet, resolved):
+    """It stays cordoned until monitoring reports it, or the API server no longer has it. Its un-cordon is retried."""
+    cordon_and_remove(fleet, 0, "first")
+    fleet.sick.add(fleet.gpus[0])
+    if resolved:
+        fleet.mend(fleet.gpus[0], resolve="first")
+    fleet.cycle(perform=False)
+    fleet.perform(status=ActionStatus.FAILED)
+    for _ in range(4 * 60 * 4):
+        (step,) = (step for step in fleet.decide().steps if step.kind is ActionKind.UNCORDON)
+        assert (step.state, step.page) == (StepState.NODE_NOT_REPORTED, "playbooks.node_not_reported")
+        assert (f"return {fleet.nodes[0]}", HoldReason.NODE_NOT_REPORTED) in {
+            (hold.subject, hold.reason) for hold in fleet.decide().holds
+        }
+        fleet.cycle(perform=False)
+        fleet.perform(status=ActionStatus.FAILED)
+    attempts = [action for action in fleet.actions.values() if action.kind is ActionKind.UNCORDON]
+    assert 4 <= len(attempts) <= 9, "every 30 minutes"
+    fleet.now += timedelta(minutes=30)
+    fleet.cycle()
+    assert [step for step in fleet.decide().steps if step.kind is ActionKind.UNCORDON] == [], "it is deleted"
+
+
+def test_a_node_that_monitoring_lost_counts_at_the_moment_of_acting(make_fleet):
+    fleet = make_fleet(10, max_cordoned_nodes=1)
+    cordon_and_remove(fleet, 0, "first")
+    fleet.cycle(perform=False)
+    fleet.perform(status=ActionStatus.FAILED)
+    cordon = replace(intent(ActionKind.CORDON, fleet.nodes[5]), decided_at=fleet.now)
+    facts, known = replace(fleet.facts_now(), topology=fleet.topology), tuple(fleet.actions.values())
+    assert needs_others(cordon)
+    assert recheck(cordon, fleet.policy, facts, fleet.now, others=known) is DecisionReason.TOO_MANY_NODES
 
 
 def test_a_node_whose_deletion_is_not_certain_stays_ours(fleet):
