@@ -7,7 +7,7 @@ replacement (``replacement``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
@@ -19,6 +19,7 @@ from outrider.model import (
     DecisionReason,
     EntityKind,
     EntityRef,
+    GuardAnswer,
     Incident,
     RemediationSession,
     StepState,
@@ -37,6 +38,7 @@ _SETTLING = timedelta(seconds=60)  # a restarted engine is not judged by a scrap
 _ROUTING = ("service", "pods")  # parameters of a shift: a replica that no longer exists has none in the topology
 _RETRY = timedelta(seconds=15)  # of an undo; doubled with each failure
 _RETRY_EXISTING = timedelta(minutes=30)  # of the un-cordon of a node that monitoring lost
+_UNREACHED = "playbooks.undo_unreached"
 _NODE_NOT_REPORTED = "playbooks.node_not_reported"
 _MOVES = frozenset({ActionKind.RESTART_POD, ActionKind.DRAIN})
 _RELEASES = (ActionKind.RESUME_ROLLOUT, ActionKind.RESUME_ENGINE, ActionKind.WAKE_ENGINE)
@@ -66,7 +68,25 @@ def undo_all(context: DecisionContext, session: RemediationSession, incident: In
     for target in _sorted(context.history.standing(ActionKind.RESTORE_TRAFFIC, session.id)):
         if target.kind is EntityKind.SERVICE:
             actions += _undo(context, session, ActionKind.RESTORE_TRAFFIC, target, incident)
-    return StepResults(actions, steps)
+    return StepResults(actions, [*steps, *_unreached(context, session, incident)])
+
+
+def _unreached(
+    context: DecisionContext, session: RemediationSession, incident: Incident | None
+) -> Iterator[StepStatus]:
+    """Changes whose undo has no performer for their cluster any more, as its setting was changed: a person is paged."""
+    standing: dict[ActionKind, Sequence[EntityRef]] = {
+        ActionKind.UNCORDON: session.cordoned,
+        ActionKind.RESTORE_TRAFFIC: _shifted(context, session),
+    }
+    standing |= {kind: _sorted(context.history.standing(kind, session.id)) for kind in _RELEASES}
+    for kind, targets in standing.items():
+        for target in targets:
+            named = context.policy.unreached(kind, target)
+            if named:
+                objection = GuardAnswer("cluster", Verdict.REFUSED, DecisionReason.OTHER_CLUSTER, named)
+                because = _because(session, incident)
+                yield StepStatus(because, kind, target, StepState.HELD_BY_GUARD, page=_UNREACHED, objection=objection)
 
 
 def _awaits_approval(action: Action) -> bool:
@@ -292,6 +312,8 @@ def _undo(
     params: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[Action]:
     """``reason`` RECOVERED, or by values, marks the session as over. ``params`` are those that the topology lacks."""
+    if context.policy.unreached(kind, target):
+        return []
     before = context.history.of(session.id, kind, target)
     if before and (_is_undone(context, before[-1]) or _failed_recently(context, before)):
         return []

@@ -303,3 +303,23 @@ def test_a_node_whose_deletion_is_not_certain_stays_ours(fleet):
     fleet.mend(fleet.gpus[0], resolve="first")
     uncertain = replace(fleet.facts_now(), deleted_nodes=frozenset(), nodes_cordoned_by_us=frozenset({fleet.nodes[0]}))
     assert fleet.decide(facts=uncertain).actions == ()
+
+
+def test_an_undo_in_a_cluster_that_is_no_longer_reached_pages_a_person(fleet):
+    """The setting of the cluster was changed while a node was cordoned and traffic shifted."""
+    incident = fleet.break_("gpu-xid-hardware", fleet.gpus[0])
+    fleet.sick.add(fleet.replicas[0])
+    fleet.run(8)
+    kinds = (ActionKind.UNCORDON, ActionKind.RESTORE_TRAFFIC)
+    reached, fleet.policy = fleet.policy, replace(fleet.policy, clusters=dict.fromkeys(kinds, "c2"))
+    fleet.mend(fleet.gpus[0], resolve=incident)
+    fleet.sick.clear()
+    made = fleet.run(40)
+    assert not [action for action in made if action.kind in kinds], "it would fail each time"
+    steps = fleet.decide().steps
+    assert {(step.kind, step.state, step.page) for step in steps} == {
+        (kind, StepState.HELD_BY_GUARD, "playbooks.undo_unreached") for kind in kinds
+    }
+    assert {step.objection.reason for step in steps} == {DecisionReason.OTHER_CLUSTER}
+    fleet.policy = reached
+    assert {action.kind for action in fleet.run(8)} == set(kinds)
