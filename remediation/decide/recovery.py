@@ -34,7 +34,6 @@ from remediation.decide.history import CANCELLABLE, PERFORMED, WAITING, gives_ba
 from remediation.decide.limits import StepResults
 from remediation.decide.record import record
 
-_SETTLING = timedelta(seconds=60)  # a restarted engine is not judged by a scrape from before the restart
 _ROUTING = ("service", "pods")  # parameters of a shift: a replica that no longer exists has none in the topology
 _RETRY = timedelta(seconds=15)  # of an undo; doubled with each failure
 _RETRY_EXISTING = timedelta(minutes=30)  # of the un-cordon of a node that monitoring lost
@@ -282,7 +281,7 @@ def _moved(context: DecisionContext, session: RemediationSession, replica: Entit
         for action in context.history.of_session(session.id)
         if action.kind in _MOVES and action.status is ActionStatus.DONE and action.target in own
     ]
-    return bool(ended) and context.now - max(ended) >= _SETTLING
+    return bool(ended) and context.now - max(ended) >= replacement.SETTLING
 
 
 def _failed_recently(context: DecisionContext, before: list[Action]) -> bool:

@@ -12,7 +12,9 @@ from outrider.model import Action, ActionStatus, EntityKind, EntityRef
 from outrider.topology import DELETED
 from remediation.decide.context import DecisionContext
 
-SETTLING = timedelta(seconds=60)  # a pod of a StatefulSet is absent for a moment before it returns under its name
+# A pod of a StatefulSet is absent for a moment before it returns under its name. A restarted engine is not judged by a
+# scrape from before the restart.
+SETTLING = timedelta(seconds=60)
 
 
 def is_replaced(context: DecisionContext, target: EntityRef, own: list[Action]) -> bool:
