@@ -101,6 +101,7 @@ class HoldReason(StrEnum):
     STEP_FAILED = "step_failed"  # a step failed, and a person was paged
     DIAGNOSTIC_RUNNING = "diagnostic_running"
     DIAGNOSTIC_FAILED = "diagnostic_failed"  # the node stays out of service until a person decides
+    NODE_NOT_REPORTED = "node_not_reported"  # a cordoned node exists, and monitoring lost it
     LEVEL_UNMEASURED = "level_unmeasured"  # a degrade level stays while no trusted value shows the load
     NO_STEP_DUE = "no_step_due"  # every possible action is in progress, was tried, refused, or is queued
     NOT_DUE_YET = "not_due_yet"
@@ -118,6 +119,7 @@ class StepState(StrEnum):
     FAILED = "failed"  # the action failed, or its check did not hold in time
     DIAGNOSTIC_RUNNING = "diagnostic_running"
     DIAGNOSTIC_FAILED = "diagnostic_failed"
+    NODE_NOT_REPORTED = "node_not_reported"
     LEVEL_UNMEASURED = "level_unmeasured"  # of a degrade level, which no trusted value ends
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from math import floor
 
 from outrider.model import (
@@ -39,6 +39,7 @@ from remediation.playbooks.model import Step
 from remediation.procedures.cluster_switch import ClusterSwitch
 from remediation.procedures.degrade_ladder import Level
 
+_PLANNED_AFTER = timedelta(minutes=15)  # an earlier plan may lack traffic that has moved
 _LEAST_GROWTH = 0.049  # of the share of a standby: one step of its shares
 _SIMILAR = 0.2  # shares that differ by less are one request
 
@@ -165,8 +166,16 @@ def headroom(context: DecisionContext, service: EntityRef, twin: EntityRef) -> H
     serves = entry is None or entry.load is None or entry.load > 1.0  # probes alone need no replica of their own
     taken = floor(share * (needed or 0) * _load_ratio(context, twin, degrade.standing(context.history, twin).level))
     before = current.params.get("standby_needs", 0) if current is not None and share else 0
-    own = max(before, facts.needed_replicas.get(twin, 0) - taken) if serves else 0  # the plan may lack what moved
+    if current is not None and _is_planned_since(context, twin, current):
+        before = 0
+    own = max(before, facts.needed_replicas.get(twin, 0) - taken) if serves else 0
     return Headroom(None if ready is None else max(0, ready - own), needed, own)
+
+
+def _is_planned_since(context: DecisionContext, twin: EntityRef, switch: Action) -> bool:
+    """True if the plan of the standby counts the traffic that has moved: its own load may have fallen since."""
+    planned = context.recommendation(twin)
+    return planned is not None and planned.made_at - (switch.ended_at or switch.decided_at) >= _PLANNED_AFTER
 
 
 def progress(context: DecisionContext, incidents: Sequence[Incident]) -> dict[str, IncidentProgress]:

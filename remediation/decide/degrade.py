@@ -506,7 +506,7 @@ def _is_recent(current: Standing, span: timedelta, now: datetime) -> bool:
 
 
 def _stopped(context: DecisionContext, session: RemediationSession, service: EntityRef, level: int) -> bool:
-    """True if a person rejected or ended it, a dry run has shown it, or it failed a short time ago."""
+    """True if a person rejected or ended it, a dry run has shown it, or it failed recently."""
     if was_restored_by_hand(context.history, service, session.incident):
         return True
     before = context.history.of(session.id, ActionKind.DEGRADE_SERVICE, service)

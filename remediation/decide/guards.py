@@ -62,6 +62,13 @@ def nodes_of(target: EntityRef, topology: Topology) -> frozenset[EntityRef]:
     return frozenset({target} if target.kind is EntityKind.NODE else topology.below(target, EntityKind.NODE))
 
 
+def nodes_stopped(facts: FleetFacts, history: History) -> frozenset[EntityRef]:
+    """The nodes that are out of service because of us, or about to be. One that monitoring lost may still exist."""
+    ours = (facts.nodes_cordoned_by_us | history.cordoned()) - (facts.deleted_nodes - history.existing())
+    stopping = history.in_flight(STOPPING)
+    return ours.union(*(nodes_of(action.target, facts.topology) for action in stopping))
+
+
 class CapacityBudget:
     """Capacity already used by this round of decisions, in addition to actions in flight."""
 
@@ -70,12 +77,8 @@ class CapacityBudget:
 
         ``away`` is the number of replicas per service that count as ready but get no traffic because of us.
         """
-        deleted = facts.deleted_nodes - history.existing()
-        self.nodes = (set(facts.nodes_cordoned_by_us) | set(history.cordoned())) - deleted
+        self.nodes = set(nodes_stopped(facts, history))
         self._topology = facts.topology
-        self.nodes |= {
-            node for action in history.in_flight(STOPPING) for node in nodes_of(action.target, facts.topology)
-        }
         self.removed = dict(away)
         self.performed = history.performed_since(now - _HOUR)
         self.scaled: set[EntityRef] = set()

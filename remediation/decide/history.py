@@ -165,14 +165,9 @@ class History:
 
     def existing(self) -> frozenset[EntityRef]:
         """Nodes that were taken for deleted, and that the API server still has: their un-cordon failed."""
-        newest = {action.target: action for action in self.actions if action.params.get("deleted")}
-        return frozenset(
-            target
-            for target, action in newest.items()
-            if action.kind is ActionKind.UNCORDON
-            and action.status is ActionStatus.FAILED
-            and not stopped_by_guard(action)
-        )
+        ended = (action for action in self.actions if action.status in (ActionStatus.DONE, ActionStatus.FAILED))
+        newest = {action.target: action for action in ended if _forgets_node(action)}
+        return frozenset(target for target, action in newest.items() if action.status is ActionStatus.FAILED)
 
     def in_flight(self, kinds: Iterable[ActionKind]) -> list[Action]:
         """Intended or in progress, and not a dry run."""
@@ -214,6 +209,12 @@ class History:
             elif action.kind is undone:
                 targets.discard(action.target)
         return frozenset(targets)
+
+
+def _forgets_node(action: Action) -> bool:
+    """True for the un-cordon of a node that was taken for deleted, unless a guard stopped it."""
+    deleted = action.kind is ActionKind.UNCORDON and bool(action.params.get("deleted"))
+    return deleted and not stopped_by_guard(action)
 
 
 def _is_partly_done(action: Action) -> bool:

@@ -178,6 +178,8 @@ class FleetFacts:
     ``ready_pods`` pass their readiness probe. ``changed_at`` is the last change of a service, ``started_at``
     the start of an engine process. ``alerted`` are (entity, fault) of active alerts. ``deleted_nodes`` are nodes that
     we cordoned and that the cluster no longer has; they count for no limit.
+    ``listed_clusters`` have a listed service whose pods their control plane has reported for some minutes;
+    ``recent_services`` have had values meanwhile.
     ``load`` and ``entries`` are the queues and the probed entries of services in the last minutes; a missing service
     is unknown. ``traffic_weights`` of services with skewed traffic are whole numbers by replica name.
     """
@@ -206,6 +208,8 @@ class FleetFacts:
     started_at: Mapping[EntityRef, datetime] = field(default_factory=dict)
     alerted: frozenset[tuple[EntityRef, str]] = frozenset()
     deleted_nodes: frozenset[EntityRef] = frozenset()
+    listed_clusters: frozenset[str] = frozenset()
+    recent_services: frozenset[EntityRef] = frozenset()
     load: Mapping[EntityRef, ServiceLoad] = field(default_factory=dict)
     entries: Mapping[EntityRef, ServiceEntry] = field(default_factory=dict)
     traffic_weights: Mapping[EntityRef, Mapping[str, int]] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from outrider.model import Action, ActionKind, ActionStatus, DecisionReason, EntityKind, EntityRef, Verdict
@@ -18,6 +18,7 @@ from remediation.decide.guards import (
     is_returning,
     missed_window,
     nodes_of,
+    nodes_stopped,
     scope_of_action,
 )
 from remediation.decide.history import CORDONING, IN_FLIGHT, LADDER, STOPPING, History, gives_back
@@ -42,7 +43,7 @@ def takes_capacity(action: Action) -> bool:
 
 def needs_others(action: Action) -> bool:
     """True if ``recheck`` depends on the other actions: their capacity, or a person who has ended a level meanwhile."""
-    return takes_capacity(action) or action.kind in LADDER
+    return takes_capacity(action) or action.kind in LADDER | STOPPING
 
 
 def recheck(
@@ -51,7 +52,7 @@ def recheck(
     facts: FleetFacts,
     now: datetime,
     *,
-    others: Iterable[Action] = (),
+    others: Sequence[Action] = (),
     playbooks: Mapping[str, Playbook] | None = None,
 ) -> DecisionReason | None:
     """Checks an intended action again before it is performed, as the fleet may have changed; None means proceed.
@@ -73,13 +74,14 @@ def recheck(
     owner = objection(action.kind, action.target, facts.owners, writes_replicas=policy.writes_replicas)
     if owner is not None and (owner.verdict is Verdict.REFUSED or action.approved_by is None):
         return owner.reason
+    history = History(_begun_before(action, others, now))
     begun = action.started_at or now  # an action in several attempts may take longer than an intent may wait
     if action.approved_by is None and begun - action.decided_at > INTENT_EXPIRES:
         return DecisionReason.EXPIRED
     return (
         _recheck_limits(action, policy, facts, now)
-        or _recheck_capacity(action, policy, facts)
-        or _recheck_services(action, policy, facts, now, others, playbooks or {})
+        or _recheck_capacity(action, policy, facts, history)
+        or _recheck_services(action, policy, facts, now, history, playbooks or {})
     )
 
 
@@ -111,7 +113,7 @@ def _recheck_limits(action: Action, policy: Policy, facts: FleetFacts, now: date
     return DecisionReason.NOT_IN_MAINTENANCE_WINDOW if missed else None
 
 
-def _recheck_capacity(action: Action, policy: Policy, facts: FleetFacts) -> DecisionReason | None:
+def _recheck_capacity(action: Action, policy: Policy, facts: FleetFacts, history: History) -> DecisionReason | None:
     if action.kind is ActionKind.DEGRADE_SERVICE and action.target in facts.untrusted:
         return DecisionReason.VALUES_NOT_TRUSTED
     shrinks = action.kind is ActionKind.SCALE and action.params.get("replicas", 0) < action.params.get("current", 0)
@@ -124,7 +126,8 @@ def _recheck_capacity(action: Action, policy: Policy, facts: FleetFacts) -> Deci
             return DecisionReason.VALUES_NOT_TRUSTED
         if nodes <= facts.nodes_cordoned_by_us and action.kind not in CORDONING:
             return None  # counted when it was cordoned
-        ours, others = facts.nodes_cordoned_by_us - nodes, facts.nodes_cordoned_by_others - nodes
+        ours = nodes_stopped(facts, history) - nodes
+        others = facts.nodes_cordoned_by_others - ours - nodes
         return None if policy.node_allowed(len(ours), len(others), facts.nodes_total) else DecisionReason.TOO_MANY_NODES
     if shrinks:
         needed = facts.needed_replicas.get(action.target)
@@ -139,7 +142,7 @@ def _recheck_services(
     policy: Policy,
     facts: FleetFacts,
     now: datetime,
-    others: Iterable[Action],
+    history: History,
     playbooks: Mapping[str, Playbook],
 ) -> DecisionReason | None:
     """The capacity of the services. A begun drain follows the disruption budgets itself.
@@ -151,7 +154,6 @@ def _recheck_services(
         return None
     if not begun and blocking_budgets(action.kind, action.target, facts.topology):
         return DecisionReason.DISRUPTION_BUDGET
-    history = History(_begun_before(action, others, now))
     proposal = Proposal(
         action.session,
         action.because,

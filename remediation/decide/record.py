@@ -25,7 +25,8 @@ _DOUBTS = frozenset(
 # What a request says beside its effect: it follows the load, and is measured anew in each cycle.
 _MEASURED = {ActionKind.SWITCH_CLUSTER: frozenset({"headroom", "needed", "standby_needs"})}
 _SHARES = frozenset({"weights", "share"})
-_MATERIAL = 0.1 + 1e-9  # another share of the traffic than this needs another approval
+# A change of a share of the traffic by more than this, or than this part of an even share, needs another approval.
+_MATERIAL, _OF_EVEN_SHARE, _ROUNDING = 0.1, 0.3, 1e-9
 
 
 def record(
@@ -95,15 +96,19 @@ def _is_same_request(newest: Action, proposal: Proposal) -> bool:
         {key: value for key, value in params.items() if key not in ignored | _SHARES}
         for params in (newest.params, proposal.params)
     )
-    return before == after and _largest_change(newest.params, proposal.params) <= _MATERIAL
+    return before == after and _have_similar_shares(newest.params, proposal.params)
 
 
-def _largest_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
-    """The largest change of a share of the traffic, between replicas or between clusters. 1.0 for another set."""
+def _have_similar_shares(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """True if the traffic is shared alike between the same replicas or clusters.
+
+    The limit shrinks with the number of replicas: of many, each has a small share.
+    """
     shares, others = _shares(before), _shares(after)
     if shares.keys() != others.keys():
-        return 1.0
-    return max((abs(shares[name] - others[name]) for name in shares), default=0.0)
+        return False
+    limit = min(_MATERIAL, _OF_EVEN_SHARE / max(1, len(shares))) + _ROUNDING
+    return all(abs(shares[name] - others[name]) <= limit for name in shares)
 
 
 def _shares(params: Mapping[str, Any]) -> dict[str, float]:

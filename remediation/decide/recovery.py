@@ -7,7 +7,7 @@ replacement (``replacement``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
@@ -19,6 +19,7 @@ from outrider.model import (
     DecisionReason,
     EntityKind,
     EntityRef,
+    GuardAnswer,
     Incident,
     RemediationSession,
     StepState,
@@ -33,9 +34,11 @@ from remediation.decide.history import CANCELLABLE, PERFORMED, WAITING, gives_ba
 from remediation.decide.limits import StepResults
 from remediation.decide.record import record
 
-_SETTLING = timedelta(seconds=60)  # a restarted engine is not judged by a scrape from before the restart
 _ROUTING = ("service", "pods")  # parameters of a shift: a replica that no longer exists has none in the topology
 _RETRY = timedelta(seconds=15)  # of an undo; doubled with each failure
+_RETRY_EXISTING = timedelta(minutes=30)  # of the un-cordon of a node that monitoring lost
+_UNREACHED = "playbooks.undo_unreached"
+_NODE_NOT_REPORTED = "playbooks.node_not_reported"
 _MOVES = frozenset({ActionKind.RESTART_POD, ActionKind.DRAIN})
 _RELEASES = (ActionKind.RESUME_ROLLOUT, ActionKind.RESUME_ENGINE, ActionKind.WAKE_ENGINE)
 
@@ -64,7 +67,25 @@ def undo_all(context: DecisionContext, session: RemediationSession, incident: In
     for target in _sorted(context.history.standing(ActionKind.RESTORE_TRAFFIC, session.id)):
         if target.kind is EntityKind.SERVICE:
             actions += _undo(context, session, ActionKind.RESTORE_TRAFFIC, target, incident)
-    return StepResults(actions, steps)
+    return StepResults(actions, [*steps, *_unreached(context, session, incident)])
+
+
+def _unreached(
+    context: DecisionContext, session: RemediationSession, incident: Incident | None
+) -> Iterator[StepStatus]:
+    """Changes whose undo has no performer for their cluster any more, as its setting was changed: a person is paged."""
+    standing: dict[ActionKind, Sequence[EntityRef]] = {
+        ActionKind.UNCORDON: session.cordoned,
+        ActionKind.RESTORE_TRAFFIC: _shifted(context, session),
+    }
+    standing |= {kind: _sorted(context.history.standing(kind, session.id)) for kind in _RELEASES}
+    for kind, targets in standing.items():
+        for target in targets:
+            named = context.policy.unreached(kind, target)
+            if named:
+                objection = GuardAnswer("cluster", Verdict.REFUSED, DecisionReason.OTHER_CLUSTER, named)
+                because = _because(session, incident)
+                yield StepStatus(because, kind, target, StepState.HELD_BY_GUARD, page=_UNREACHED, objection=objection)
 
 
 def _awaits_approval(action: Action) -> bool:
@@ -77,21 +98,22 @@ def undo_early(context: DecisionContext, session: RemediationSession, incident: 
 
     The traffic of replicas that run elsewhere again is restored, and nodes that no longer exist are not ours any more.
     """
-    actions = [
-        action
-        for node in session.cordoned
-        if node in context.facts.deleted_nodes
-        for action in _forget(context, session, node, incident, reason=DecisionReason.WITHIN_LIMITS)
-    ]
+    actions: list[Action] = []
+    steps: list[StepStatus] = []
+    for node in session.cordoned:
+        if node in context.facts.deleted_nodes:
+            forgotten = _forget(context, session, node, incident, reason=DecisionReason.WITHIN_LIMITS)
+            actions += forgotten.actions
+            steps += forgotten.steps
     cause = incident.suspected_cause
     playbook = context.playbooks.get(cause.fault) if cause else None
     if cause is None or playbook is None:
-        return StepResults(actions)
+        return StepResults(actions, steps)
     for replica in _shifted(context, session):
         returns = replica != cause.entity and not context.diverted_elsewhere(replica, session.id)
         if returns and (_moved(context, session, replica) or _is_replaced(context, session, replica)):
             actions += _return_replica(context, session, replica, incident, over=False)
-    return StepResults(actions)
+    return StepResults(actions, steps)
 
 
 def recovering(context: DecisionContext, session: RemediationSession) -> bool:
@@ -105,7 +127,8 @@ def _return_node(
     """Un-cordons a healthy node, after a diagnostic if it needs one."""
     because = _because(session, incident)
     if node in context.facts.deleted_nodes:
-        return StepResults([*_cancelled_diagnostic(context, session, node), *_forget(context, session, node, incident)])
+        forgotten = _forget(context, session, node, incident)
+        return StepResults([*_cancelled_diagnostic(context, session, node), *forgotten.actions], forgotten.steps)
     if node in context.kept_cordoned or not context.node_healthy(node):
         return StepResults(_cancelled_diagnostic(context, session, node))
     cause = incident.suspected_cause if incident else None
@@ -132,9 +155,23 @@ def _forget(
     incident: Incident | None,
     *,
     reason: DecisionReason = DecisionReason.RECOVERED,
-) -> list[Action]:
-    """The un-cordon of a node that no longer exists. It fails if the API server still has the node."""
-    return _undo(context, session, ActionKind.UNCORDON, node, incident, reason=reason, params={"deleted": True})
+) -> StepResults:
+    """The un-cordon of a node that no longer exists. It fails if the API server still has the node: a person is paged.
+
+    It is retried seldom, as the answer changes only once the node is deleted or reported again.
+    """
+    exists = node in context.history.existing()
+    steps = [_still_exists(_because(session, incident), node)] if exists else []
+    newest = context.history.newest(session.id, ActionKind.UNCORDON, node)
+    if exists and newest is not None and context.now - (newest.ended_at or newest.decided_at) < _RETRY_EXISTING:
+        return StepResults((), steps)
+    deleted = {"deleted": True}
+    undone = _undo(context, session, ActionKind.UNCORDON, node, incident, reason=reason, params=deleted)
+    return StepResults(undone, steps)
+
+
+def _still_exists(because: str, node: EntityRef) -> StepStatus:
+    return StepStatus(because, ActionKind.UNCORDON, node, StepState.NODE_NOT_REPORTED, page=_NODE_NOT_REPORTED)
 
 
 def _waiting(because: str, node: EntityRef, decided: NodeReturn) -> StepStatus:
@@ -244,7 +281,7 @@ def _moved(context: DecisionContext, session: RemediationSession, replica: Entit
         for action in context.history.of_session(session.id)
         if action.kind in _MOVES and action.status is ActionStatus.DONE and action.target in own
     ]
-    return bool(ended) and context.now - max(ended) >= _SETTLING
+    return bool(ended) and context.now - max(ended) >= replacement.SETTLING
 
 
 def _failed_recently(context: DecisionContext, before: list[Action]) -> bool:
@@ -274,6 +311,8 @@ def _undo(
     params: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[Action]:
     """``reason`` RECOVERED, or by values, marks the session as over. ``params`` are those that the topology lacks."""
+    if context.policy.unreached(kind, target):
+        return []
     before = context.history.of(session.id, kind, target)
     if before and (_is_undone(context, before[-1]) or _failed_recently(context, before)):
         return []

@@ -29,6 +29,7 @@ from outrider.model import (
     RemediationSession,
     SignalKey,
     TrustVerdict,
+    Window,
 )
 from outrider.ports import Collected, StateReader
 from outrider.topology import DELETED, Topology
@@ -243,6 +244,8 @@ def fleet_facts(
             (alert.entity, alert.fault) for alert in alerts if alert.fault and alert.state is not AlertState.RESOLVED
         ),
         deleted_nodes=deleted_nodes,
+        listed_clusters=_listed_clusters(topology, values),
+        recent_services=_reported(values.window(EntityKind.SERVICE, service_facts.LOAD, DELETED_AFTER)),
         load=service_facts.loads(values),
         entries=service_facts.entries(values),
         traffic_weights=traffic_weights.weights(alerts, topology, values, serving & well),
@@ -353,13 +356,32 @@ def _deleted_nodes(nodes: Collection[EntityRef], topology: Topology, values: Rec
     window = values.window(EntityKind.NODE, (UNSCHEDULABLE, NODE_READY), DELETED_AFTER) if missing else None
     if window is None or window.times.size == 0:
         return frozenset()
+    reporting = {entity.cluster for entity in _reported_throughout(window)}
+    return frozenset(node for node in missing - _reported(window) if node.cluster in reporting)
+
+
+def _listed_clusters(topology: Topology, values: RecentValues) -> frozenset[str]:
+    """Returns the clusters with a listed service whose pods the control plane has reported throughout.
+
+    There, a service that is not listed has ended. Nodes prove nothing about services.
+    """
+    window = values.window(EntityKind.POD, (POD_READY,), DELETED_AFTER)
+    pods = _reported_throughout(window) if window.times.size else ()
+    return frozenset(pod.cluster for pod in pods if topology.above(pod, EntityKind.SERVICE))
+
+
+def _reported(window: Window) -> frozenset[EntityRef]:
+    known = np.any(~np.isnan(window.values), axis=(1, 2))
+    return frozenset(entity for entity, reported in zip(window.entities, known, strict=True) if reported)
+
+
+def _reported_throughout(window: Window) -> list[EntityRef]:
+    """Returns entities with values in the first and in the last minutes of ``DELETED_AFTER``."""
     known = np.any(~np.isnan(window.values), axis=2)
     first = window.times <= window.times[-1] - (DELETED_AFTER - RECENT).total_seconds()
     last = window.times > window.times[-1] - RECENT.total_seconds()
     throughout = np.any(known[:, first], axis=1) & np.any(known[:, last], axis=1)
-    reporting = {entity.cluster for entity, reported in zip(window.entities, throughout, strict=True) if reported}
-    listed = {entity for entity, reported in zip(window.entities, np.any(known, axis=1), strict=True) if reported}
-    return frozenset(node for node in missing - listed if node.cluster in reporting)
+    return [entity for entity, reported in zip(window.entities, throughout, strict=True) if reported]
 
 
 def is_blind(incident: Incident) -> bool:

@@ -14,6 +14,7 @@ from remediation.decide import degrade
 from remediation.decide.history import History
 from service.engine import fleet_state
 from service.engine.inputs import DECISIONS_WINDOW
+from service.incidents import entity_lookup
 
 _HINT = "outrider remediate list shows the changes of degrade levels"
 
@@ -36,15 +37,8 @@ def restore(state: StateStore, service: str, person: str, now: datetime, *, dry_
 def _named(degraded: Iterable[EntityRef], text: str) -> EntityRef:
     """Returns the degraded service of a key, ``kind/name``, ``namespace/name`` or name."""
     services = sorted(degraded, key=lambda service: service.key)
-    matching = [
-        service
-        for service in services
-        if text in (service.key, str(service), service.name, f"{service.namespace}/{service.name}")
-    ]
+    matching = entity_lookup.named(services, text)
     if not matching:
         near = yaml_file.near(text, [service.name for service in services])
         raise UsageError(f"no service {text!r} is degraded{near}", hint=_HINT)
-    if len(matching) > 1:
-        keys = ", ".join(service.key for service in matching)
-        raise UsageError(f"{text!r} names {len(matching)} services: {keys}", hint="give the whole key")
-    return matching[0]
+    return entity_lookup.only(matching, text, "services")

@@ -34,6 +34,7 @@ from remediation.playbooks.model import Playbook, Step
 from remediation.procedures.bundle import NONE, Procedures
 from service.engine import fleet_state
 from service.engine.inputs import EVENTS_WINDOW
+from service.incidents import entity_lookup
 
 _SPAN = timedelta(hours=24)
 _PENDING = (ActionStatus.PROPOSED, ActionStatus.WAITING_APPROVAL, ActionStatus.INTENDED, ActionStatus.CLAIMED)
@@ -238,19 +239,15 @@ def ladder_document(ladder: PreviewedLevel | None) -> dict[str, Any]:
 
 
 def entity_named(topology: Topology, text: str, kind: EntityKind) -> EntityRef:
-    """Returns the entity of a key, of ``kind/name``, or of a name. Raises UsageError if none or several match.
+    """Returns the entity of a key, ``kind/name``, ``namespace/name`` or name. Raises UsageError unless one matches.
 
     Among several of one name, that of ``kind`` is preferred, and a scrape target counts last.
     """
-    matching = [entity for entity in topology.entities if text in (entity.key, str(entity), entity.name)]
+    matching = entity_lookup.named(topology.entities, text)
     if not matching:
         names = [entity.name for entity in topology.entities]
         hint = "give its name, kind/name or cluster/kind/namespace/name"
         raise UsageError(f"no entity is named {text!r}{yaml_file.near(text, names)}", hint=hint)
     preferred = [entity for entity in matching if entity.kind is kind]
     others = [entity for entity in matching if entity.kind is not EntityKind.WORKLOAD]
-    chosen = preferred or others or matching
-    if len(chosen) > 1:
-        keys = ", ".join(sorted(entity.key for entity in chosen)[:5])
-        raise UsageError(f"{text!r} names {len(chosen)} entities: {keys}", hint="give the whole key")
-    return chosen[0]
+    return entity_lookup.only(preferred or others or matching, text, "entities")

@@ -156,7 +156,7 @@ def _cluster(kind: ActionKind, settings: Settings) -> str | None:
 
 
 def _hook_needs_api_server(kind: ActionKind, remediation: RemediationSettings) -> bool:
-    """True also for a webhook whose node must be cordoned, if there is an API server to read the node from."""
+    """True unless a webhook performs the kind alone. One that stops pods reads its node from a known API server."""
     hook = next((hook for named, hook in remediation.hooks.items() if named is kind), None)
     if hook is None or hook.webhook is None:
         return True

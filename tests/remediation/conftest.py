@@ -146,9 +146,11 @@ class Fleet:
         known = {*self.nodes, *self.replicas} & self.topology.entities
         healthy = frozenset(known - self.sick - set(self.alerts))
         alerted = self.facts.alerted | {(alert.entity, alert.fault) for alert in self.alerts.values() if alert.fault}
+        serving = {pod.cluster for pod in self.pods if self.topology.above(pod, EntityKind.SERVICE)}
         return replace(
             self.facts,
             alerted=alerted,
+            listed_clusters=self.facts.listed_clusters | serving,
             healthy=healthy,
             nodes_cordoned_by_us=frozenset(ours - deleted),
             deleted_nodes=frozenset(deleted),

@@ -188,7 +188,7 @@ def _placeholders(template: str) -> set[str]:
 
 
 def names_cluster(template: str) -> bool:
-    """True if a URL template leads to the engine of the target's own cluster, not to one of the same name."""
+    """True if a URL template distinguishes engines of the same name in several clusters."""
     return bool(_placeholders(template) & _NAMING_CLUSTER)
 
 

@@ -321,6 +321,25 @@ def test_the_share_that_a_standby_has_taken_is_not_its_own_load(world):
     assert steps(world) == [(STANDBY, 0.5), (STANDBY, 1.0)]
 
 
+@pytest.mark.parametrize(("age", "share"), [(timedelta(minutes=1), 0.5), (timedelta(minutes=16), 1.0)])
+def test_a_standby_whose_own_load_falls_takes_more_once_a_plan_counts_the_moved_traffic(world, age, share):
+    """A plan from shortly after the switch may lack what moved, and would show too little of its own load."""
+    world.procedures = replace(world.procedures, ladders=Ladders())
+    standby = service(STANDBY, "chat")
+    world.needed, world.standby_serves = {standby: 2}, True
+    world.lose()
+    world.run(3)
+    assert steps(world) == [(STANDBY, 0.5)], "two of four replicas are free"
+    world.run(20)
+    world.needed = {standby: 2}  # all of it for the moved half: four replicas at home
+    (switch,) = world.switches()
+    world.fleet.recommend(4, 4, made_at=switch.ended_at + age)
+    (entry,) = world.fleet.plan.recommendations
+    world.fleet.plan = replace(world.fleet.plan, recommendations=(replace(entry, service=standby),))
+    world.run(10)
+    assert steps(world)[-1] == (STANDBY, share)
+
+
 def test_a_cluster_that_answers_again_gets_no_more_of_its_traffic_moved(world):
     world.procedures = replace(world.procedures, ladders=Ladders())
     world.ready[STANDBY, "chat"] = 2

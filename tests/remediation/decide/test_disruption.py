@@ -77,7 +77,7 @@ def test_a_restart_that_a_budget_forbids_adds_nothing(fleet, words):
 
 
 def drained_but_for(fleet, **labels):
-    """Breaks a GPU of a node that also runs the only pod of another service, and repairs it up to the drain."""
+    """Breaks a GPU and repairs it up to the drain. Its node also runs the only pod of another service."""
     router = EntityRef("c1", EntityKind.POD, "web", "router")
     fleet.topology = Topology.build((*fleet.topology.edges, (fleet.nodes[0], router)), labels=fleet.topology.labels)
     label(fleet, router, **labels)

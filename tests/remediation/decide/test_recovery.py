@@ -7,10 +7,11 @@ from datetime import timedelta
 
 import pytest
 
-from outrider.model import ActionKind, ActionStatus, DecisionReason
-from outrider.topology import Topology
+from outrider.model import ActionKind, ActionStatus, DecisionReason, HoldReason, StepState
+from outrider.topology import DELETED, Topology
 from remediation.decide.history import NOT_PERFORMED, STOPPED, History
 from remediation.decide.policy import preview
+from remediation.decide.recheck import needs_others, recheck
 from remediation.playbooks.files import packaged
 from remediation.playbooks.model import Playbook, Step
 from tests.remediation.decide.test_recheck import NODES, NOW, intent
@@ -134,12 +135,47 @@ def test_a_replica_that_was_broken_before_is_not_waited_for(shifted):
     assert restores(shifted.run(8)) == [(old, "chat")]
 
 
-def test_the_traffic_of_a_service_that_no_longer_exists_is_restored(shifted):
+def without_pods(fleet, *, labelled=False):
+    """The topology with nodes and devices only, and the label of a deleted pod."""
+    labels = {fleet.pods[0]: {DELETED: "true"}} if labelled else {}
+    return Topology.build(list(zip(fleet.nodes, fleet.gpus, strict=True)), (), labels)
+
+
+@pytest.mark.parametrize("labelled", [False, True])
+def test_the_traffic_of_a_service_that_no_longer_exists_is_restored(shifted, labelled):
+    """The control plane deleted its pod, or lists other services without it."""
     old = shifted.replicas[0]
-    shifted.topology = Topology.build([])
+    shifted.topology = without_pods(shifted, labelled=labelled)
+    if not labelled:
+        shifted.facts = replace(shifted.facts, listed_clusters=frozenset({"c1"}))
     shifted.mend(old, resolve="inc-0")
     assert restores(shifted.run(8)) == [(old, "chat")]
     assert all(session.closed_at for session in shifted.sessions.values())
+
+
+@pytest.mark.parametrize("resolved", [False, True])
+@pytest.mark.parametrize("listed", [(), ("other",)])
+def test_a_gap_in_the_topology_returns_no_traffic_to_a_broken_replica(fleet, resolved, listed):
+    """A restart while the API server is away: nodes and devices are visible, pods and services are not."""
+    incident = fleet.break_("gpu-xid-hardware", fleet.gpus[0])
+    fleet.sick.add(fleet.replicas[0])
+    fleet.run(8)
+    assert fleet.replicas[0] in History(fleet.actions.values()).shifted()
+    fleet.topology = without_pods(fleet)
+    fleet.facts = replace(fleet.facts, listed_clusters=frozenset(listed))
+    if resolved:
+        fleet.mend(fleet.gpus[0], resolve=incident)
+    made = fleet.run(40)
+    assert [action for action in made if action.kind is ActionKind.RESTORE_TRAFFIC] == []
+
+
+def test_a_service_with_recent_values_has_not_ended(shifted):
+    shifted.topology = without_pods(shifted)
+    shifted.facts = replace(
+        shifted.facts, listed_clusters=frozenset({"c1"}), recent_services=frozenset({shifted.service})
+    )
+    shifted.mend(shifted.replicas[0], resolve="inc-0")
+    assert shifted.run(8) == []
 
 
 def test_replicas_that_moved_from_a_broken_node_get_their_traffic_back_before_it_is_repaired(fleet):
@@ -227,8 +263,63 @@ def test_a_node_that_the_api_server_still_has_counts_again(make_fleet):
     assert [action.reason for action in cordons] == [DecisionReason.TOO_MANY_NODES]
 
 
+@pytest.mark.parametrize("resolved", [False, True])
+def test_a_node_that_monitoring_lost_pages_a_person_once(fleet, resolved):
+    """It stays cordoned until monitoring reports it, or the API server no longer has it. Its un-cordon is retried."""
+    cordon_and_remove(fleet, 0, "first")
+    fleet.sick.add(fleet.gpus[0])
+    if resolved:
+        fleet.mend(fleet.gpus[0], resolve="first")
+    fleet.cycle(perform=False)
+    fleet.perform(status=ActionStatus.FAILED)
+    for _ in range(4 * 60 * 4):
+        (step,) = (step for step in fleet.decide().steps if step.kind is ActionKind.UNCORDON)
+        assert (step.state, step.page) == (StepState.NODE_NOT_REPORTED, "playbooks.node_not_reported")
+        assert (f"return {fleet.nodes[0]}", HoldReason.NODE_NOT_REPORTED) in {
+            (hold.subject, hold.reason) for hold in fleet.decide().holds
+        }
+        fleet.cycle(perform=False)
+        fleet.perform(status=ActionStatus.FAILED)
+    attempts = [action for action in fleet.actions.values() if action.kind is ActionKind.UNCORDON]
+    assert 4 <= len(attempts) <= 9, "every 30 minutes"
+    fleet.now += timedelta(minutes=30)
+    fleet.cycle()
+    assert [step for step in fleet.decide().steps if step.kind is ActionKind.UNCORDON] == [], "it is deleted"
+
+
+def test_a_node_that_monitoring_lost_counts_at_the_moment_of_acting(make_fleet):
+    fleet = make_fleet(10, max_cordoned_nodes=1)
+    cordon_and_remove(fleet, 0, "first")
+    fleet.cycle(perform=False)
+    fleet.perform(status=ActionStatus.FAILED)
+    cordon = replace(intent(ActionKind.CORDON, fleet.nodes[5]), decided_at=fleet.now)
+    facts, known = replace(fleet.facts_now(), topology=fleet.topology), tuple(fleet.actions.values())
+    assert needs_others(cordon)
+    assert recheck(cordon, fleet.policy, facts, fleet.now, others=known) is DecisionReason.TOO_MANY_NODES
+
+
 def test_a_node_whose_deletion_is_not_certain_stays_ours(fleet):
     cordon_and_remove(fleet, 0, "first")
     fleet.mend(fleet.gpus[0], resolve="first")
     uncertain = replace(fleet.facts_now(), deleted_nodes=frozenset(), nodes_cordoned_by_us=frozenset({fleet.nodes[0]}))
     assert fleet.decide(facts=uncertain).actions == ()
+
+
+def test_an_undo_in_a_cluster_that_is_no_longer_reached_pages_a_person(fleet):
+    """The setting of the cluster was changed while a node was cordoned and traffic shifted."""
+    incident = fleet.break_("gpu-xid-hardware", fleet.gpus[0])
+    fleet.sick.add(fleet.replicas[0])
+    fleet.run(8)
+    kinds = (ActionKind.UNCORDON, ActionKind.RESTORE_TRAFFIC)
+    reached, fleet.policy = fleet.policy, replace(fleet.policy, clusters=dict.fromkeys(kinds, "c2"))
+    fleet.mend(fleet.gpus[0], resolve=incident)
+    fleet.sick.clear()
+    made = fleet.run(40)
+    assert not [action for action in made if action.kind in kinds], "it would fail each time"
+    steps = fleet.decide().steps
+    assert {(step.kind, step.state, step.page) for step in steps} == {
+        (kind, StepState.HELD_BY_GUARD, "playbooks.undo_unreached") for kind in kinds
+    }
+    assert {step.objection.reason for step in steps} == {DecisionReason.OTHER_CLUSTER}
+    fleet.policy = reached
+    assert {action.kind for action in fleet.run(8)} == set(kinds)

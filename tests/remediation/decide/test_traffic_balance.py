@@ -49,6 +49,18 @@ def test_a_request_stands_while_the_weights_differ_little():
     assert (renewed.status, renewed.params["weights"]["chat-0"]) == (ActionStatus.WAITING_APPROVAL, 30)
 
 
+def test_a_small_share_of_many_replicas_that_falls_much_is_another_request():
+    fleet = Fleet(autonomy="approve")
+    even = {f"chat_{number}": 125 for number in range(8)}
+    skewed(fleet, **even)
+    fleet.break_("traffic-skew", fleet.replicas[0])
+    fleet.cycle()
+    skewed(fleet, **even | {"chat_0": 110, "chat_1": 140})
+    assert fleet.cycle() == (), "it differs little"
+    skewed(fleet, **even | {"chat_0": 30, "chat_1": 220})
+    assert [action.status for action in fleet.cycle()] == [ActionStatus.CANCELLED, ActionStatus.WAITING_APPROVAL]
+
+
 def test_weights_of_other_replicas_are_another_request():
     fleet = Fleet(autonomy="approve")
     skewed(fleet, chat_0=10, chat_1=30, chat_2=60)

@@ -115,13 +115,16 @@ class NodeList:
 
     def report(self, cycles: int, *names: str, cluster: str = "c") -> None:
         """The nodes of so many cycles of 15 s. None is cordoned."""
-        nodes = tuple(EntityRef(cluster, EntityKind.NODE, None, name) for name in names)
-        keys = fleet_state.NEEDS[EntityKind.NODE]
-        values = np.zeros((len(nodes), len(keys)))
+        self.report_all(cycles, EntityKind.NODE, *(EntityRef(cluster, EntityKind.NODE, None, name) for name in names))
+
+    def report_all(self, cycles: int, kind: EntityKind, *entities: EntityRef) -> None:
+        """The entities of one kind, for so many cycles. Every value is zero."""
+        keys = fleet_state.NEEDS[kind]
+        values = np.zeros((len(entities), len(keys)))
         status = np.full(values.shape, CellStatus.PRESENT, dtype=np.uint8)
         for _ in range(cycles):
             at = NOW + self._cycle * timedelta(seconds=15)
-            self._cache.push(at, [SampleBatch("list", at, EntityKind.NODE, keys, nodes, values, status)])
+            self._cache.push(at, [SampleBatch("list", at, kind, keys, entities, values, status)])
             self._cycle += 1
 
     def window(self, kind: EntityKind, keys: Sequence[SignalKey], span: timedelta) -> Window:
@@ -167,6 +170,31 @@ def test_an_outage_of_the_control_plane_s_metrics_deletes_no_node() -> None:
     ended.report(6 * MINUTE)
     ended.report(1, "node-1")
     assert ours(ended, WITHOUT_NODE) == (frozenset(), {NODE}), "the list has just returned"
+
+
+POD = EntityRef("c", EntityKind.POD, "s", "a-0")
+
+
+@pytest.mark.parametrize(
+    ("minutes", "edges", "clusters"),
+    [
+        (6, [(POD, REPLICA), (REPLICA, SERVICE)], {"c"}),
+        (2, [(POD, REPLICA), (REPLICA, SERVICE)], set()),
+        (6, [], set()),
+    ],
+)
+def test_a_cluster_is_listed_while_it_reports_the_pods_of_a_service(
+    minutes: int, edges: list[tuple[EntityRef, EntityRef]], clusters: set[str]
+) -> None:
+    """A service that has just been listed, or nodes alone, do not show that another service has ended."""
+    reported = NodeList()
+    reported.report_all(minutes * MINUTE, EntityKind.POD, POD)
+    topology = Topology.build(edges, [NODE])
+    facts = fleet_state.fleet_facts((), (), Plan(), topology, reported, sessions=(), paused=False)
+    assert facts.listed_clusters == clusters
+    reported.report_all(1, EntityKind.SERVICE, SERVICE)
+    facts = fleet_state.fleet_facts((), (), Plan(), topology, reported, sessions=(), paused=False)
+    assert facts.recent_services == {SERVICE}
 
 
 def test_the_list_of_another_cluster_deletes_no_node() -> None:
