@@ -1,7 +1,7 @@
 """Return of a cordoned node: after a hardware fault only once a diagnostic has passed. Pure.
 
 The node is healthy by values already. Without a configured diagnostic it returns by values alone (safety rule 6), and
-the reason says so. A failed diagnostic, or one that does not end, keeps the node out and pages a person. One that a
+the reason names it. A failed diagnostic, or one that does not end, keeps the node out and pages a person. One that a
 guard stopped has no result, and is repeated.
 """
 

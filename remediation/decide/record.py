@@ -22,7 +22,7 @@ _DOUBTS = frozenset(
         DecisionReason.AUTONOMY_RECOMMEND,
     }
 )
-# What a request says beside its effect: it follows the load, and is measured anew in each cycle.
+# Parameters of a request beside its effect: they follow the load, and are measured anew in each cycle.
 _MEASURED = {ActionKind.SWITCH_CLUSTER: frozenset({"headroom", "needed", "standby_needs"})}
 _SHARES = frozenset({"weights", "share"})
 # A change of a share of the traffic by more than this, or than this part of an even share, needs another approval.

@@ -93,7 +93,7 @@ def _firing(incident: Incident, alerts: Sequence[Alert]) -> Iterator[Alert]:
 
 
 def _is_left_alone(context: DecisionContext, incident: Incident) -> bool:
-    """True if the playbook of the cause says that nothing is done automatically."""
+    """True if the playbook of the cause is ``none``: nothing is done automatically."""
     cause = cause_of(incident)
     playbook = context.playbooks.get(cause.fault) if cause else None
     return playbook is not None and not playbook.steps

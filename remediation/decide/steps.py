@@ -230,10 +230,12 @@ class PlaybookRun:
         The first round decided on every pod that the fault had then. Which of them it replaces is not known, but it was
         created after that one's restart.
         """
+        if step.kind not in _REPLACES_POD:
+            return []
         own = [a for a in self._context.history.of_session(self._session.id) if a.kind is step.kind]
         first = min((action.decided_at for action in own), default=self._context.now)
         originals = {action.target for action in own if action.decided_at == first}
-        if step.kind not in _REPLACES_POD or not originals or target in originals:
+        if not originals or target in originals:
             return []
         created = self._context.created_at(target)
         gone = [

@@ -25,7 +25,7 @@ _OF_ACTION = {
 def of_incident(records: Iterable[AuditRecord], actions: Sequence[Action], incident_id: str) -> list[AuditRecord]:
     """Selects the records of an incident and of its actions, oldest first. ``actions`` are those because of it.
 
-    A hold only because no step is due says nothing, and is left out.
+    A hold only because no step is due carries no information, and is left out.
     """
     ids = {action.id for action in actions}
     own = (
