@@ -49,7 +49,8 @@ class JobHookSettings(Section):
     check: PackagedCheck = Field(
         "dcgm",
         description=(
-            "run_diagnostic without template: dcgmi diag, nvidia-smi -q, or a short completion on the node's engines."
+            "run_diagnostic without template: dcgmi diag, nvidia-smi -q, nvbandwidth against the other nodes, or a "
+            "short completion on the node's engines."
         ),
     )
     level: Literal[1, 2] = Field(1, description="Level of dcgmi diag: 1 takes seconds, 2 about two minutes.")

@@ -19,7 +19,7 @@ from remediation.actuators.kubernetes.nodes import TAINT
 from remediation.actuators.kubernetes.ownership import label_value, marks
 
 HOOK, ACTION_LABEL, BOOT = "outrider.io/hook", "outrider.io/action-id", "outrider.io/boot-id"
-PackagedCheck = Literal["dcgm", "driver", "generation"]
+PackagedCheck = Literal["dcgm", "driver", "bandwidth", "generation"]
 _UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 _FILES = {ActionKind.RESET_GPU: "reset_gpu", ActionKind.REBOOT_NODE: "reboot_node"}
 

@@ -226,6 +226,7 @@ def test_every_packaged_job_is_accepted_by_the_server(cluster: Cluster) -> None:
     for kind, template in (
         (DIAGNOSTIC, packaged(DIAGNOSTIC)),
         (DIAGNOSTIC, packaged(DIAGNOSTIC, "driver")),
+        (DIAGNOSTIC, packaged(DIAGNOSTIC, "bandwidth")),
         (DIAGNOSTIC, packaged(DIAGNOSTIC, "generation")),
         (RESET, packaged(RESET)),
         (REBOOT, packaged(REBOOT)),
@@ -239,4 +240,4 @@ def test_every_packaged_job_is_accepted_by_the_server(cluster: Cluster) -> None:
         assert pod["spec"]["containers"][0]["resources"]["limits"] == limits
         end_pod(cluster, pod)
         await_end(cluster, SPACE, job_name(action))
-    until(lambda: len(jobs(cluster)) == 5, "each has its own Job")
+    until(lambda: len(jobs(cluster)) == 6, "each has its own Job")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from outrider.model import ActionKind
-from remediation.actuators.hook.diagnostic import Report, read
+from remediation.actuators.hook.diagnostic import Check, Report, judge, read
 from remediation.actuators.hook.job_manifest import PackagedCheck, packaged
 from tests.support.json_server import JsonServer, Response
 
@@ -69,6 +69,57 @@ def test_the_driver_check_counts_devices(tmp_path: Path) -> None:
     code, output, message = run(tmp_path, DIAGNOSTIC, "driver")
     assert (code, message) == (1, "")
     assert "Unable to determine" in output
+
+
+# Output of nvbandwidth as its README and output.cpp print it, on a node with two devices.
+BANDWIDTH = """nvbandwidth Version: v0.7
+Built from Git version: v0.7
+
+Device 0: NVIDIA H100 80GB HBM3 (00000000:1b:00)
+Device 1: NVIDIA H100 80GB HBM3 (00000000:43:00)
+
+Running host_to_device_memcpy_ce.
+memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)
+           0         1
+ 0     55.34     12.36
+
+SUM host_to_device_memcpy_ce 67.70
+
+Running device_to_device_memcpy_read_ce.
+memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)
+           0         1
+ 0       N/A    390.10
+ 1    387.42       N/A
+
+SUM device_to_device_memcpy_read_ce 777.52
+
+NOTE: The reported results may not reflect the full capabilities of the platform.
+"""
+
+
+def test_a_bandwidth_check_reports_the_slowest_link_of_each_direction(tmp_path: Path) -> None:
+    (tmp_path / "printed").write_text(BANDWIDTH)
+    program(tmp_path, "nvbandwidth", 'cat "$(dirname "$0")/printed"')
+    code, output, message = run(tmp_path, DIAGNOSTIC, "bandwidth")
+    report = read(message)
+    assert (code, output) == (0, "")
+    assert report is not None
+    assert [(check.name, check.value, check.unit) for check in report.checks] == [
+        ("host_to_device_memcpy_ce, slowest link", 12.36, "GB/s"),
+        ("device_to_device_memcpy_read_ce, slowest link", 387.42, "GB/s"),
+    ]
+    peers = [Report(True, (Check(report.checks[0].name, True, rate, "GB/s"),)) for rate in (55.0, 56.0)]
+    passed, detail = judge(report, peers)
+    assert not passed
+    assert "host_to_device_memcpy_ce, slowest link 12.36 GB/s is below 80% of 55.5 GB/s" in detail
+
+
+@pytest.mark.parametrize("script", ["echo 'CUDA_ERROR_NO_DEVICE'; exit 1", "echo 'Waived: none'"])
+def test_a_bandwidth_check_without_a_rate_fails(tmp_path: Path, script: str) -> None:
+    program(tmp_path, "nvbandwidth", script)
+    code, output, message = run(tmp_path, DIAGNOSTIC, "bandwidth")
+    assert (code, message) == (1, "")
+    assert output.strip()
 
 
 @pytest.mark.parametrize(("gpus", "expected"), [("GPU-1,GPU-2", "--gpu-reset -i GPU-1,GPU-2"), ("", "--gpu-reset")])
