@@ -275,9 +275,11 @@ def unobserved(alerts: tuple[Alert, ...]) -> frozenset[EntityRef]:
     )
 
 
-def is_blind(alerts: tuple[Alert, ...]) -> bool:
-    """True while an alert reports lost monitoring."""
-    return any(alert.state is AlertState.FIRING and alert.fault == "monitor-blind" for alert in alerts)
+def blind_clusters(alerts: tuple[Alert, ...]) -> frozenset[str]:
+    """The clusters of alerts that report lost monitoring."""
+    return frozenset(
+        alert.entity.cluster for alert in alerts if alert.state is AlertState.FIRING and alert.fault == "monitor-blind"
+    )
 
 
 def cause_of(incident: Incident) -> Hypothesis | None:

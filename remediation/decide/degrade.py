@@ -430,12 +430,12 @@ def _step_up(context: DecisionContext, service: EntityRef, open_incidents: froze
         target=service,
         params={**_params(context, current.session, service, lower), **current.measured, "previous": current.level},
     )
-    return record(context, proposal, _undo_judgement(context, over=current.because not in open_incidents))
+    return record(context, proposal, _undo_judgement(context, service, over=current.because not in open_incidents))
 
 
-def _undo_judgement(context: DecisionContext, *, over: bool) -> Judgement:
+def _undo_judgement(context: DecisionContext, service: EntityRef, *, over: bool) -> Judgement:
     """An undo is not blocked by breakers. During the incident the session goes on, so its reason is not RECOVERED."""
-    verdict, reason = judge_undo(context.facts)
+    verdict, reason = judge_undo(context.facts, service)
     if verdict is Verdict.ALLOWED and not over:
         return verdict, DecisionReason.WITHIN_LIMITS
     return verdict, reason

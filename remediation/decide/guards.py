@@ -126,7 +126,7 @@ def answers(
     refusals = {
         "performer": DecisionReason.NO_PERFORMER if proposal.kind in policy.unperformed else None,
         "cluster": DecisionReason.OTHER_CLUSTER if unreached else None,
-        "hold": held_by(facts, proposal.lost_cluster),
+        "hold": held_by(facts, proposal.target, proposal.lost_cluster),
         "breaker": DecisionReason.BREAKER_OPEN if facts.breaker.is_open and not proposal.undoes else None,
         "freeze": DecisionReason.FREEZE if frozen and not proposal.undoes else None,
         "maintenance_window": DecisionReason.NOT_IN_MAINTENANCE_WINDOW if missed else None,
@@ -202,9 +202,9 @@ def _owner_answer(owner: OwnerObjection | None) -> GuardAnswer:
     return GuardAnswer("owner", owner.verdict, owner.reason, owner.owner)
 
 
-def judge_undo(facts: FleetFacts) -> Judgement:
+def judge_undo(facts: FleetFacts, target: EntityRef) -> Judgement:
     """Undoing our own changes: no circuit breaker, freeze, window, approval or rate limit."""
-    held = held_by(facts)
+    held = held_by(facts, target)
     return (Verdict.REFUSED, held) if held else (Verdict.ALLOWED, DecisionReason.RECOVERED)
 
 
@@ -213,13 +213,20 @@ def is_returning(kind: ActionKind, reason: DecisionReason) -> bool:
     return _RETURNING.get(kind) is reason
 
 
-def held_by(facts: FleetFacts, lost_cluster: str = "") -> DecisionReason | None:
-    """A lost cluster blinds its own monitoring: what its loss requires goes on while other clusters are visible."""
+def held_by(facts: FleetFacts, target: EntityRef, lost_cluster: str = "") -> DecisionReason | None:
+    """What holds every action on a target.
+
+    A lost cluster blinds its own monitoring: what its loss requires goes on while other clusters are visible, and so
+    does every repair in those. Without proof of the loss the fault may be ours, and nothing is done anywhere.
+    """
     if facts.killed:
         return DecisionReason.KILL_SWITCH
     if facts.paused:
         return DecisionReason.PAUSED
     if not facts.blind or (lost_cluster and lost(facts.entries, lost_cluster, timedelta(0))):
+        return None
+    unseen = facts.blind_clusters
+    if unseen and target.cluster not in unseen and all(lost(facts.entries, name, timedelta(0)) for name in unseen):
         return None
     return DecisionReason.MONITOR_BLIND
 

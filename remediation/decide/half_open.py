@@ -68,7 +68,7 @@ def set_share(
             "weight": share,
         },
     )
-    judgement = judge_undo(context.facts)
+    judgement = judge_undo(context.facts, replica)
     return record(context, proposal, (Verdict.ALLOWED, reason) if judgement[0] is Verdict.ALLOWED else judgement)
 
 

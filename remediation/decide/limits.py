@@ -87,7 +87,7 @@ class Policy:
     Circuit breakers count nodes in absolute numbers and as a ratio of the fleet. One scale-in removes at most
     ``scale_in_step_ratio`` of the replicas (at least one), then waits for ``scale_in_cooldown``, so that a wrong plan
     is noticed early. ``service_minimum`` is the minimum number of serving replicas, ``service_minimums`` that of
-    services as name or namespace/name. ``plan_acts`` False is shadow
+    services as name or namespace/name, and ``ceilings`` their most replicas. ``plan_acts`` False is shadow
     mode: plans cause no actions. With ``diagnostic`` a node that was cordoned for a hardware fault returns only after a
     passed diagnostic, which may take up to ``diagnostic_timeout``. At most ``max_ejected_ratio`` of the serving
     replicas of a service are out of rotation because of us. ``writes_replicas``: SCALE patches the workload itself, not
@@ -113,6 +113,7 @@ class Policy:
     scale_in_step_ratio: float = 0.25
     service_minimum: int = 1
     service_minimums: Mapping[str, int] = field(default_factory=dict)
+    ceilings: Mapping[str, int] = field(default_factory=dict)
     min_confidence: float = 0.6
     ask_for: frozenset[ActionKind] = frozenset()
     plan_acts: bool = True
@@ -148,6 +149,10 @@ class Policy:
         named = (self.service_minimums[name] for name in _names(service) if name in self.service_minimums)
         return next(named, self.service_minimum)
 
+    def within_ceiling(self, service: EntityRef, replicas: int) -> int:
+        """The replicas, at most the configured ceiling of the service."""
+        return min([replicas, *(self.ceilings[name] for name in _names(service) if name in self.ceilings)])
+
     def node_allowed(self, ours: int, others: int, total: int) -> bool:
         """True if one more node may be cordoned besides ``ours`` and those of ``others``.
 
@@ -169,7 +174,8 @@ class FleetFacts:
     ``untrusted`` are components with absent, stale, reset or partial values. ``ready_replicas`` and
     ``needed_replicas`` are by service; a missing service is unknown. ``healthy`` are components with fresh values and
     no contrary evidence. ``burning`` are services that spend their error budget. ``not_ready`` are nodes that the
-    control plane itself reports as unreachable. ``killed``: the kill-switch file is present. ``incidents`` are the open
+    control plane itself reports as unreachable. ``blind``: monitoring is lost; ``blind_clusters`` are those whose loss
+    is reported. ``killed``: the kill-switch file is present. ``incidents`` are the open
     ones by id. ``owners`` are other programs and people, by what they manage.
 
     ``serving`` are the replicas that ``ready_replicas`` counts, None if only those in ``healthy`` are known.
@@ -188,6 +194,7 @@ class FleetFacts:
     killed: bool = False
     breaker: BreakerState = field(default_factory=BreakerState)
     blind: bool = False
+    blind_clusters: frozenset[str] = frozenset()
     untrusted: frozenset[EntityRef] = frozenset()
     nodes_total: int = 0
     nodes_cordoned_by_us: frozenset[EntityRef] = frozenset()

@@ -22,7 +22,14 @@ from remediation.decide import (
     rule_actions,
     scaling,
 )
-from remediation.decide.context import DecisionContext, cause_of, diverted_replicas, is_blind, suspects, unobserved
+from remediation.decide.context import (
+    DecisionContext,
+    blind_clusters,
+    cause_of,
+    diverted_replicas,
+    suspects,
+    unobserved,
+)
 from remediation.decide.degrade_preview import PreviewedLevel
 from remediation.decide.guards import CapacityBudget, Proposal, judgement_of
 from remediation.decide.history import History, is_expired
@@ -170,7 +177,10 @@ def _context(
 ) -> DecisionContext:
     current = tuple(alerts)
     untrusted = facts.untrusted | unobserved(current)
-    facts = replace(facts, blind=facts.blind or is_blind(current), untrusted=untrusted, topology=topology)
+    unseen = facts.blind_clusters | blind_clusters(current)
+    facts = replace(
+        facts, blind=facts.blind or bool(unseen), blind_clusters=unseen, untrusted=untrusted, topology=topology
+    )
     return DecisionContext(
         policy=policy,
         facts=facts,

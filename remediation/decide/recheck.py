@@ -62,7 +62,7 @@ def recheck(
     A failed trial of a replica ends as it began: the diversion itself was allowed before. ``others`` are the actions
     of the last day and of open sessions, as stored.
     """
-    held = held_by(facts, str(action.params.get("lost_cluster", "")))
+    held = held_by(facts, action.target, str(action.params.get("lost_cluster", "")))
     if held is DecisionReason.MONITOR_BLIND and action.reason is DecisionReason.RESTORED_BY_HAND:
         return None  # a person who ends a degrade level needs no values
     if action.kind in LADDER and _is_ended_by_hand(action, others):

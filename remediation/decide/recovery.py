@@ -144,7 +144,9 @@ def _return_node(
             target=node,
             params={**sessions.ownership(session.id), **context.objects(ActionKind.RUN_DIAGNOSTIC, node)},
         )
-        return StepResults(record(context, proposal, judge_undo(context.facts)), [_waiting(because, node, decided)])
+        return StepResults(
+            record(context, proposal, judge_undo(context.facts, node)), [_waiting(because, node, decided)]
+        )
     return StepResults((), [_waiting(because, node, decided)])
 
 
@@ -323,5 +325,5 @@ def _undo(
         target=target,
         params={**params, **sessions.ownership(session.id), **context.objects(kind, target)},
     )
-    verdict, given = judge_undo(context.facts)
+    verdict, given = judge_undo(context.facts, target)
     return record(context, proposal, (verdict, reason if verdict is Verdict.ALLOWED else given))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from math import inf
+from math import ceil, inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,17 @@ class ServiceLoad:
         """Arriving load over the capacity of all ordered replicas. The served load is the capacity of a queue."""
         capacity = self.served * max(ordered, ready) / ready if ready > 0 else 0.0
         return self.arriving / capacity if capacity > 0 else inf
+
+    def replicas_for_all(self, ready: int, spare: float, drain: timedelta) -> int | None:
+        """Replicas that serve all clients with a share of ``spare``, and the queue within ``drain``.
+
+        None without a queue: only that of a queue is the capacity of the ``ready`` replicas.
+        """
+        if self.newest.waiting <= 0 or self.served <= 0 or ready <= 0:
+            return None
+        each, offered = self.served / ready, self.offered
+        arriving = self.arriving if offered is None else offered
+        return ceil(arriving / each * (1.0 + spare) + self.newest.waiting / (each * drain.total_seconds()) - 1e-9)
 
     def drained_within(self, ready: int, ordered: int, starts_in: timedelta | None) -> float:
         """Seconds until the queue is empty: by the present replicas, or once the ordered ones serve; inf if never.

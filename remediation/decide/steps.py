@@ -47,7 +47,10 @@ from remediation.decide.replacement import is_gone
 from remediation.playbooks.conditions import Check
 from remediation.playbooks.model import UNDOES, Playbook, Step
 
-_GROWTH_RATIO = 0.25  # share of the replicas to add without a plan
+# Without a plan: the share of replicas to add, also above the measured load; the time in which they serve the queue;
+# the time over which the load is measured. One step doubles the replicas or adds this many, like a step of the plan.
+_GROWTH_RATIO, _STEP_REPLICAS = 0.25, 4
+_DRAIN, _PRESENT = timedelta(minutes=5), timedelta(minutes=1)
 _MUST_EXIST = frozenset({"self", "node", "services"})  # a missing replica on a broken part is not a data gap
 # A cordon removes no capacity, a rollback no more at once than a rolling update.
 _KEEP_CAPACITY = frozenset(
@@ -331,14 +334,25 @@ class PlaybookRun:
         return {"fault": self._cause.fault, **({"host": nodes[0].name} if len(nodes) == 1 else {})}
 
     def _target_replicas(self, service: EntityRef) -> int:
-        """Replicas to order: the plan's number, else a quarter more, within ceiling, quota and free GPUs."""
+        """Replicas to order: the plan's number, else those for the measured load, within ceiling, quota and free GPUs.
+
+        A quarter more at least.
+        """
         current, planned = self._context.current_replicas(service), self._context.recommendation(service)
         if planned is not None and planned.target_replicas > current:
             return planned.target_replicas
         if planned is not None and planned.reason in _LIMITED:
             return current
-        target = current + max(1, ceil(current * _GROWTH_RATIO))
-        return min(target, planned.most_replicas) if planned else target
+        target = max(current + max(1, ceil(current * _GROWTH_RATIO)), self._measured_demand(service, current))
+        return min(target, planned.most_replicas) if planned else self._context.policy.within_ceiling(service, target)
+
+    def _measured_demand(self, service: EntityRef, current: int) -> int:
+        """Replicas that the present load and its queue need without a plan, within one step; 0 if unknown."""
+        load = self._context.facts.load.get(service)
+        recent = load.last(_PRESENT) if load else None
+        ready = self._context.facts.ready_replicas.get(service, 0)
+        demand = recent.replicas_for_all(ready, _GROWTH_RATIO, _DRAIN) if recent else None
+        return 0 if demand is None else min(demand, max(2 * current, current + _STEP_REPLICAS))
 
     def _scale_out(self, service: EntityRef, replicas: int, *, ask: bool) -> Proposal | None:
         """None if no more may be ordered, and if the service is already scaled in this round."""
@@ -399,7 +413,8 @@ class PlaybookRun:
             if newest is None:
                 target = context.current_replicas(service) + count
                 planned = context.recommendation(service)
-                growth = self._scale_out(service, min(target, planned.most_replicas) if planned else target, ask=False)
+                most = planned.most_replicas if planned else context.policy.within_ceiling(service, target)
+                growth = self._scale_out(service, min(target, most), ask=False)
                 if growth is None:
                     continue
                 verdict = judge(growth, context.policy, context.facts, context.history, context.budget, context.now)

@@ -12,6 +12,7 @@ from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
 
+import numpy as np
 from threadpoolctl import threadpool_limits
 
 from service.drills import dataset, observation
@@ -25,7 +26,7 @@ from simulator.scenarios import Scenario
 from simulator.scoring.recovery import Recovery
 from simulator.scoring.run import STORM_ENTITIES, Run
 from simulator.spec.fleets import FleetSpec, drill_spec, standby_spec
-from simulator.traffic.arrivals import with_load
+from simulator.traffic.arrivals import with_load, within_slo
 from simulator.world import World
 
 MONDAY = datetime(2026, 11, 16, tzinfo=UTC)
@@ -53,10 +54,17 @@ def start_of(seed: int) -> datetime:
 
 
 def specs_of(scenario: Scenario, seed: int) -> tuple[FleetSpec, ...]:
-    """Returns the fleets of a scenario with its load; the event of the load is during the scenario."""
+    """Returns the fleets of a scenario with its load; the event of the load is during the scenario.
+
+    In a negative scenario nobody waits too long: its load is one that the services serve without one of their replicas.
+    """
     after, factor = scenarios.EVENTS.get(scenario.load, (timedelta(0), None))
-    event_at = (start_of(seed) + after).timestamp()
-    return tuple(with_load(spec, scenario.load, event_at, factor) for spec in _base_specs(scenario))
+    start = start_of(seed)
+    loaded = [with_load(spec, scenario.load, (start + after).timestamp(), factor) for spec in _base_specs(scenario)]
+    if not scenario.negative:
+        return tuple(loaded)
+    minutes = start.timestamp() + 60.0 * np.arange(scenario.minutes + 1, dtype=np.float64)
+    return tuple(within_slo(spec, minutes, seed) for spec in loaded)
 
 
 def _base_specs(scenario: Scenario) -> tuple[FleetSpec, ...]:

@@ -221,6 +221,11 @@ def fleet_facts(
         incidents={incident.id: incident for incident in incidents},
         topology=topology,
         blind=any(is_blind(incident) for incident in incidents),
+        blind_clusters=frozenset(
+            incident.suspected_cause.entity.cluster
+            for incident in incidents
+            if is_blind(incident) and incident.suspected_cause
+        ),
         untrusted=doubtful,
         nodes_total=len(nodes),
         nodes_cordoned_by_us=frozenset(ours),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 from datetime import timedelta
+from math import inf
 
 from outrider.model import ActionKind
 from outrider.ports import Actuator
@@ -55,6 +56,7 @@ def policy(settings: Settings) -> Policy:
         cooldown=remediation.cooldown,
         service_minimum=remediation.service_minimum.default,
         service_minimums=remediation.service_minimum.services,
+        ceilings=_ceilings(settings),
         scale_in_cooldown=remediation.scale_in_cooldown,
         scale_in_step_ratio=remediation.scale_in_step_ratio,
         min_confidence=remediation.min_confidence,
@@ -80,6 +82,16 @@ def policy(settings: Settings) -> Policy:
         clusters=clusters(settings),
         unperformed=frozenset(kind for kind in ActionKind if not _performs(remediation.performer(kind), kind)),
     )
+
+
+def _ceilings(settings: Settings) -> dict[str, int]:
+    """Returns the most replicas of each configured service, by its ceiling and its quota."""
+    result = {}
+    for service in settings.services:
+        name = f"{service.namespace}/{service.name}" if service.namespace else service.name
+        group = service.tensor_parallel * service.pipeline_parallel
+        result[name] = min(service.ceiling, inf if service.quota_gpus is None else service.quota_gpus // group)
+    return {name: int(most) for name, most in result.items()}
 
 
 _KINDS: Mapping[str, Container[ActionKind]] = {

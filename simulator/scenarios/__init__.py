@@ -8,6 +8,7 @@ from datetime import timedelta
 from simulator.scenarios.entity_choice import WORDS
 from simulator.scenarios.fault_plan import arrange
 from simulator.scenarios.loader import PlannedFault, Scenario, load
+from simulator.traffic.shapes import ORDERED_BURST_FACTOR
 
 # Tuning and scoring are separate. Thresholds and rules may be tuned only on drills of ``TUNING_SEEDS`` under
 # ``TUNING_SHAPES``. The packaged scenarios use only ``SCORING_SHAPES``. Published tables use ``SCORING_SEEDS``; a score
@@ -19,7 +20,7 @@ SCORING_SEEDS = (11, 12, 13)
 # minutes, and a fleet without a fault can serve it at the peak of the day. A holiday takes hours to fall; 20 minutes of
 # outage precede a rebound.
 EVENTS: dict[str, tuple[timedelta, float | None]] = {
-    "bursty": (timedelta(minutes=2), None),
+    "bursty": (timedelta(minutes=2), ORDERED_BURST_FACTOR),
     "launch-day": (timedelta(minutes=-10), 1.22),
     "holiday": (timedelta(hours=-2), None),
     "outage-rebound": (timedelta(minutes=-23), 1.3),

@@ -25,6 +25,7 @@ from outrider.model import (
 )
 from outrider.topology import Topology
 from remediation.decide.autonomy import Autonomy, AutonomyLevels
+from remediation.decide.guards import held_by
 from remediation.decide.limits import FleetFacts
 from remediation.decide.policy import preview
 from remediation.decide.recheck import recheck
@@ -213,6 +214,25 @@ def test_blindness_in_the_lost_cluster_holds_neither_decision_nor_dispatch(world
     assert recheck(made[0], world.fleet.policy, facts, now) is None
     seen = replace(facts, entries={entity: replace(entry, viewed=False) for entity, entry in facts.entries.items()})
     assert recheck(made[0], world.fleet.policy, seen, now) is DecisionReason.MONITOR_BLIND
+
+
+def test_a_lost_cluster_does_not_hold_the_repair_of_another_one(world):
+    standby, home = service(STANDBY, "chat"), service(HOME, "chat")
+    world.lose()
+    world.run(0.5)
+    facts = replace(world.fleet.facts, blind=True, blind_clusters=frozenset({HOME}))
+    assert held_by(facts, standby) is None
+    assert held_by(facts, home) is DecisionReason.MONITOR_BLIND
+    both = replace(facts, blind_clusters=frozenset({HOME, STANDBY}))
+    assert held_by(both, standby) is DecisionReason.MONITOR_BLIND
+    unknown = replace(facts, blind_clusters=frozenset())
+    assert held_by(unknown, standby) is DecisionReason.MONITOR_BLIND
+
+
+def test_lost_sight_of_a_cluster_that_answers_holds_every_cluster(world):
+    world.run(0.5)
+    facts = replace(world.fleet.facts, blind=True, blind_clusters=frozenset({HOME}))
+    assert held_by(facts, service(STANDBY, "chat")) is DecisionReason.MONITOR_BLIND
 
 
 def test_below_autonomy_act_an_approval_is_requested_once(world):

@@ -37,6 +37,7 @@ class Surge:
         self.waiting = 0.0
         self.obeys = True
         fleet.facts = replace(fleet.facts, ready_replicas={fleet.service: 8}, needed_replicas={})
+        fleet.policy = replace(fleet.policy, ceilings={fleet.service.name: 10})  # too few for its load
 
     def level(self) -> int:
         performed = [action for action in self.changes() if action.status is ActionStatus.DONE]

@@ -195,6 +195,35 @@ def test_a_fleet_without_a_fault_serves_the_load_of_a_drill(shape: str) -> None:
     assert fleet.traffic.edge.answered_5xx.sum() == 0
 
 
+def worst_late_ratio(scenario: Scenario, seed: int) -> float:
+    """Returns the highest share of late first tokens in five minutes of a scenario, over all services."""
+    (spec,) = runner.specs_of(scenario, seed)
+    fleet = Fleet(spec, seed=seed, start=runner.start_of(seed))
+    world = World([fleet])
+    scenarios.arrange(world, scenario, seed)
+    total, late = [], []
+    for _ in range(scenario.minutes):
+        world.step(MINUTE)
+        buckets = fleet.bank.counters.buckets["ttft"]
+        of_service = [buckets[fleet.pods.service_of_slot == number] for number in range(len(spec.services))]
+        total.append([slots.sum() for slots in of_service])
+        late.append([slots[:, np.searchsorted(TTFT_BOUNDS, LATE_SECONDS) + 1 :].sum() for slots in of_service])
+    world.restore()
+    answered, lates = (np.asarray(counts[5:]) - np.asarray(counts[:-5]) for counts in (total, late))
+    return float((lates / np.maximum(answered, 1)).max())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["idle-replica-of-the-smaller-service", "saturated-service", "scaled-in", "counters-begin-anew"]
+)
+def test_nobody_waits_too_long_in_a_negative_scenario_at_the_peak_of_the_day(name: str) -> None:
+    seed = max(scenarios.TUNING_SEEDS, key=lambda seed: sum(load.rate.max() for load in loads("diurnal", seed, 1)))
+    scenario = scenario_choice.find(name)
+    assert scenario.negative
+    assert worst_late_ratio(scenario, seed) < 0.01
+
+
 def test_drills_start_on_weekdays_and_weekends() -> None:
     days = [runner.start_of(seed).weekday() for seed in scenarios.SCORING_SEEDS]
     assert any(day >= 5 for day in days)
