@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from outrider import placement
 from outrider.clock import parse_rfc3339
 from outrider.model import (
     ActionKind,
@@ -201,6 +202,20 @@ class DecisionContext:
         """The plan's recommendation for a service."""
         entries = (entry for entry in self.plan.recommendations if isinstance(entry, Recommendation))
         return next((entry for entry in entries if entry.service == service), None)
+
+    def most_replicas(self, service: EntityRef, wanted: int) -> int:
+        """``wanted`` within the ceiling of the service and, where no node joins, the GPUs of its cluster."""
+        most = self.policy.within_ceiling(service, wanted)
+        if not self.policy.fixed_nodes:
+            return most
+        replicas = self.topology.below(service, EntityKind.REPLICA)
+        gpus = max((self.topology.below(replica, EntityKind.GPU) for replica in replicas), key=len, default=())
+        if not gpus:
+            return most  # no replica shows its GPUs
+        free = placement.free_gpus(self.topology, self.facts.unschedulable | self.facts.not_ready)
+        gpu_type = self.topology.label(gpus[0], "gpu_type")
+        placeable = placement.most_replicas(service, self.topology, free, gpu_type, len(gpus))
+        return most if placeable is None else min(most, placeable)
 
     def current_replicas(self, service: EntityRef) -> int:
         """Replicas ordered for the service now, ready or not.

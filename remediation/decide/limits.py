@@ -87,7 +87,8 @@ class Policy:
     Circuit breakers count nodes in absolute numbers and as a ratio of the fleet. One scale-in removes at most
     ``scale_in_step_ratio`` of the replicas (at least one), then waits for ``scale_in_cooldown``, so that a wrong plan
     is noticed early. ``service_minimum`` is the minimum number of serving replicas, ``service_minimums`` that of
-    services as name or namespace/name, and ``ceilings`` their most replicas. ``plan_acts`` False is shadow
+    services as name or namespace/name, and ``ceilings`` their most replicas. ``fixed_nodes``: no node joins the
+    clusters, so that a replica without a free GPU never starts. ``plan_acts`` False is shadow
     mode: plans cause no actions. With ``diagnostic`` a node that was cordoned for a hardware fault returns only after a
     passed diagnostic, which may take up to ``diagnostic_timeout``. At most ``max_ejected_ratio`` of the serving
     replicas of a service are out of rotation because of us. ``writes_replicas``: SCALE patches the workload itself, not
@@ -114,6 +115,7 @@ class Policy:
     service_minimum: int = 1
     service_minimums: Mapping[str, int] = field(default_factory=dict)
     ceilings: Mapping[str, int] = field(default_factory=dict)
+    fixed_nodes: bool = False
     min_confidence: float = 0.6
     ask_for: frozenset[ActionKind] = frozenset()
     plan_acts: bool = True

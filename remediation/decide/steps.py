@@ -344,7 +344,7 @@ class PlaybookRun:
         if planned is not None and planned.reason in _LIMITED:
             return current
         target = max(current + max(1, ceil(current * _GROWTH_RATIO)), self._measured_demand(service, current))
-        return min(target, planned.most_replicas) if planned else self._context.policy.within_ceiling(service, target)
+        return min(target, planned.most_replicas if planned else self._context.most_replicas(service, target))
 
     def _measured_demand(self, service: EntityRef, current: int) -> int:
         """Replicas that the present load and its queue need without a plan, within one step; 0 if unknown."""
@@ -413,7 +413,7 @@ class PlaybookRun:
             if newest is None:
                 target = context.current_replicas(service) + count
                 planned = context.recommendation(service)
-                most = planned.most_replicas if planned else context.policy.within_ceiling(service, target)
+                most = planned.most_replicas if planned else context.most_replicas(service, target)
                 growth = self._scale_out(service, min(target, most), ask=False)
                 if growth is None:
                     continue

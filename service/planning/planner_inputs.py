@@ -22,6 +22,7 @@ from outrider.model import (
     Window,
     signal_keys,
 )
+from outrider.placement import FreeGpus, free_gpus, most_replicas
 from outrider.ports import MetricStore
 from outrider.records.change_log import ChangeLog, Startup
 from outrider.topology import Topology
@@ -30,8 +31,8 @@ from planner.capacity import prescale
 from planner.capacity.lead_time import LeadSettings, lead_time
 from planner.performance import calibrate
 from service.config.service_settings import ServiceSettings, setting_of
-from service.planning import node_sizes, placement, role_pools
-from service.planning.placement import FreeGpus
+from service.planning import node_sizes, role_pools
+from service.planning.closed_nodes import closed_nodes
 
 _log = log.get("plan")
 CALIBRATION_SPAN = timedelta(hours=24)
@@ -108,7 +109,7 @@ class PlannedFleet:
                         setting,
                         calibration,
                         startups,
-                        free.of(gpu_type),
+                        free.of(gpu_type, service.cluster),
                     ),
                     placeable_replicas=self._placeable(service, topology, free),
                     engines=self._engine_load(replicas, now),
@@ -129,7 +130,7 @@ class PlannedFleet:
         return [replace(item, placeable_replicas=self._placeable(item.service, topology, free)) for item in fleet]
 
     def _free_gpus(self, topology: Topology, now: datetime) -> FreeGpus:
-        return placement.free_gpus(topology, placement.closed_nodes(self._metrics, topology, now))
+        return free_gpus(topology, closed_nodes(self._metrics, topology, now))
 
     def _placeable(self, service: EntityRef, topology: Topology, free: FreeGpus) -> int | None:
         """Returns the replicas that can be placed; None while nodes are added, or if it is unknown."""
@@ -137,7 +138,7 @@ class PlannedFleet:
             return None
         setting = self.setting_in(service, topology)
         gpu_type, group = gpu_type_of(service, setting, topology), setting.tensor_parallel * setting.pipeline_parallel
-        return placement.most_replicas(service, topology, free, gpu_type, group)
+        return most_replicas(service, topology, free, gpu_type, group)
 
     def _window(self, replicas: Sequence[EntityRef], now: datetime, span: timedelta) -> Window:
         return calibration_window(self._metrics, replicas, now, span)

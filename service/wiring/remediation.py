@@ -57,6 +57,7 @@ def policy(settings: Settings) -> Policy:
         service_minimum=remediation.service_minimum.default,
         service_minimums=remediation.service_minimum.services,
         ceilings=_ceilings(settings),
+        fixed_nodes=settings.planner.scaling.node_provision is None,
         scale_in_cooldown=remediation.scale_in_cooldown,
         scale_in_step_ratio=remediation.scale_in_step_ratio,
         min_confidence=remediation.min_confidence,

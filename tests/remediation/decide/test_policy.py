@@ -343,6 +343,14 @@ def test_a_scale_out_without_a_plan_stays_below_the_configured_ceiling(fleet):
     assert other.cycle() == ()
 
 
+@pytest.mark.parametrize(("fixed", "replicas"), [(True, None), (False, 10)])
+def test_without_a_free_gpu_nothing_is_ordered_where_no_node_joins(fleet, fixed, replicas):
+    """Each of the 8 nodes has one GPU, which a replica uses."""
+    fleet.break_("traffic-surge", fleet.service)
+    fleet.policy = replace(fleet.policy, fixed_nodes=fixed)
+    assert [action.params["replicas"] for action in fleet.cycle()] == ([] if replicas is None else [replicas])
+
+
 def test_an_incident_counts_from_the_replicas_set_since_the_plan(fleet):
     fleet.recommend(8, 7)
     (scale_in,) = fleet.cycle()

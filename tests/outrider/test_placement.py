@@ -1,16 +1,11 @@
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-
-import numpy as np
 import pytest
 
-from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch
+from outrider import placement
+from outrider.model import EntityKind, EntityRef
 from outrider.topology import Topology
-from service.planning import placement
-from store.memory.metrics import MemoryMetricStore
 
-NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 SERVICE = EntityRef("c1", EntityKind.SERVICE, "llm", "chat")
 NODES = [EntityRef("c1", EntityKind.NODE, None, f"node-{n}") for n in range(3)]
 GPUS = {node: [EntityRef("c1", EntityKind.GPU, None, f"{node.name}-GPU-{n}") for n in range(4)] for node in NODES}
@@ -55,18 +50,10 @@ def test_replicas_that_show_no_gpus_leave_the_placement_unknown(topology):
     assert placement.most_replicas(SERVICE, unknown, placement.free_gpus(unknown), "H100", 4) is None
 
 
-def test_cordoned_and_unready_nodes_are_closed_by_their_newest_value(topology):
-    metrics = MemoryMetricStore()
-    nan = np.nan
-    cycles = [  # (unschedulable, ready) of each node, oldest first
-        [(0.0, 1.0), (1.0, 1.0), (0.0, 1.0)],
-        [(1.0, 1.0), (1.0, 1.0), (0.0, 0.0)],
-        [(1.0, 1.0), (0.0, 1.0), (nan, nan)],
-    ]
-    for number, cycle in enumerate(cycles):
-        at, values = NOW - timedelta(seconds=15 * (2 - number)), np.array(cycle)
-        status = np.where(np.isnan(values), CellStatus.ABSENT, CellStatus.PRESENT).astype(np.uint8)
-        batch = SampleBatch("t", at, EntityKind.NODE, placement.NODE_KEYS, tuple(NODES), values, status)
-        metrics.write(at, [batch])
-    assert placement.closed_nodes(metrics, topology, NOW) == {NODES[0], NODES[2]}
-    assert placement.closed_nodes(metrics, topology, NOW + timedelta(minutes=5)) == frozenset()
+def test_free_gpus_of_another_cluster_place_no_replica(topology):
+    other = EntityRef("c2", EntityKind.NODE, None, "far")
+    far = [EntityRef("c2", EntityKind.GPU, None, f"far-{n}") for n in range(4)]
+    both = Topology.build([*topology.edges, *((other, gpu) for gpu in far)])
+    free = placement.free_gpus(both)
+    assert (free.of("H100"), free.of("H100", "c2")) == (13, 4)
+    assert placement.most_replicas(SERVICE, both, free, "H100", 4) == 1 + 2
