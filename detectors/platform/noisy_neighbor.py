@@ -23,6 +23,7 @@ RISE = 0.3  # of all cores; several times the use of an engine
 LASTING_SECONDS = 120.0  # images are unpacked and models compiled within this time, or with a busy disk
 DISK_BUSY_RATIO = 0.3
 USUAL_TAU_SECONDS = 3600.0
+RISEN_TAU_SECONDS = 86400.0  # a neighbor that stays becomes usual within days, not while it harms
 KNOWN_SECONDS = 240.0
 
 _DEFAULTS = {"usual": np.nan, "seen": 0.0, "risen_since": np.nan}
@@ -68,7 +69,7 @@ class NoisyNeighborDetector(StatefulDetector):
             verdicts.append(
                 finding(self.name, node, "noisy-neighbour", score=0.75, since=since, now=now, evidence_items=(item,))
             )
-        _learn(memory, value, float(spacing(window)[-1]))
+        _learn(memory, value, high[:, -1] & known, float(spacing(window)[-1]))
         status = window.column_status("node_cpu_utilization_ratio")
         verdicts.extend(no_verdicts(self.name, window.entities, status, np.isnan(value)))
         learning = np.flatnonzero(~known & ~np.isnan(value))
@@ -86,10 +87,11 @@ def _common(over: np.ndarray, known: np.ndarray) -> np.ndarray:
     return common
 
 
-def _learn(memory: dict[str, np.ndarray], value: np.ndarray, seconds: float) -> None:
-    """The usual level follows within the hour, and is a plain mean before that."""
+def _learn(memory: dict[str, np.ndarray], value: np.ndarray, risen: np.ndarray, seconds: float) -> None:
+    """The usual level follows within the hour, and is a plain mean before that; a risen one hardly counts."""
     taken = ~np.isnan(value)
     pace = np.maximum(seconds / (memory["seen"] + seconds), 1.0 - np.exp(-seconds / USUAL_TAU_SECONDS))
+    pace = np.where(risen, 1.0 - np.exp(-seconds / RISEN_TAU_SECONDS), pace)
     moved = np.where(np.isnan(memory["usual"]), value, memory["usual"] + pace * (value - memory["usual"]))
     memory["usual"] = np.where(taken, moved, memory["usual"])
     memory["seen"] = memory["seen"] + np.where(taken, seconds, 0.0)

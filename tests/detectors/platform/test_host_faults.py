@@ -111,6 +111,20 @@ def test_cpu_rising_on_all_hosts_or_with_disk_load_is_not_a_noisy_neighbour(take
     assert taken([0.7, 0.1, 0.1], disk=0.8) == []
 
 
+@pytest.mark.parametrize("calm", [20, 60])
+def test_a_neighbour_does_not_become_usual_while_it_stays(window_of, findings_of, calm):
+    """An engine that started minutes ago has a short baseline, which its values of now must not fill."""
+    rows = {
+        name: {
+            "node_cpu_utilization_ratio": [0.3] * calm + [end] * 120,
+            "node_disk_busy_ratio": [0.0] * (calm + 120),
+        }
+        for name, end in (("a", 0.8), ("b", 0.3), ("c", 0.3))
+    }
+    findings = findings_of(NoisyNeighborDetector(), window_of(EntityKind.NODE, rows))
+    assert [(item.fault, item.entity.name) for item in findings] == [("noisy-neighbour", "a")]
+
+
 def test_high_cpu_without_a_baseline_has_no_finding(window_of, findings_of):
     rows = {name: {"node_cpu_utilization_ratio": [level] * 30} for name, level in (("a", 0.9), ("b", 0.1), ("c", 0.1))}
     assert findings_of(NoisyNeighborDetector(), window_of(EntityKind.NODE, rows)) == []
