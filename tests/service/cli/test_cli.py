@@ -181,6 +181,24 @@ def test_a_misspelt_choice_names_the_nearest_one(tmp_path):
     assert "'firin' is not one of 'pending', 'firing', 'resolved'; did you mean \"firing\"?" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "near"),
+    [
+        (("notify", "test", "inbx"), "inbox"),
+        (("collect", "once", "--page", "vlm=x.txt"), "vllm"),
+        (("collect", "rules", "--adapter", "vlm"), "vllm"),
+        (("replay", "x.metrics.jsonl.gz", "--emit", "alrts"), "alerts"),
+        (("forecast", "backtest", "x.csv", "--forecasters", "prophte"), "prophet"),
+        (("drill", "run", "gpu-lst"), "gpu-lost"),
+    ],
+)
+def test_an_unknown_name_names_the_nearest_known_one(tmp_path, arguments, near):
+    (tmp_path / "outrider.yaml").write_text("notify: {channels: {inbox: {type: webhook, url: 'http://127.0.0.1:1'}}}\n")
+    done = run(*arguments, "-o", "table", cwd=tmp_path)
+    assert done.returncode == 2
+    assert re.search(rf"did you mean \"?{near}\"?", done.stderr), done.stderr
+
+
 def test_a_mistake_in_a_playbook_has_its_file(tmp_path):
     (tmp_path / "outrider.yaml").write_text("remediation: {playbooks: [own.yaml]}\n")
     (tmp_path / "own.yaml").write_text("playbooks:\n  gpu-lost: {steps: [{action: scale, target: node}]}\n")

@@ -114,7 +114,9 @@ def test_the_breaker_is_reset_once(platform):
     platform.commit(breaker=BreakerState(opened_at=NOW, unsuccessful=4, performed=6))
     assert platform.command("reset", "--as", "ann")["reset_by"] == "ann"
     assert not platform.state.breaker().is_open
-    assert run("remediate", "reset", cwd=platform.folder).returncode == 2
+    again = run("remediate", "reset", cwd=platform.folder)
+    assert again.returncode == 2
+    assert again.stderr.endswith("outrider remediate status shows it\n")
 
 
 def test_a_degraded_service_is_restored_by_name(tmp_path):
@@ -125,9 +127,22 @@ def test_a_degraded_service_is_restored_by_name(tmp_path):
         acting.add("level", ActionStatus.DONE, **level)
         restored = acting.command("restore", "llm/chat", "--as", "ann")
         assert (restored["kind"], restored["status"], restored["approved_by"]) == ("restore_service", "intended", "ann")
-        unknown = run("remediate", "restore", "chta", "--as", "ann", cwd=tmp_path)
-        assert unknown.returncode == 2
-        assert 'did you mean "chat"' in unknown.stderr
+    finally:
+        acting.close()
+
+
+def test_a_service_that_cannot_be_restored_is_explained(tmp_path):
+    acting = Platform(tmp_path, dry_run=False)
+    known = sorted(service.name for service in acting.state.topology().of_kind(EntityKind.SERVICE))
+    try:
+        misspelt = run("remediate", "restore", f"{known[0]}x", "--as", "ann", "-o", "table", cwd=tmp_path)
+        assert (misspelt.returncode, misspelt.stdout) == (2, "")
+        assert f"no service is named '{known[0]}x'; did you mean \"{known[0]}\"?" in misspelt.stderr
+        assert f"known services: {', '.join(known)}" in misspelt.stderr
+        normal = run("remediate", "restore", known[0], "--as", "ann", "-o", "table", cwd=tmp_path)
+        assert normal.returncode == 2
+        assert f"the service '{known[0]}' is not degraded" in normal.stderr
+        assert "degraded services: none" in normal.stderr
     finally:
         acting.close()
 
