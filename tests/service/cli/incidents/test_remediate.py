@@ -83,6 +83,13 @@ def test_two_people_approve_and_the_list_counts_them(platform):
     assert platform.command("approve", "two", "--as", "张伟")["approved_by"] == "ann, 张伟"
 
 
+def test_an_approval_shows_the_action_as_a_row(platform):
+    platform.add("two", ActionStatus.WAITING_APPROVAL, approvals_needed=2)
+    head, row = platform.text("approve", "two", "--as", "ann").splitlines()
+    assert head.split() == ["action", "target", "decision", "reason", "status", "id"]
+    assert "1 of 2 approvals" in row
+
+
 def test_a_recommendation_is_requested_by_name(platform):
     platform.add("idea", ActionStatus.PROPOSED)
     assert run("remediate", "approve", "idea", cwd=platform.folder).returncode == 2
