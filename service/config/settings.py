@@ -258,6 +258,9 @@ def review(path: Path, *, fleet: str | None = None) -> tuple[Settings | None, li
     value = _substitute(document.value if document.value is not None else {}, (), document, problems)
     if not isinstance(value, dict):
         raise yaml_file.refuse([document.problem((), "expected a mapping of sections such as collect: and notify:")])
+    if value.pop("playbooks", None) is not None:
+        message = "belongs in a file of its own, which remediation.playbooks names"
+        problems.append(document.problem(("playbooks",), message))
     settings = None
     try:
         settings = Settings.model_validate(value)

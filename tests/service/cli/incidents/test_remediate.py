@@ -92,7 +92,9 @@ def test_an_approval_shows_the_action_as_a_row(platform):
 
 def test_a_recommendation_is_requested_by_name(platform):
     platform.add("idea", ActionStatus.PROPOSED)
-    assert run("remediate", "approve", "idea", cwd=platform.folder).returncode == 2
+    refused = run("remediate", "approve", "idea", cwd=platform.folder)
+    assert refused.returncode == 2
+    assert "request it first: outrider remediate request idea" in refused.stderr
     assert platform.command("request", "idea", "--as", "ann")["requested_by"] == "ann"
     assert platform.command("reject", "idea", "--as", "bo")["reason"] == "rejected_by_hand"
 
