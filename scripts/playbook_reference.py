@@ -7,12 +7,13 @@ from pathlib import Path
 
 from generated import write_or_check
 
+from outrider.model import TARGET_KINDS, ActionKind
 from outrider.text.i18n import translate
 from outrider.vocabulary.faults import faults
 from outrider.vocabulary.units import format_duration
 from remediation.playbooks.conditions import Condition
 from remediation.playbooks.files import packaged
-from remediation.playbooks.model import Playbook, Step
+from remediation.playbooks.model import STEP_ACTIONS, Playbook, Step
 from simulator.scoring.beyond_repair import beyond_repair
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "playbooks.md"
@@ -32,6 +33,11 @@ A score of drills reports these faults under `beyond_repair`. Their remedy does 
 simulated fleet.
 
 """
+_TARGETS = """\
+The components on which each action of a step can be performed. `outrider config check` refuses a step whose `target`
+names others for its fault, and a guard refuses such an action. The node of a GPU is rebooted or diagnosed.
+
+"""
 
 
 def page() -> str:
@@ -48,6 +54,10 @@ def page() -> str:
             *rows,
             f"\n## No automatic remedy ({len(manual)} faults)\n\n| fault | reason |\n|---|---|\n",
             *(f"| `{fault}` | {translate(books[fault].none)} |\n" for fault in manual),
+            "\n## Targets\n\n",
+            _TARGETS,
+            "| action | component |\n|---|---|\n",
+            *(f"| `{kind}` | {_components(kind)} |\n" for kind in STEP_ACTIONS),
             "\n## Conditions\n\n| condition | meaning |\n|---|---|\n",
             *(f"| `{condition}` | {translate(f'words.condition.{condition}')} |\n" for condition in Condition),
             "\n## Beyond repair in drills\n\n",
@@ -60,6 +70,10 @@ def page() -> str:
 
 def _numbered(book: Playbook) -> list[tuple[int, Step]]:
     return list(enumerate(book.steps, start=1))
+
+
+def _components(kind: ActionKind) -> str:
+    return ", ".join(translate(f"words.entity_kind.{entity}") for entity in sorted(TARGET_KINDS[kind]))
 
 
 def _row(book: Playbook, number: int, step: Step) -> str:

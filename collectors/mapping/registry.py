@@ -9,6 +9,7 @@ from pathlib import Path
 from collectors.mapping.loader import read_adapter
 from collectors.mapping.model import Adapter
 from outrider.errors import UsageError
+from outrider.text import yaml_file
 
 # File by name; a user's file (see ``add``) by its absolute path.
 ADAPTERS: dict[str, str] = {
@@ -55,7 +56,9 @@ SOURCES: dict[str, str] = {
 def adapter(name: str) -> Adapter:
     """Returns the adapter of that name, packaged or added. Raises UsageError that lists the known ones."""
     if name not in ADAPTERS:
-        raise UsageError(f"unknown adapter {name!r}", hint=f"valid adapters: {', '.join(ADAPTERS)}")
+        raise UsageError(
+            f"unknown adapter {name!r}{yaml_file.near(name, ADAPTERS)}", hint=f"valid adapters: {', '.join(ADAPTERS)}"
+        )
     own = Path(ADAPTERS[name])
     if own.is_absolute():
         return adapter_from_file(own)

@@ -10,6 +10,7 @@ Datetimes are aware and in UTC. Must not import ``outrider.text`` or ``outrider.
 from __future__ import annotations
 
 from outrider.model.actions import (
+    TARGET_KINDS,
     Action,
     ActionKind,
     ActionRequest,
@@ -83,6 +84,7 @@ __all__ = [
     "HOLDING_STATUSES",
     "LIVE",
     "SUM_BUCKET",
+    "TARGET_KINDS",
     "Action",
     "ActionKind",
     "ActionRequest",

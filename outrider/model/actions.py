@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from outrider.model.entities import EntityRef
+from outrider.model.entities import EntityKind, EntityRef
 
 
 class ActionKind(StrEnum):
@@ -37,6 +37,41 @@ class ActionKind(StrEnum):
     RUN_DIAGNOSTIC = "run_diagnostic"
     DEGRADE_SERVICE = "degrade_service"
     RESTORE_SERVICE = "restore_service"
+
+
+_ON_NODES = frozenset({EntityKind.NODE})
+_ON_HARDWARE = frozenset({EntityKind.NODE, EntityKind.GPU})
+_ON_PODS = frozenset({EntityKind.POD, EntityKind.REPLICA})
+_ON_SERVICES = frozenset({EntityKind.SERVICE})
+TARGET_KINDS: Mapping[ActionKind, frozenset[EntityKind]] = {
+    ActionKind.CORDON: _ON_NODES,
+    ActionKind.UNCORDON: _ON_NODES,
+    ActionKind.DRAIN: _ON_NODES,
+    ActionKind.RESTART_POD: _ON_PODS,
+    ActionKind.DELETE_STUCK_POD: _ON_PODS,
+    ActionKind.SHIFT_TRAFFIC: _ON_PODS | _ON_SERVICES,
+    ActionKind.RESTORE_TRAFFIC: _ON_PODS | _ON_SERVICES,
+    ActionKind.SCALE: _ON_SERVICES,
+    ActionKind.ROLLBACK: _ON_SERVICES,
+    ActionKind.PAUSE_ROLLOUT: _ON_SERVICES,
+    ActionKind.RESUME_ROLLOUT: _ON_SERVICES,
+    ActionKind.BALANCE_TRAFFIC: _ON_SERVICES,
+    ActionKind.SWITCH_CLUSTER: _ON_SERVICES | {EntityKind.CLUSTER},
+    ActionKind.SLEEP_ENGINE: _ON_PODS,
+    ActionKind.WAKE_ENGINE: _ON_PODS,
+    ActionKind.DRAIN_ENGINE: _ON_PODS,
+    ActionKind.RESUME_ENGINE: _ON_PODS,
+    ActionKind.RESET_PREFIX_CACHE: _ON_PODS,
+    ActionKind.RESET_GPU: _ON_HARDWARE,
+    ActionKind.REBOOT_NODE: _ON_HARDWARE,
+    ActionKind.RUN_DIAGNOSTIC: _ON_HARDWARE,
+    ActionKind.DEGRADE_SERVICE: _ON_SERVICES,
+    ActionKind.RESTORE_SERVICE: _ON_SERVICES,
+}
+"""The kinds of entities on which an action can be performed.
+
+A replica stands for its pods if no page or list names them. The node of a device is restarted, reset or diagnosed.
+"""
 
 
 class Verdict(StrEnum):
@@ -75,6 +110,7 @@ class DecisionReason(StrEnum):
     FREEZE = "freeze"
     NOT_IN_MAINTENANCE_WINDOW = "not_in_maintenance_window"
     UNKNOWN_TARGET = "unknown_target"
+    WRONG_TARGET = "wrong_target"  # an action of this kind cannot be performed on such a component
     NO_PERFORMER = "no_performer"  # the configured performer cannot perform this kind
     OTHER_CLUSTER = "other_cluster"  # the performer of the action does not reach the target's cluster
     APPROVED = "approved"

@@ -6,6 +6,7 @@ A duplicate mapping key is a fault, not a silent overwrite.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,9 @@ from outrider.errors import ConfigError, ConfigProblem
 from outrider.text import yaml_words
 
 Path_ = tuple[str | int, ...]
+_SHORT_FORMS = {"k8s": "kubernetes", "kube": "kubernetes"}
+_CHOICES = {"literal_error": "expected", "enum": "expected", "union_tag_invalid": "expected_tags"}
+_QUOTED = re.compile(r"'([^']*)'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,22 @@ def read(path: Path) -> Document:
     if "\0" in text:
         raise _no_text(path)
     return parse(text, str(path))
+
+
+def readable(files: Iterable[Path], document: Document, path: Path_) -> tuple[list[Path], list[ConfigProblem]]:
+    """Returns the YAML files of the list at ``path`` of a document that can be read, and what is wrong with the others.
+
+    The fault of a file that cannot be read is at the line that names it.
+    """
+    result, problems = list[Path](), list[ConfigProblem]()
+    for index, file in enumerate(files):
+        try:
+            read(file)
+        except ConfigError as error:
+            problems += error.problems or (document.problem((*path, index), error.message),)
+        else:
+            result.append(file)
+    return result, problems
 
 
 def _no_text(path: Path) -> ConfigError:
@@ -111,9 +131,12 @@ def _walk(node: yaml.Node, path: Path_, lines: dict[Path_, int], problems: list[
 
 
 def near(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """``; did you mean "x"?`` if a known name is close, else empty. ``cutoff`` 1.0: an exact match."""
-    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
-    return f'; did you mean "{matches[0]}"?' if matches else ""
+    """``; did you mean "x"?`` if a known name is close, else empty. ``cutoff`` 1.0: an exact match. Ignores case."""
+    by_lower = {text.lower(): text for text in known}
+    lower = name.lower()
+    lower = _SHORT_FORMS[lower] if _SHORT_FORMS.get(lower) in by_lower else lower
+    matches = difflib.get_close_matches(lower, by_lower, n=1, cutoff=cutoff)
+    return f'; did you mean "{by_lower[matches[0]]}"?' if matches else ""
 
 
 def refuse(problems: Iterable[ConfigProblem]) -> ConfigError:
@@ -135,9 +158,16 @@ def problems_of(
         elif detail["type"] == "missing":
             message = "is missing"
         else:
-            message = yaml_words.describe(detail)
+            message = yaml_words.describe(detail) + _nearest_choice(detail)
         result.append(document.problem(path, message))
     return result
+
+
+def _nearest_choice(detail: Mapping[str, Any]) -> str:
+    """The choice that is close to a misspelt one of a fixed set; empty for other mistakes."""
+    choices = detail.get("ctx", {}).get(_CHOICES.get(detail["type"], ""), "")
+    given = detail["ctx"].get("tag", detail.get("input")) if choices else None
+    return near(given, _QUOTED.findall(choices)) if isinstance(given, str) else ""
 
 
 def _written(part: str | int, document: Document) -> bool:

@@ -12,6 +12,7 @@ _PATTERNS = {
     r"^https?://": "expected an address that begins with http:// or https://",
     r"^[^/]+$": "expected a name without a slash",
 }
+_ENUM_MEMBER = re.compile(r"<\w+\.\w+: ('[^']*')>")
 _SHOULD = re.compile(r"^(?:Input|Value|Datetime|Date|Time|Tuple|Set|URL) should (?:be |have )?")
 _Words = Callable[[Mapping[str, Any], str], str]
 
@@ -62,7 +63,12 @@ def _bound(words: str, key: str) -> _Words:
 
 
 def _choice(key: str) -> _Words:
-    return lambda ctx, value: f"expected {str(ctx[key]).replace(' or ', ', ')}, not {value}"
+    return lambda ctx, value: f"expected {_plain(str(ctx[key]))}, not {value}"
+
+
+def _plain(choices: str) -> str:
+    """The choices separated by commas; members of an enum as their values."""
+    return _ENUM_MEMBER.sub(r"\1", choices).replace(" or ", ", ")
 
 
 _WORDS: dict[str, _Words] = {

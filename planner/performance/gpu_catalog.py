@@ -11,6 +11,7 @@ from typing import Any, Literal
 import yaml
 
 from outrider.errors import UsageError
+from outrider.text import yaml_file
 from outrider.text.i18n import Language, translate
 from planner import packaged_data
 
@@ -192,7 +193,8 @@ def gpu(name: str) -> GpuSpec:
             cut = None if profile is None else profile.group(0).lower()
             device = _of_size(name, devices, _SIZE.search(wanted), cut)
             return device if cut is None else _slice_of(device, cut)
-    raise UsageError(f"unknown GPU type {name!r}", hint=f"known types: {', '.join(known)}")
+    message = f"unknown GPU type {name!r}{yaml_file.near(name, known)}"
+    raise UsageError(message, hint=f"known types: {', '.join(known)}")
 
 
 def known_gpu(name: str) -> GpuSpec | None:

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from outrider.errors import UsageError
+from outrider.text import yaml_file
 from planner import packaged_data
 
 
@@ -80,7 +81,7 @@ def model(name: str) -> ModelShape:
         if wanted == shape.name.lower() or wanted.startswith(shape.name.lower() + "-"):
             return shape
     raise UsageError(
-        f"unknown model {name!r}",
+        f"unknown model {name!r}{yaml_file.near(wanted, known())}",
         hint=f"give its config.json with --config-json, or one of: {', '.join(known())}",
     )
 

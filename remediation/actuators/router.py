@@ -1,11 +1,11 @@
-"""Chooses the actuator of each action by its kind, and keeps actions in the cluster of their API server."""
+"""Chooses the actuator of each action by its kind. Refuses targets of a wrong kind or in another cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from outrider.errors import ActuationError
-from outrider.model import Action, ActionKind, ActionRequest, Outcome
+from outrider.model import TARGET_KINDS, Action, ActionKind, ActionRequest, Outcome
 from outrider.ports import Actuator
 
 
@@ -33,8 +33,17 @@ class ActuatorRouter:
         return self._of(action).requests(action)
 
     def _of(self, action: Action) -> Actuator:
+        check_kind(action)
         check_cluster(action, self._clusters.get(action.kind))
         return self._by_kind.get(action.kind, self._default)
+
+
+def check_kind(action: Action) -> None:
+    """Raises ActuationError for a target on which the action cannot be performed: no object of that name may exist."""
+    known = TARGET_KINDS[action.kind]
+    if action.target.kind not in known:
+        sentence = f"{action.kind.value} cannot be performed on a {action.target.kind.value}"
+        raise ActuationError(sentence, retryable=False, hint=f"its targets are: {', '.join(sorted(known))}")
 
 
 def check_cluster(action: Action, cluster: str | None) -> None:

@@ -24,7 +24,8 @@ from outrider.topology import Topology
 from remediation.decide.guards import CapacityBudget
 from remediation.decide.history import History
 from remediation.decide.limits import FleetFacts, Policy
-from remediation.playbooks.model import Playbook, Selector
+from remediation.playbooks.model import Playbook
+from remediation.playbooks.selectors import Selector
 from remediation.procedures.bundle import NONE, Procedures
 
 STARTS_WITHIN = timedelta(minutes=15)  # new replicas that are missing by then will not start

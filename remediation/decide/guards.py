@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from outrider.model import ActionKind, DecisionReason, EntityKind, EntityRef, GuardAnswer, Verdict
+from outrider.model import TARGET_KINDS, ActionKind, DecisionReason, EntityKind, EntityRef, GuardAnswer, Verdict
 from outrider.topology import Topology
 from remediation.decide.autonomy import PLAN, Autonomy, Scope, scope_of
 from remediation.decide.disruption import blocking_budgets
@@ -124,6 +124,7 @@ def answers(
     level = Autonomy.ACT if proposal.undoes else policy.autonomy.of(scope)
     unreached = policy.unreached(proposal.kind, proposal.target)
     refusals = {
+        "target": None if proposal.target.kind in TARGET_KINDS[proposal.kind] else DecisionReason.WRONG_TARGET,
         "performer": DecisionReason.NO_PERFORMER if proposal.kind in policy.unperformed else None,
         "cluster": DecisionReason.OTHER_CLUSTER if unreached else None,
         "hold": held_by(facts, proposal.target, proposal.lost_cluster),

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from outrider.model import (
+    TARGET_KINDS,
     Action,
     ActionKind,
     Alert,
@@ -25,7 +26,8 @@ from remediation.decide import cluster_loss
 from remediation.decide.context import DecisionContext, cause_of
 from remediation.decide.guards import Proposal
 from remediation.decide.steps import PlaybookRun
-from remediation.playbooks.model import UNDOES, Playbook, Selector, Step
+from remediation.playbooks.model import UNDOES, Playbook, Step
+from remediation.playbooks.selectors import Selector
 
 THEN = "then"  # annotation of an alert: the default actions and checks of its rule
 TARGETS: dict[ActionKind, Selector] = {
@@ -100,8 +102,8 @@ def _is_left_alone(context: DecisionContext, incident: Incident) -> bool:
 
 
 def _reaches(context: DecisionContext, kind: ActionKind, entity: EntityRef) -> bool:
-    """False for an action on a part that the symptom does not name: a slow service names no replica."""
-    return bool(context.targets(entity, TARGETS[kind]))
+    """False for an action on a part that the symptom does not name: a slow service names no replica and no device."""
+    return any(target.kind in TARGET_KINDS[kind] for target in context.targets(entity, TARGETS[kind]))
 
 
 class _RuleRun(PlaybookRun):

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from outrider.errors import ConfigProblem, UsageError
 from outrider.model import ActionKind
@@ -26,8 +26,8 @@ from outrider.text import yaml_file
 from outrider.vocabulary.faults import faults
 from outrider.vocabulary.units import parse_duration
 from remediation.playbooks.conditions import AFTER_A_STEP, Check, Condition, parse_check
+from remediation.playbooks.selectors import SELECTORS, Selector, mismatch
 
-Selector = Literal["self", "node", "replicas", "pods", "services", "changed_replicas"]
 EscalationKind = Literal["next", "ask", "page"]
 STEP_TIMEOUT = timedelta(minutes=5)
 
@@ -204,11 +204,23 @@ def _wrong_action(fault: str, step: Mapping[str, Any]) -> Iterator[tuple[Path, s
     if fault not in allowed:
         yield ("action",), f"a playbook cannot name the level or the cluster: see remediation.{section}"
     elif action not in STEP_ACTIONS:
-        yield ("action",), f"expected one of {', '.join(STEP_ACTIONS)}"
+        yield ("action",), _unknown("action", action, STEP_ACTIONS)
     elif action in RESTARTING and fault in LOAD_FAULTS:
         yield ("action",), "an engine under load must not be restarted"
-    if target not in get_args(Selector):
-        yield ("target",), f"expected one of {', '.join(get_args(Selector))}"
+    if target not in SELECTORS:
+        yield ("target",), _unknown("target", target, SELECTORS)
+    elif action in STEP_ACTIONS and not section and (text := mismatch(action, target, fault, faults()[fault].entity)):
+        yield ("target",), text
+
+
+def _unknown(noun: str, value: Any, known: Sequence[str]) -> str:
+    """What is wrong with a missing or unknown word, and what was expected."""
+    expected = f"expected one of {', '.join(known)}"
+    if value is None:
+        return f"is missing; {expected}"
+    if str(value) in _ONLY_UNDO:
+        return f"{value} only undoes another action; {expected}"
+    return f"unknown {noun} {str(value)!r}{yaml_file.near(str(value), known)}; {expected}"
 
 
 def _wrong_order(step: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
@@ -255,7 +267,7 @@ def _wrong_consequences(step: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     if escalate not in ("next", "ask") and not (isinstance(text, str) and text.strip()):
         yield ("escalate",), "expected next, ask, or {page: reason}"
     natural = UNDOES.get(step["action"]) if step.get("action") in STEP_ACTIONS else None
-    if undo == "none" and step.get("action") in _ALWAYS_UNDONE and "undo" in step:
+    if undo == "none" and str(step.get("action")) in _ALWAYS_UNDONE and "undo" in step:
         yield ("undo",), "nodes and replicas always return once they are healthy"
     elif undo not in ("none", natural):
         yield ("undo",), f"expected {natural} or none" if natural else "expected none: this action has no undo"

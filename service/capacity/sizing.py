@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from outrider.errors import UsageError
 from outrider.model import Calibration, EntityKind, EntityRef, Window
 from outrider.ports import MetricStore
+from outrider.text.unknown_names import no_such
 from outrider.topology import Topology
 from planner.performance import loadtest_import
 from planner.performance.calibrate import CalibrationRefusal, NoCalibration
@@ -44,7 +44,7 @@ def of_store(
     services = [entity for entity in services if namespace in (None, entity.namespace)]
     if service is not None and not services:
         names = sorted(entity.name for entity in topology.of_kind(EntityKind.SERVICE))
-        raise UsageError(f"no service is named {service!r}", hint=f"known services: {', '.join(names) or 'none yet'}")
+        raise no_such("service", service, names)
     results: list[Calibration | NoCalibration] = []
     for entity in services:
         setting = setting_of(settings.services, entity)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime, time, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -31,7 +31,7 @@ from service.config.settings_base import Duration, Ratio, Section, TimeZone
 from service.config.traffic_settings import TrafficSettings
 
 DefaultActuatorName = Literal["dry_run", "simulated", "autoscalers", "kubernetes"]
-ActuatorName = DefaultActuatorName | Literal["degrade", "engine", "gslb", "hook", "traffic"]
+ActuatorName = Literal[DefaultActuatorName, "degrade", "engine", "gslb", "hook", "traffic"]
 # Performers beside ``actuator: kubernetes`` of the kinds that it cannot perform.
 BESIDE_KUBERNETES: dict[ActionKind, ActuatorName] = {
     ActionKind.DEGRADE_SERVICE: "degrade",
@@ -312,30 +312,17 @@ def remediation_problems(settings: RemediationSettings, document: yaml_file.Docu
     if "simulated" in {settings.actuator, *settings.actuators.values()} and not settings.control_url:
         problems.append(document.problem(("remediation", "control_url"), "is required by the simulated actuator"))
     problems += actuator_problems(settings.engine, settings.hooks, settings.gslb, settings.actuators, document)
+    return [*problems, *_playbook_problems(settings.playbooks, document)]
+
+
+def _playbook_problems(files: Sequence[Path], document: yaml_file.Document) -> list[ConfigProblem]:
+    """A file that cannot be read has the line that names it; each other mistake has its own file and line."""
+    readable, problems = yaml_file.readable(files, document, ("remediation", "playbooks"))
     try:
-        playbook_files.load(settings.playbooks)
+        playbook_files.load(readable)
     except ConfigError as error:
-        problems += error.problems or (document.problem(("remediation", "playbooks"), error.message),)
+        problems += error.problems
     return problems
-
-
-def remediation_warnings(settings: RemediationSettings, document: yaml_file.Document) -> Iterator[ConfigProblem]:
-    """Warns of hooks and a gslb that no action uses, and of a reboot that cannot work on every node."""
-    for kind, hook in settings.hooks.items():
-        path = ("remediation", "hooks", kind.value)
-        if settings.performer(kind) != "hook":
-            yield document.problem(path, _unused(kind, "hook", settings))
-        elif kind is ActionKind.REBOOT_NODE and hook.job is not None:
-            message = "no Job can run on an unreachable node; node-lost needs webhook or nvsentinel for its reboot"
-            yield document.problem((*path, "job"), message)
-    if settings.gslb is not None and settings.performer(ActionKind.SWITCH_CLUSTER) != "gslb":
-        message = _unused(ActionKind.SWITCH_CLUSTER, "gslb", settings)
-        yield document.problem(("remediation", "gslb"), message)
-
-
-def _unused(kind: ActionKind, performer: ActuatorName, settings: RemediationSettings) -> str:
-    present = settings.performer(kind)
-    return f"is not used: {present} performs {kind.value}; set remediation.actuators.{kind.value} to {performer}"
 
 
 def _unknown_names(settings: RemediationSettings, document: yaml_file.Document) -> Iterator[ConfigProblem]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -34,7 +33,8 @@ from service.config.gpu_settings import GpuOfferSettings, gpu_type_warnings
 from service.config.planner_settings import PlannerSettings
 from service.config.probe_settings import ProbeSettings, probe_problems
 from service.config.receive_settings import ReceiveSettings, receive_problems
-from service.config.remediation_settings import RemediationSettings, remediation_problems, remediation_warnings
+from service.config.remediation_settings import RemediationSettings, remediation_problems
+from service.config.remediation_warnings import remediation_warnings
 from service.config.retention_settings import RetentionSettings, retention_problems
 from service.config.scaling_settings import KubernetesApiSettings, emit_problems
 from service.config.service_names import KnownServices, known_services, unknown_services
@@ -258,6 +258,9 @@ def review(path: Path, *, fleet: str | None = None) -> tuple[Settings | None, li
     value = _substitute(document.value if document.value is not None else {}, (), document, problems)
     if not isinstance(value, dict):
         raise yaml_file.refuse([document.problem((), "expected a mapping of sections such as collect: and notify:")])
+    if value.pop("playbooks", None) is not None:
+        message = "belongs in a file of its own, which remediation.playbooks names"
+        problems.append(document.problem(("playbooks",), message))
     settings = None
     try:
         settings = Settings.model_validate(value)
@@ -275,7 +278,7 @@ def review(path: Path, *, fleet: str | None = None) -> tuple[Settings | None, li
         problems += _game_day_problems(settings, document, fleet)
     warnings = [*target_warnings(value, document), *gpu_type_warnings(value, document)]
     if settings is not None:
-        warnings += remediation_warnings(settings.remediation, document)
+        warnings += remediation_warnings(settings.remediation, settings.planner.scaling, document)
         known = _known_services(settings, fleet)
         (problems if known.complete else warnings).extend(unknown_services(settings.remediation, known, document))
     return settings, problems, warnings
@@ -340,15 +343,15 @@ def _consistency_problems(settings: Settings, document: yaml_file.Document) -> l
     return problems
 
 
-def _rule_problems(rules: RulesSettings, document: yaml_file.Document) -> Iterable[ConfigProblem]:
+def _rule_problems(rules: RulesSettings, document: yaml_file.Document) -> list[ConfigProblem]:
     """Checks the operator's rule files."""
-    if not rules.files:
-        return ()
+    readable, problems = yaml_file.readable(rules.files, document, ("rules", "files"))
     try:
-        rule_files.load_rules(rules.files)
+        if readable:
+            rule_files.load_rules(readable)
     except ConfigError as error:
-        return error.problems or (document.problem(("rules", "files"), error.message),)
-    return ()
+        problems += error.problems
+    return problems
 
 
 def _game_day_problems(settings: Settings, document: yaml_file.Document, fleet: str | None) -> list[ConfigProblem]:

@@ -79,6 +79,10 @@ class Dispatcher:
         self._clock = clock
         self._owner = f"{os.uname().nodename}:{os.getpid()}"
 
+    def limit(self, kill_switch: KillSwitch, time_limits: Mapping[ActionKind, timedelta]) -> None:
+        """Replaces the kill switch and the time limits."""
+        self._kill_switch, self._time_limits = kill_switch, time_limits
+
     def run_once(self) -> int:
         """Processes both queues once. Returns the number of rows processed."""
         return self._perform_claimed() + self._deliver_claimed()

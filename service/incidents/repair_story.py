@@ -21,6 +21,8 @@ _OF_ACTION = {
     AuditEvent.ACTION_REQUESTED: "story.requested",
 }
 
+_OF_STATUS: Mapping[str, str] = {ActionStatus.CANCELLED: "story.withdrawn", ActionStatus.PROPOSED: "story.recommended"}
+
 
 def of_incident(records: Iterable[AuditRecord], actions: Sequence[Action], incident_id: str) -> list[AuditRecord]:
     """Selects the records of an incident and of its actions, oldest first. ``actions`` are those because of it.
@@ -54,8 +56,8 @@ def sentence(record: AuditRecord, actions: Mapping[str, Action], language: Langu
     if record.event in _OF_ACTION:
         return translate(_OF_ACTION[record.event], language, by=record.by, action=action)
     if record.event is AuditEvent.ACTION_DECIDED:
-        withdrawn = record.detail.get("status") == ActionStatus.CANCELLED
-        key = "story.withdrawn" if withdrawn else f"story.decided_{record.detail.get('decision', Verdict.REFUSED)}"
+        decided = f"story.decided_{record.detail.get('decision', Verdict.REFUSED)}"
+        key = _OF_STATUS.get(record.detail.get("status", ""), decided)
         return translate(key, language, action=action, reason=_reasons(record, language))
     if record.event is AuditEvent.ACTION_PERFORMED:
         status = word("action_status", record.reason, language)

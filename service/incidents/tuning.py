@@ -12,11 +12,10 @@ from detectors.rules.rule_backtest import JudgedAlert
 from detectors.rules.tunable_threshold import tunable_threshold_of
 from detectors.rules.tuning import LEAST_USELESS, LEAST_VERDICTS, Proposal, ProposalReason, Setting, occasions, propose
 from outrider.clock import rfc3339
-from outrider.errors import UsageError
 from outrider.model import CellStatus, EntityKind, TimeRange
 from outrider.ports import MetricStore, StateReader
 from outrider.records.feedback import Feedback
-from outrider.text.yaml_file import near
+from outrider.text.unknown_names import no_such
 from outrider.vocabulary.rules import Rule
 from service.config.settings import Settings
 from service.engine import fleet_state
@@ -63,8 +62,7 @@ def rule_named(rules: Sequence[Rule], name: str) -> Rule:
     """Returns the rule of that name. Raises UsageError."""
     rule = next((rule for rule in rules if rule.name == name), None)
     if rule is None:
-        known = [rule.name for rule in rules]
-        raise UsageError(f"no rule is named {name!r}{near(name, known)}", hint=f"rules: {', '.join(known)}")
+        raise no_such("rule", name, (rule.name for rule in rules))
     return rule
 
 

@@ -18,12 +18,15 @@ import yaml
 
 from collectors.mapping import target
 from collectors.pipeline.scrape_manager import ScrapeManager
+from outrider import log
 from outrider.clock import ManualClock, SystemClock
 from outrider.documents import serialization
+from outrider.errors import ConfigError
 from outrider.model import AlertReason, AlertState
 from outrider.text.i18n import Language
 from service.config.settings import GameDaySettings, Settings, load
 from service.config.simulated import FIXED_FLEET, degrade_of, services_of
+from service.ops.demo_limits import Limits, LimitsFile
 from service.planning import hindsight
 from service.runtime.game_days import GameDays
 from service.runtime.leader import FileLeader
@@ -38,15 +41,21 @@ from simulator.spec.fleets import FleetSpec, default_spec
 
 FOLDER = Path(".outrider")
 LOCK = FOLDER / "demo.engine.lock"
+KILL_SWITCH = FOLDER / "demo.stop"
 HISTORY_STEP = timedelta(minutes=5)
 LEAD_IN = timedelta(minutes=6)
 
 Progress = Callable[[str, float], None]
+_log = log.get("demo")
 
 
 @dataclass(slots=True)
 class Demo:
-    """A running fleet with the platform that watches it."""
+    """A running fleet with the platform that watches it.
+
+    ``document`` is the configuration file for other processes, ``limits`` the file of a person who changes it.
+    ``on_limits`` is called after a change of a limit that the API shows.
+    """
 
     fleet: Fleet
     server: http.FleetServer
@@ -57,9 +66,12 @@ class Demo:
     leader: FileLeader
     game_days: GameDays
     document: dict[str, Any] = field(default_factory=dict)
+    limits: LimitsFile | None = None
+    on_limits: Callable[[], None] = lambda: None
 
     async def step(self) -> None:
         """Advances fleet time by one interval, starts due game days, and runs the cycle and the dispatcher once."""
+        self.read_limits()
         self.fleet.step(self.interval)
         self.clock.set(self.fleet.now)
         await asyncio.to_thread(self.game_days.run_due, self.fleet.now)
@@ -82,11 +94,33 @@ class Demo:
                 self.document["collect"]["targets"] = targets
                 _write_document(self.document)
 
+    def read_limits(self) -> None:
+        """Adopts the limits of remediation if their file changed. A file with a mistake changes nothing."""
+        try:
+            limits = self.limits.changed() if self.limits else None
+        except ConfigError as error:
+            _log.error("limits_refused", error=error.message, hint=error.hint)
+            return
+        if limits is None:
+            return
+        self.document["remediation"] = {**_of_fleet(self.fleet.spec, self.server.base_url), **limits.written}
+        _write_document(self.document)
+        before, after = self.platform.settings, limits.over(self.settings)
+        self.platform.adopt(after, self.clock.now())
+        if _shown(before) != _shown(after):
+            self.on_limits()
+
     async def close(self) -> None:
         """Stops the fleet and releases the store."""
         await self.platform.close()
         await self.server.close()
         self.leader.release()
+
+
+def _shown(settings: Settings) -> tuple[Any, ...]:
+    """The limits that the API process shows."""
+    remediation = settings.remediation
+    return remediation.autonomy, remediation.dry_run, remediation.kill_switch_file
 
 
 def settings_of(
@@ -105,20 +139,26 @@ def settings_of(
             "groups": {group: ["demo-inbox"] for group in wiring_alerting.GROUPS},
             "public_url": f"http://127.0.0.1:{port}",
         },
-        "remediation": {
-            "autonomy": "act",
-            "dry_run": False,
-            "actuator": "simulated",
-            "control_url": control_url,
-            "degrade": degrade_of(spec),
-        },
+        "remediation": _of_fleet(spec, control_url),
         "api": {"port": api_port},
         "dashboard": {"port": port},
     }
 
 
+def _of_fleet(spec: FleetSpec, control_url: str) -> dict[str, Any]:
+    """Returns ``remediation`` of a configuration for a simulated fleet: everything is performed that guards allow."""
+    return {
+        "autonomy": "act",
+        "dry_run": False,
+        "kill_switch_file": str(KILL_SWITCH),
+        "actuator": "simulated",
+        "control_url": control_url,
+        "degrade": degrade_of(spec),
+    }
+
+
 def game_days(config: Path | None) -> list[GameDaySettings]:
-    """Returns the ``game_days`` of a configuration, which may contain nothing else. Raises ConfigError."""
+    """Returns the ``game_days`` of a configuration. Raises ConfigError."""
     return [] if config is None else load(config, fleet=default_spec().cluster).game_days
 
 
@@ -130,11 +170,12 @@ async def start(
     api_port: int,
     progress: Progress,
     days: Sequence[GameDaySettings] = (),
+    config: Path | None = None,
 ) -> Demo:
     """Starts the fleet with history and planned faults, and its platform on a new store."""
     spec = default_spec()
     fleet = Fleet(spec, seed=seed, start=start_at)
-    demo = await monitor(fleet, port=port, api_port=api_port, days=days)
+    demo = await monitor(fleet, port=port, api_port=api_port, days=days, config=config)
     _backfill(demo.platform, spec, seed, start_at, progress)
     demo.platform.warm(start_at)
     story.arrange(fleet, seed)
@@ -142,27 +183,38 @@ async def start(
 
 
 async def monitor(
-    fleet: Fleet, *, port: int = 8501, api_port: int = 8600, days: Sequence[GameDaySettings] = ()
+    fleet: Fleet,
+    *,
+    port: int = 8501,
+    api_port: int = 8600,
+    days: Sequence[GameDaySettings] = (),
+    config: Path | None = None,
 ) -> Demo:
-    """Serves a fleet and monitors it with a platform on a new store, without history or faults."""
+    """Serves a fleet and monitors it with a platform on a new store, without history or faults.
+
+    ``config`` is a file with limits of remediation. Raises ConfigError if it has a mistake.
+    """
+    file = None if config is None else LimitsFile(config, fleet.spec.cluster)
+    limits = (file.changed() if file else None) or Limits()
     leader = FileLeader(LOCK)
     leader.acquire()  # fails if another demo runs in this folder
     server = await http.serve(fleet)
     document = settings_of(fleet.spec, server.base_url, server.targets()["targets"], port, api_port)
-    settings = _write_settings(document)
+    settings = Settings.model_validate(document)
+    document["remediation"] |= limits.written
+    _prepare_folder(document)
     clock = ManualClock(fleet.now)
-    platform = wiring_platform.platform(settings, clock, lockstep=True)
+    platform = wiring_platform.platform(limits.over(settings), clock, lockstep=True)
     scheduled = GameDays(platform.state, server.base_url, days)
-    return Demo(fleet, server, clock, platform, settings, settings.collect.interval, leader, scheduled, document)
+    return Demo(fleet, server, clock, platform, settings, settings.collect.interval, leader, scheduled, document, file)
 
 
-def _write_settings(document: dict[str, Any]) -> Settings:
-    """Deletes the old store, and writes the configuration for the other processes."""
+def _prepare_folder(document: dict[str, Any]) -> None:
+    """Deletes the old store and kill switch, and writes the configuration for the other processes."""
     FOLDER.mkdir(exist_ok=True)
-    for old in FOLDER.glob("demo*.db*"):
+    for old in (*FOLDER.glob("demo*.db*"), *FOLDER.glob(KILL_SWITCH.name)):
         old.unlink()
     _write_document(document)
-    return Settings.model_validate(document)
 
 
 def _write_document(document: dict[str, Any]) -> None:
@@ -183,11 +235,19 @@ def _backfill(
 
 
 async def headless(
-    *, minutes: float, seed: int, language: Language, progress: Progress, days: Sequence[GameDaySettings] = ()
+    *,
+    minutes: float,
+    seed: int,
+    language: Language,
+    progress: Progress,
+    days: Sequence[GameDaySettings] = (),
+    config: Path | None = None,
 ) -> dict[str, Any]:
     """Runs N minutes of fleet time as fast as possible. Returns the JSON of ``outrider demo --headless``."""
     start_at = SystemClock().now().replace(microsecond=0) - timedelta(minutes=minutes)
-    demo = await start(seed=seed, start_at=start_at, port=8501, api_port=8600, progress=progress, days=days)
+    demo = await start(
+        seed=seed, start_at=start_at, port=8501, api_port=8600, progress=progress, days=days, config=config
+    )
     try:
         cycles = max(1, round(timedelta(minutes=minutes) / demo.interval))
         for cycle in range(cycles):

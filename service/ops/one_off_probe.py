@@ -15,6 +15,7 @@ from outrider.documents import serialization
 from outrider.errors import UsageError
 from outrider.text import yaml_file, yaml_words
 from outrider.text.i18n import Language, translate
+from outrider.text.unknown_names import no_such
 from service.config.probe_settings import ProbeSettings, probe_problems
 from service.config.settings import Settings
 from service.sources.probe_source import probe_of
@@ -64,8 +65,7 @@ def chosen(settings: Settings, names: Sequence[str]) -> list[ProbeSettings]:
         )
     for name in names:
         if name not in known:
-            near = yaml_file.near(name, known) or f"; known are {', '.join(known)}"
-            raise UsageError(f"no probe is named {name!r}{near}")
+            raise no_such("probe", name, known)
     return [known[name] for name in names] if names else list(known.values())
 
 

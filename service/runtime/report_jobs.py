@@ -12,6 +12,7 @@ from outrider.errors import DeliveryError, UnavailableError, UsageError
 from outrider.model import Message, NotifyReason
 from outrider.ports import MetricStore, StateReader
 from outrider.text.i18n import Language, translate
+from outrider.text.unknown_names import no_such
 from reports.definitions import REPORTS
 from reports.document import render
 from service.config.settings import Settings
@@ -92,8 +93,7 @@ def test_channel(settings: Settings, channel: str, language: Language, now: date
     """Sends a sample of each priority. Returns (sent, first error). Raises UsageError for an unknown channel."""
     senders = wiring_alerting.notifiers(settings)
     if channel not in senders:
-        known = ", ".join(senders) or "none; name one under notify.channels"
-        raise UsageError(f"no channel is named {channel!r}", hint=f"channels: {known}")
+        raise no_such("channel", channel, senders, without="none; name one under notify.channels")
     messaging = wiring_alerting.messaging_of(settings, language)
     sent = 0
     for message in pipeline.sample_messages(channel, messaging, now):

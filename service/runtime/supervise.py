@@ -100,6 +100,14 @@ class Supervisor:
                 process.kill()
                 process.wait()
 
+    def restart(self, name: str) -> None:
+        """Ends the child of that name, and starts it again at once."""
+        for child in self._children:
+            if child.name == name and child.running is not None:
+                child.running.terminate()
+                child.running.wait()
+                child.start(time.monotonic())
+
     def _stop(self, _number: int, _frame: FrameType | None) -> None:
         self._stopping = True
 

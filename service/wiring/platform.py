@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -69,6 +69,20 @@ class Platform:
             _log.error("detector_warm_up_failed", error=error.message, hint=error.hint)
         loaded = AuditRecord(now, AuditEvent.CONFIG_LOADED, self.settings.cluster, "started")
         self.state.append_audit([loaded])
+
+    def adopt(self, settings: Settings, now: datetime) -> None:
+        """Replaces the limits of remediation by those of other settings, between two cycles, and audits it."""
+        switch = kill_switch(settings)
+        self.settings = settings
+        self.cycle.parts = replace(
+            self.cycle.parts,
+            policy=policy(settings),
+            playbooks=playbooks(settings),
+            procedures=procedures(settings),
+            kill_switch=switch.is_on,
+        )
+        self.dispatcher.limit(switch, self.cycle.parts.policy.time_limits)
+        self.state.append_audit([AuditRecord(now, AuditEvent.CONFIG_LOADED, settings.cluster, "changed")])
 
     def checkpoint(self, now: datetime) -> None:
         """Writes the states of the detectors."""

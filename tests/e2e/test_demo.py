@@ -200,3 +200,61 @@ def test_a_traffic_surge_is_scaled_out_without_restarts(tmp_path):
     waited = START + timedelta(minutes=7) - instant(incident["opened_at"])
     assert waited < timedelta(minutes=5)
     assert sum(fleet.bank.waiting[pod.slot] for pod in replicas) == 0, "nobody waits five minutes after the detection"
+
+
+# --- practice with the limits of a file --------------------------------------------------------------
+
+LIMITS = "remediation: {autonomy: approve, two_person: [restart_pod]}\n"
+PRACTICE_FAULT = ("engine-hung", "code-14b-2")
+
+
+async def practice(config):
+    """While an engine hangs, a person stops everything, approves, and lowers the level. Returns what happened."""
+    fleet = Fleet(default_spec(), seed=SEED, start=START)
+    running = await demo.monitor(fleet, config=config)
+    state, statuses, shown = running.platform.state, [], []
+    running.on_limits = lambda: shown.append(running.platform.settings.remediation.autonomy)
+
+    async def step(count):
+        for _ in range(count):
+            await running.step()
+        newest = {action.kind.value: action for action in reversed(state.actions(limit=100))}
+        statuses.append({kind: action.status.value for kind, action in newest.items()})
+        return newest
+
+    try:
+        inject(fleet, *PRACTICE_FAULT, START + timedelta(minutes=1), timedelta(minutes=20), SEED)
+        shift = (await step(14))["shift_traffic"]
+        demo.KILL_SWITCH.touch()
+        state.decide_action(shift.id, True, "ann", fleet.now)
+        await step(1)
+        demo.KILL_SWITCH.unlink()
+        again = (await step(1))["shift_traffic"]
+        if again.status.value == "waiting_approval":
+            state.decide_action(again.id, True, "ann", fleet.now)
+        restart = (await step(2))["restart_pod"]
+        for person in ("ann", "bo"):
+            state.decide_action(restart.id, True, person, fleet.now)
+            statuses.append(state.action(restart.id).status.value)
+        await step(1)
+        config.write_text("remediation: {autonomy: observe}\n")
+        await step(1)
+        return statuses, shown, running.platform.cycle.parts.policy, demo.FOLDER.joinpath("demo.yaml").read_text()
+    finally:
+        await running.close()
+
+
+def test_approvals_kill_switch_and_levels_can_be_practiced(tmp_path):
+    config = tmp_path / "practice.yaml"
+    config.write_text(LIMITS)
+    with contextlib.chdir(tmp_path):
+        statuses, shown, policy, document = asyncio.run(practice(config))
+    waits, killed, _, two, first, second, done, _ = statuses
+    assert waits["shift_traffic"] == "waiting_approval"
+    assert killed["shift_traffic"] != "done", "the kill switch is on"
+    assert (two["shift_traffic"], two["restart_pod"]) == ("done", "waiting_approval")
+    assert (first, second) == ("waiting_approval", "intended"), "one of two approvals, then both"
+    assert done["restart_pod"] == "done"
+    assert (shown, policy.autonomy.general.value, policy.two_person) == (["observe"], "observe", frozenset())
+    assert "autonomy: observe" in document
+    assert "two_person" not in document

@@ -20,6 +20,7 @@ router = APIRouter(tags=["actions"])
 _PENDING = (ActionStatus.PROPOSED, ActionStatus.WAITING_APPROVAL)
 _MOST_PENDING = 50
 _NAME_HINT = "send your name in the header X-Outrider-User, enter it on the dashboard, or use --as NAME"
+_REQUEST = "outrider remediate request"
 _STATUS_HINT = "GET /api/v1/actions shows its status"
 
 
@@ -140,6 +141,8 @@ def remediation_state(ctx: Context) -> dict[str, Any]:
 
 def _decide(ctx: Context, action_id: str, approved: bool, by: str) -> dict[str, Any]:
     before = _known(ctx, action_id)
+    if approved and before.status is ActionStatus.PROPOSED:
+        raise ConflictError("The action is only recommended.", hint=f"request it first: {_REQUEST} {action_id}")
     if approved and before.status is ActionStatus.WAITING_APPROVAL:
         _check_voter(before, by)
     if not ctx.state.decide_action(action_id, approved, by, ctx.as_of()):

@@ -13,6 +13,7 @@ from outrider.documents import serialization
 from outrider.errors import UnavailableError, UsageError
 from outrider.model import EntityKind, EntityRef
 from outrider.records.drill import Drill
+from outrider.text import yaml_file
 from service.api.context import Context, Ctx
 from service.api.errors import ConflictError, NotFoundError
 from service.api.security import Writer
@@ -103,7 +104,9 @@ def announce(order: Announcement, ctx: Ctx, by: Writer) -> dict[str, Any]:
     """Announce a drill on a real cluster: its messages are marked, and its result is scored."""
     known = FAULTS.get(order.fault)
     if known is None:
-        raise UsageError(f"unknown fault {order.fault!r}", hint="outrider drill list")
+        raise UsageError(
+            f"unknown fault {order.fault!r}{yaml_file.near(order.fault, FAULTS)}", hint="outrider drill list"
+        )
     entity = EntityRef(order.entity.cluster, order.entity.kind, order.entity.namespace, order.entity.name)
     now = ctx.as_of()
     begun = Drill(

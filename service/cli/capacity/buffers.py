@@ -8,6 +8,7 @@ from pathlib import Path
 
 from outrider.errors import UsageError
 from outrider.model import NoRecommendation, Plan, Recommendation
+from outrider.text.unknown_names import no_such
 from planner.capacity import formula
 from planner.capacity.formula import Buffer
 from planner.performance.headroom import buffer_from_errors
@@ -62,9 +63,7 @@ def _of_service(context: Context, service: str) -> Buffer:
     plan = newest_plan(context.settings())
     known = {item.service.name: item for item in plan.recommendations}
     if service not in known:
-        raise UsageError(
-            f"no service is named {service!r}", hint=f"known services: {', '.join(sorted(known)) or 'none yet'}"
-        )
+        raise no_such("service", service, sorted(known))
     item = known[service]
     buffer = _counted(item) or _at_lead(item, plan)
     if buffer.source != "measured":

@@ -13,6 +13,7 @@ from outrider.clock import rfc3339
 from outrider.errors import UsageError
 from outrider.model import Calibration, EntityKind, EntityRef, Recommendation
 from outrider.text.i18n import translate
+from outrider.text.unknown_names import no_such
 from service.cli.capacity.weight_options import Arriving, Prefill, Tokens, Watermark
 from service.cli.core.amounts import amount
 from service.cli.core.common import NO, Context, duration_of, leaf
@@ -260,11 +261,12 @@ def calibrated(
 
     newest, topology = state.cycles(limit=1), state.topology()
     services = topology.of_kind(EntityKind.SERVICE)
-    names = ", ".join(sorted(item.name for item in services)) or "none yet"
+    names = sorted(item.name for item in services)
     matching = [item for item in services if service in (None, item.name)]
+    if service is not None and not matching:
+        raise no_such("service", service, names)
     if len(matching) != 1 or not newest:
-        message = "which service?" if service is None else f"no service is named {service!r}"
-        raise UsageError(message, hint=f"known services: {names}")
+        raise UsageError("which service?", hint=f"known services: {', '.join(names) or 'none yet'}")
     measured = sizing.of_store(settings, metrics, topology, newest[0].at, service=matching[0].name)
     known = [item for item in measured if isinstance(item, Calibration)]
     if not known:

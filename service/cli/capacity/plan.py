@@ -11,9 +11,9 @@ import typer
 
 from outrider.documents import serialization
 from outrider.documents.summaries import word
-from outrider.errors import UsageError
 from outrider.model import NoRecommendation, Plan, Recommendation
 from outrider.text.i18n import Language, translate
+from outrider.text.unknown_names import no_such
 from planner.capacity import derivation
 from planner.capacity import formula as capacity_formula
 from planner.performance import slo_capacity
@@ -244,5 +244,5 @@ def _recommendations(context: Context, at: str | None, options: PlanOptions) -> 
         newest = wiring_planning.plan_now(settings, instant, options.overrides())
     service, names = options.service, [item.service.name for item in newest.recommendations]
     if service is not None and service not in names:
-        raise UsageError(f"no service is named {service!r}", hint=f"known services: {', '.join(names) or 'none yet'}")
+        raise no_such("service", service, names)
     return [item for item in newest.recommendations if service in (None, item.service.name)]

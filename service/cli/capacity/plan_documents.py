@@ -10,6 +10,7 @@ from outrider.clock import SystemClock
 from outrider.errors import ActuationError, UnavailableError, UsageError
 from outrider.model import Recommendation
 from outrider.text.i18n import translate
+from outrider.text.unknown_names import no_such
 from planner.manifests import scaling_manifests as rendering
 from planner.manifests.scaling_manifests import Document
 from service.cli.capacity import applying
@@ -42,8 +43,7 @@ def emit(
         plan = state.plan()
         rendered = emitting.documents(settings, plan, service, _kinds(formats))
         if service is not None and not rendered:
-            known = ", ".join(item.service.name for item in plan.recommendations) or "none yet"
-            raise UsageError(f"no service is named {service!r}", hint=f"known services: {known}")
+            raise no_such("service", service, (item.service.name for item in plan.recommendations))
         sent = []
         if send:
             named = {document.service for document in settings.planner.scaling.emit}

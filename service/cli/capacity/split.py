@@ -10,6 +10,7 @@ import typer
 from outrider.errors import UsageError
 from outrider.model import EntityKind, EntityRef, Recommendation
 from outrider.text.i18n import translate
+from outrider.text.unknown_names import no_such
 from service.cli.core.amounts import amount
 from service.cli.core.common import NO, Context, duration_of, leaf
 
@@ -167,5 +168,4 @@ def _service(known: Any, name: str) -> EntityRef:
     if matches:
         spaces = ", ".join(str(service.namespace) for service in matches)
         raise UsageError(f"{name} is the name of {len(matches)} services", hint=f"namespaces: {spaces}")
-    names = ", ".join(sorted(service.name for service in known)) or "none yet"
-    raise UsageError(f"no service is named {name!r}", hint=f"known services: {names}")
+    raise no_such("service", name, sorted(service.name for service in known))

@@ -15,6 +15,7 @@ _COMMANDS = {
     "incidents": "incidents list",
     "actions": "remediate list",
     "plan": "capacity plan",
+    "remediation": "remediate status",
 }
 _API_PATH = re.compile(r"GET /api/v1/(\w+) (?:lists|shows)")
 

@@ -6,10 +6,11 @@ import functools
 import inspect
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from itertools import zip_longest
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -163,11 +164,25 @@ def _options_of(parameter: inspect.Parameter) -> list[inspect.Parameter]:
     ]
 
 
+def _default_output() -> Output:
+    return Output.TABLE if sys.stdout.isatty() else Output.JSON
+
+
+def output_of(arguments: Sequence[str]) -> Output:
+    """Output format of a command line, also of an invalid one; an unknown format counts as the default."""
+    given = ""
+    for word, following in zip_longest(arguments, arguments[1:], fillvalue=""):
+        if word in ("-o", "--output"):
+            given = following
+        elif word.startswith(("-o", "--output=")):
+            given = word.partition("=")[2] if word.startswith("--") else word.removeprefix("-o")
+    return Output(given) if given in tuple(Output) else _default_output()
+
+
 def _context(options: dict[str, Any]) -> Context:
-    default = Output.TABLE if sys.stdout.isatty() else Output.JSON
     context = Context(
         config=options["config"],
-        output=options["output"] or default,
+        output=options["output"] or _default_output(),
         language=options["lang"] or "en",
         progress=not options["no_progress"] and sys.stderr.isatty(),
     )
@@ -201,11 +216,14 @@ def _refuse_no_numbers(arguments: dict[str, Any]) -> None:
             raise UsageError(f"--{name.replace('_', '-')}: {value} is not a number", hint="write it as 10 or 0.5")
 
 
-def fail(message: str, hint: str, code: int) -> int:
-    """Reports a failure: a sentence on standard error, a JSON error on standard output."""
+def fail(message: str, hint: str, code: int, output: Output) -> int:
+    """Reports a failure: a sentence on standard error; on standard output a document, unless it is for a table."""
     typer.echo(f"outrider: {message}" + (f"\n  {hint}" if hint else ""), err=True)
-    if not sys.stdout.isatty():
-        typer.echo(json.dumps({"error": {"message": message, "hint": hint}}, ensure_ascii=False))
+    error = {"error": {"message": message, "hint": hint}}
+    if output is Output.JSON:
+        typer.echo(json.dumps(error, ensure_ascii=False))
+    elif output is Output.YAML:
+        typer.echo(yaml.safe_dump(error, allow_unicode=True, sort_keys=False).rstrip())
     return code
 
 

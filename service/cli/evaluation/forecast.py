@@ -14,6 +14,7 @@ import typer
 from outrider.errors import UsageError
 from outrider.text import install_hints
 from outrider.text.i18n import translate
+from outrider.text.unknown_names import no_such
 from outrider.vocabulary.units import format_duration
 from planner.forecast.forecaster import DEFAULT_MODELS, FAST_MODELS, PROPHET
 from planner.forecast.registry import FORECASTERS
@@ -121,9 +122,7 @@ def forecast_kept(
         entities = [entity.service for entity in state.plan().recommendations]
         names = [entity.name for entity in entities]
         if service is not None and service not in names:
-            raise UsageError(
-                f"no service is named {service!r}", hint=f"known services: {', '.join(names) or 'none yet'}"
-            )
+            raise no_such("service", service, names)
         wanted = [entity for entity in entities if service in (None, entity.name)] if newest else []
         accuracies = [
             (entity, accuracy_by_horizon(state, metrics, entity, newest[0].at, timedelta(hours=hours)))
@@ -158,7 +157,7 @@ def _forecasters(text: str) -> list[str]:
     for name in names:
         known = FORECASTERS.get(name)
         if known is None:
-            raise UsageError(f"no forecaster is named {name!r}", hint=f"known: {', '.join(FORECASTERS)}")
+            raise no_such("forecaster", name, FORECASTERS)
         if known.is_absent():
             raise UsageError(f"{known.title} is not installed", hint=install_hints.how(known.extra))
     return names

@@ -163,25 +163,25 @@ def _name(check: str, language: Language) -> str:
 @leaf(app, "approve", example="outrider remediate approve act-3f2a91c0")
 def approve(context: Context, action: ActionId, person: Person = "") -> None:
     """Approve a waiting action. Kinds of ``remediation.two_person`` need two people."""
-    context.show(_write(context, f"/actions/{quote(action, safe='')}/approve", person))
+    _show_action(context, _write(context, f"/actions/{quote(action, safe='')}/approve", person))
 
 
 @leaf(app, "reject", example="outrider remediate reject act-3f2a91c0")
 def reject(context: Context, action: ActionId, person: Person = "") -> None:
     """Reject a waiting action."""
-    context.show(_write(context, f"/actions/{quote(action, safe='')}/reject", person))
+    _show_action(context, _write(context, f"/actions/{quote(action, safe='')}/reject", person))
 
 
 @leaf(app, "request", example="outrider remediate request act-3f2a91c0")
 def request(context: Context, action: ActionId, person: Person = "") -> None:
     """Request approval of a recommended action, or of one whose request expired."""
-    context.show(_write(context, f"/actions/{quote(action, safe='')}/request", person))
+    _show_action(context, _write(context, f"/actions/{quote(action, safe='')}/request", person))
 
 
 @leaf(app, "restore", example="outrider remediate restore chat-70b --as ann")
 def restore(context: Context, service: ServiceName, person: Person = "") -> None:
     """End the degrade level of a service. Its open incident degrades the service no more."""
-    context.show(_write(context, f"/remediation/services/{quote(service, safe='')}/restore", person))
+    _show_action(context, _write(context, f"/remediation/services/{quote(service, safe='')}/restore", person))
 
 
 @leaf(app, "pause", example="outrider remediate pause")
@@ -257,6 +257,10 @@ def _story(store: StateReader, incident_id: str, language: Language) -> list[dic
         {**serialization.audit(record), "text": repair_story.sentence(record, by_id, language)}
         for record in repair_story.of_incident(records, actions, incident_id)
     ]
+
+
+def _show_action(context: Context, action: dict[str, Any]) -> None:
+    context.show(action, lambda shown: tables.actions([shown], context.language))
 
 
 def _write(context: Context, path: str, person: str) -> Any:

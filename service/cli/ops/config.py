@@ -63,7 +63,8 @@ def _in_order(problems: Sequence[ConfigProblem]) -> list[ConfigProblem]:
 
 
 def _listed(problems: Sequence[ConfigProblem]) -> list[dict[str, Any]]:
-    return [{"line": problem.line, "key": problem.key, "message": problem.message} for problem in _in_order(problems)]
+    keys = ("file", "line", "key", "message")
+    return [{key: getattr(problem, key) for key in keys} for problem in _in_order(problems)]
 
 
 def _text(file: Path, problems: Sequence[ConfigProblem], doubts: Sequence[ConfigProblem], language: Language) -> str:

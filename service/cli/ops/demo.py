@@ -46,8 +46,9 @@ def add(app: typer.Typer) -> None:
     ) -> None:
         """Run the whole loop on a simulated fleet: GPU lost, traffic surge, hung engine.
 
-        Fleet time: a GPU is lost after 5 minutes, traffic surges after 20, an engine hangs after 40. Game days
-        of a file given with --config also run; nothing else of that file is used.
+        Fleet time: a GPU is lost after 5 minutes, traffic surges after 20, an engine hangs after 40. Of a file
+        given with --config, game days run, and the limits of remediation apply: levels, approvals, windows, kill
+        switch, playbooks. They are read again when the file changes. Nothing else of it is used.
         """
         log.configure(level="error")  # failures are part of the demo
         days = demo.game_days(context.config)
@@ -57,7 +58,14 @@ def add(app: typer.Typer) -> None:
             return
         with bars(context) as progress:
             result = asyncio.run(
-                demo.headless(minutes=minutes, seed=seed, language=context.language, progress=progress, days=days)
+                demo.headless(
+                    minutes=minutes,
+                    seed=seed,
+                    language=context.language,
+                    progress=progress,
+                    days=days,
+                    config=context.config,
+                )
             )
         context.show(result, lambda shown: _seen(shown, context.language))
 
@@ -80,7 +88,13 @@ async def _with_dashboard(
     started = SystemClock().now().replace(microsecond=0) - demo.LEAD_IN
     with bars(context) as progress:
         running = await demo.start(
-            seed=seed, start_at=started, port=port, api_port=api_port, progress=progress, days=days
+            seed=seed,
+            start_at=started,
+            port=port,
+            api_port=api_port,
+            progress=progress,
+            days=days,
+            config=context.config,
         )
         cycles = round(demo.LEAD_IN / running.interval)
         for cycle in range(cycles):
@@ -94,6 +108,7 @@ async def _with_dashboard(
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     supervisor.start()
+    running.on_limits = lambda: supervisor.restart("api")  # it shows the level, and knows whether a dry run is on
     try:
         await _print_address(running, stop, context)
         await demo.follow(running, speed=speed, stop=stop)
@@ -117,3 +132,6 @@ async def _print_address(running: demo.Demo, stop: asyncio.Event, context: Conte
     config = demo.FOLDER / "demo.yaml"
     token = token_file(running.settings)
     typer.echo(translate("cli.demo_token", context.language, token=token, config=config), err=True)
+    switch = running.platform.settings.remediation.kill_switch_file
+    if switch is not None:
+        typer.echo(translate("cli.demo_stop", context.language, file=switch), err=True)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from outrider.errors import UsageError
+from outrider.text import yaml_file
 from outrider.text.i18n import Language, translate
 from service.cli.core import tables
 from service.cli.core.common import Context, leaf
@@ -28,9 +29,10 @@ def add(app: typer.Typer) -> None:
     ) -> None:
         """Replay recorded metrics pages through the same cycle at their own timestamps."""
         wanted = emit.split(",")
-        unknown = [name for name in wanted if name not in recorded.EMITS]
-        if unknown:
-            raise UsageError(f"--emit: {unknown[0]!r} is not known", hint=f"choose from {', '.join(recorded.EMITS)}")
+        for name in wanted:
+            if name not in recorded.EMITS:
+                message = f"--emit: {name!r} is not known{yaml_file.near(name, recorded.EMITS)}"
+                raise UsageError(message, hint=f"choose from {', '.join(recorded.EMITS)}")
         result = recorded.replay(
             file, adapter=adapter, emit=wanted, settings=context.settings(), language=context.language
         )

@@ -71,6 +71,7 @@ def test_a_slice_is_found_by_its_names_in_tools(text, name):
         ("L40S 1g.10gb", "L40S has no MIG profile", "has no MIG"),
         ("1g.10gb", "has no name", "H100"),
         ("V9000 1g.10gb", "unknown GPU type", "H100"),
+        ("H10O", "unknown GPU type 'H10O'; did you mean \"H100\"?", "H100"),
     ],
 )
 def test_an_unknown_profile_is_refused_with_the_known_ones(text, message, hint):

@@ -37,9 +37,16 @@ class Done:
     stderr: str
 
 
-def run(*arguments, cwd):
+class Terminal(io.StringIO):
+    """Standard output of a person."""
+
+    def isatty(self):
+        return True
+
+
+def run(*arguments, cwd, out=None):
     """In this process, as ``outrider ARGUMENTS`` would: starting Python for each would take a minute."""
-    out, err = io.StringIO(), io.StringIO()
+    out, err = out or io.StringIO(), io.StringIO()
     with (
         contextlib.chdir(cwd),
         mock.patch.object(sys, "argv", ["outrider", *arguments]),
@@ -144,6 +151,61 @@ def test_wrong_usage_gets_one_sentence_and_a_hint(tmp_path, arguments, expected)
     assert error["hint"]
     assert "Traceback" not in done.stderr
     assert not re.search(r"Value error|Input should", done.stderr + done.stdout), "words of a library"
+
+
+@pytest.mark.parametrize("arguments", [("nonsense", "-o", "table"), ("alerts", "show", "0000", "--output=table")])
+def test_errors_of_an_explicit_table_are_text_on_standard_error(tmp_path, arguments):
+    done = run(*arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("outrider: ")
+    assert len(done.stderr.splitlines()) == 2, "the message and the hint"
+
+
+@pytest.mark.parametrize(("given", "parse"), [("-ojson", json.loads), ("--output=yaml", yaml.safe_load)])
+def test_errors_have_the_requested_format(tmp_path, given, parse):
+    done = run("alerts", "show", "0000", given, cwd=tmp_path)
+    assert done.returncode == 2
+    assert set(parse(done.stdout)["error"]) == {"message", "hint"}
+
+
+def test_json_that_was_requested_is_also_printed_on_a_terminal(tmp_path):
+    shown = run("alerts", "show", "0000", "-o", "json", cwd=tmp_path, out=Terminal())
+    default = run("alerts", "show", "0000", cwd=tmp_path, out=Terminal())
+    assert json.loads(shown.stdout)["error"]["message"]
+    assert default.stdout == "", "a person reads standard error"
+
+
+def test_a_misspelt_choice_names_the_nearest_one(tmp_path):
+    done = run("alerts", "list", "--state", "firin", "-o", "table", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "'firin' is not one of 'pending', 'firing', 'resolved'; did you mean \"firing\"?" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "near"),
+    [
+        (("notify", "test", "inbx"), "inbox"),
+        (("collect", "once", "--page", "vlm=x.txt"), "vllm"),
+        (("collect", "rules", "--adapter", "vlm"), "vllm"),
+        (("replay", "x.metrics.jsonl.gz", "--emit", "alrts"), "alerts"),
+        (("forecast", "backtest", "x.csv", "--forecasters", "prophte"), "prophet"),
+        (("drill", "run", "gpu-lst"), "gpu-lost"),
+    ],
+)
+def test_an_unknown_name_names_the_nearest_known_one(tmp_path, arguments, near):
+    (tmp_path / "outrider.yaml").write_text("notify: {channels: {inbox: {type: webhook, url: 'http://127.0.0.1:1'}}}\n")
+    done = run(*arguments, "-o", "table", cwd=tmp_path)
+    assert done.returncode == 2
+    assert re.search(rf"did you mean \"?{near}\"?", done.stderr), done.stderr
+
+
+def test_a_mistake_in_a_playbook_has_its_file(tmp_path):
+    (tmp_path / "outrider.yaml").write_text("remediation: {playbooks: [own.yaml]}\n")
+    (tmp_path / "own.yaml").write_text("playbooks:\n  gpu-lost: {steps: [{action: scale, target: node}]}\n")
+    checked = answer("config", "check", "outrider.yaml", cwd=tmp_path, code=1)
+    (error,) = checked["errors"]
+    assert (error["file"], error["line"], error["key"]) == ("own.yaml", 2, "playbooks.gpu-lost.steps[0].target")
+    assert "expected services" in error["message"]
 
 
 def test_a_written_configuration_is_valid_and_errors_name_their_line(tmp_path):

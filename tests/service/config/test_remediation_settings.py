@@ -126,7 +126,36 @@ def test_mistakes_in_own_playbooks_have_their_file_line_and_key(tmp_path):
     found = [(problem.file, problem.line, problem.key) for problem in caught.value.problems]
     assert (str(first), 2, "playbooks.gpu-lost.steps[0].action") in found
     assert (str(second), 2, "playbooks.node-lost") in found
-    assert (f"{tmp_path}/third.yaml", 0, "(file)") in found
+
+
+def test_a_missing_playbook_file_has_the_line_that_names_it(tmp_path):
+    first = tmp_path / "first.yaml"
+    first.write_text("playbooks:\n  gpu-lost: {none: call us}\n")
+    text = f"remediation:\n  playbooks:\n  - {first}\n  - {tmp_path}/absent.yaml\n"
+    (found,) = problems(tmp_path, text)
+    assert found == (4, "remediation.playbooks[1]", f"{tmp_path}/absent.yaml does not exist")
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "near"),
+    [
+        ("actuators: {drain: k8s}", "actuators.drain", "kubernetes"),
+        ("actuators: {drain: Kubernetes}", "actuators.drain", "kubernetes"),
+        ("actuators: {cordn: kubernetes}", "actuators.cordn", "cordon"),
+        ("actuator: simulation", "actuator", "simulated"),
+        ("two_person: [rollbak]", "two_person[0]", "rollback"),
+        ("disruptive: [drian]", "disruptive[0]", "drain"),
+        ("hooks: {reset_gpus: {job: {image: x}}}", "hooks.reset_gpus", "reset_gpu"),
+        ("autonomy: aprove", "autonomy", "approve"),
+        ("traffic: {routes: {chat: {kind: httproute}}}", "routes.chat.kind", "http_route"),
+    ],
+)
+def test_a_misspelt_choice_has_one_line_with_the_nearest_one(tmp_path, text, key, near):
+    (found,) = problems(tmp_path, f"cluster: c\nremediation:\n  {text}\n")
+    assert found[0] == 3
+    assert found[1].endswith(key)
+    assert found[2].endswith(f'; did you mean "{near}"?')
+    assert "<" not in found[2], "the choices are the words of the file"
 
 
 def test_a_playbook_file_that_is_not_yaml_is_named(tmp_path):

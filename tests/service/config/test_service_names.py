@@ -10,7 +10,7 @@ from outrider.errors import ConfigError, ConfigProblem
 from service.config import settings
 
 SERVICES = "services: [{name: chat, namespace: llm}, {name: embed}]\n"
-FREEZE = "freezes: [{name: f, start: '22:00', end: '23:00', services: [NAME]}]"
+FREEZE = "freezes: [{name: f, timezone: UTC, start: '22:00', end: '23:00', services: [NAME]}]"
 DISCOVERIES = [
     "collect: {discover: [{type: kubernetes, url: 'https://k'}]}\n",
     "collect: {prometheus: {url: 'http://p:9090'}}\n",

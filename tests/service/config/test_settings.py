@@ -317,6 +317,11 @@ def test_rule_files_are_checked_with_their_own_lines(tmp_path):
     assert (problem.file, problem.line) == (str(rules), 3)
 
 
-def test_a_rule_file_that_is_missing_is_named(tmp_path):
-    with pytest.raises(ConfigError, match=r"nowhere\.yaml"):
-        load(tmp_path, "rules: {files: [nowhere.yaml]}\n")
+def test_a_playbook_file_is_not_a_configuration(tmp_path):
+    (found,) = problems(tmp_path, "playbooks:\n  gpu-lost: {none: call us}\n")
+    assert found == (1, "playbooks", "belongs in a file of its own, which remediation.playbooks names")
+
+
+def test_a_rule_file_that_is_missing_has_the_line_that_names_it(tmp_path):
+    (found,) = problems(tmp_path, "cluster: c\nrules:\n  files:\n  - nowhere.yaml\n")
+    assert found == (4, "rules.files[0]", "nowhere.yaml does not exist")

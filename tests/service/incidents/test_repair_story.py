@@ -62,6 +62,14 @@ def test_a_withdrawn_request_is_not_a_second_request() -> None:
     assert sentence(withdrawn, {}, "en") == "drain (node-3): request withdrawn, needs manual approval."
 
 
+def test_a_recommendation_is_not_a_request() -> None:
+    recommended = record(
+        3, AuditEvent.ACTION_DECIDED, "drain node/node-3", "autonomy_recommend", action="act-1", because="inc-1",
+        decision="ask", status="proposed",
+    )  # fmt: skip
+    assert sentence(recommended, {}, "en") == "drain (node-3): recommended, the autonomy level is recommend."
+
+
 @pytest.mark.parametrize("event", list(AuditEvent))
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_every_event_has_a_sentence_in_every_language(event: AuditEvent, language: str) -> None:

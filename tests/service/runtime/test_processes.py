@@ -135,6 +135,18 @@ def test_a_port_in_use_is_reported_first():
     port_check.require_free({"--port": ("127.0.0.1", port), "any": ("127.0.0.1", 0)})
 
 
+def test_one_child_is_restarted_at_once():
+    api, dashboard = Child("api", FOREVER), Child("dashboard", FOREVER)
+    supervisor = Supervisor([api, dashboard])
+    supervisor.start()
+    before = api.running, dashboard.running
+    supervisor.restart("api")
+    assert before[0].returncode is not None
+    assert api.running.poll() is None
+    assert dashboard.running is before[1]
+    supervisor.stop()
+
+
 @pytest.mark.slow
 def test_a_second_demo_does_not_touch_the_store(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -152,7 +152,7 @@ def test_a_restore_needs_a_name(acting):
 def test_a_service_at_level_0_cannot_be_restored(acting):
     degrade(acting, level=0)
     refused = post(acting, RESTORE)
-    assert (refused.status_code, refused.json()["error"]["message"]) == (400, "no service 'chat' is degraded")
+    assert (refused.status_code, refused.json()["error"]["message"]) == (400, "the service 'chat' is not degraded")
 
 
 def test_a_name_of_two_degraded_services_is_refused(acting):

@@ -83,9 +83,18 @@ def test_two_people_approve_and_the_list_counts_them(platform):
     assert platform.command("approve", "two", "--as", "张伟")["approved_by"] == "ann, 张伟"
 
 
+def test_an_approval_shows_the_action_as_a_row(platform):
+    platform.add("two", ActionStatus.WAITING_APPROVAL, approvals_needed=2)
+    head, row = platform.text("approve", "two", "--as", "ann").splitlines()
+    assert head.split() == ["action", "target", "decision", "reason", "status", "id"]
+    assert "1 of 2 approvals" in row
+
+
 def test_a_recommendation_is_requested_by_name(platform):
     platform.add("idea", ActionStatus.PROPOSED)
-    assert run("remediate", "approve", "idea", cwd=platform.folder).returncode == 2
+    refused = run("remediate", "approve", "idea", cwd=platform.folder)
+    assert refused.returncode == 2
+    assert "request it first: outrider remediate request idea" in refused.stderr
     assert platform.command("request", "idea", "--as", "ann")["requested_by"] == "ann"
     assert platform.command("reject", "idea", "--as", "bo")["reason"] == "rejected_by_hand"
 
@@ -114,7 +123,9 @@ def test_the_breaker_is_reset_once(platform):
     platform.commit(breaker=BreakerState(opened_at=NOW, unsuccessful=4, performed=6))
     assert platform.command("reset", "--as", "ann")["reset_by"] == "ann"
     assert not platform.state.breaker().is_open
-    assert run("remediate", "reset", cwd=platform.folder).returncode == 2
+    again = run("remediate", "reset", cwd=platform.folder)
+    assert again.returncode == 2
+    assert again.stderr.endswith("outrider remediate status shows it\n")
 
 
 def test_a_degraded_service_is_restored_by_name(tmp_path):
@@ -125,9 +136,22 @@ def test_a_degraded_service_is_restored_by_name(tmp_path):
         acting.add("level", ActionStatus.DONE, **level)
         restored = acting.command("restore", "llm/chat", "--as", "ann")
         assert (restored["kind"], restored["status"], restored["approved_by"]) == ("restore_service", "intended", "ann")
-        unknown = run("remediate", "restore", "chta", "--as", "ann", cwd=tmp_path)
-        assert unknown.returncode == 2
-        assert 'did you mean "chat"' in unknown.stderr
+    finally:
+        acting.close()
+
+
+def test_a_service_that_cannot_be_restored_is_explained(tmp_path):
+    acting = Platform(tmp_path, dry_run=False)
+    known = sorted(service.name for service in acting.state.topology().of_kind(EntityKind.SERVICE))
+    try:
+        misspelt = run("remediate", "restore", f"{known[0]}x", "--as", "ann", "-o", "table", cwd=tmp_path)
+        assert (misspelt.returncode, misspelt.stdout) == (2, "")
+        assert f"no service is named '{known[0]}x'; did you mean \"{known[0]}\"?" in misspelt.stderr
+        assert f"known services: {', '.join(known)}" in misspelt.stderr
+        normal = run("remediate", "restore", known[0], "--as", "ann", "-o", "table", cwd=tmp_path)
+        assert normal.returncode == 2
+        assert f"the service '{known[0]}' is not degraded" in normal.stderr
+        assert "degraded services: none" in normal.stderr
     finally:
         acting.close()
 
