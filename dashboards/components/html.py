@@ -155,7 +155,8 @@ def actions_table(actions: Sequence[dict[str, Any]], as_of: str, language: Langu
         at = action["ended_at"] or action["started_at"] or action["decided_at"]
         reason = word("decision_reason", action["reason"], language)
         dry = fmt.localize("actions.dry_run", language) if action["dry_run"] and action["status"] != "dry_run" else ""
-        about = " · ".join(filter(None, (reason, dry, action["detail"])))
+        plan = fmt.localize("actions.by_plan", language) if action["because"] == "plan" else ""
+        about = " · ".join(filter(None, (reason, plan, dry, action["detail"])))
         rows.append(
             (
                 escape(fmt.clock(at, as_of)),

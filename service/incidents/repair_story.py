@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.documents.summaries import fault_name, word, worded
-from outrider.model import Action, ActionStatus, HoldReason, Verdict
+from outrider.model import Action, ActionKind, ActionStatus, HoldReason, Verdict
 from outrider.text.i18n import Language, translate
+from remediation.decide.autonomy import PLAN
 
 _OF_INCIDENT = {
     AuditEvent.INCIDENT_OPENED: "story.opened",
@@ -23,7 +24,7 @@ _OF_ACTION = {
 
 
 def of_incident(records: Iterable[AuditRecord], actions: Sequence[Action], incident_id: str) -> list[AuditRecord]:
-    """Selects the records of an incident and of its actions, oldest first. ``actions`` are those because of it.
+    """Selects the records of an incident and of its actions, oldest first.
 
     A hold only because no step is due carries no information, and is left out.
     """
@@ -38,8 +39,8 @@ def of_incident(records: Iterable[AuditRecord], actions: Sequence[Action], incid
     return sorted(selected, key=lambda record: (record.at, record.id))
 
 
-def sentence(record: AuditRecord, actions: Mapping[str, Action], language: Language) -> str:
-    """Returns a record as one sentence. ``actions`` are those of the incident by id."""
+def sentence(record: AuditRecord, actions: Mapping[str, Action], language: Language, incident_id: str) -> str:
+    """Returns a record of an incident as one sentence. ``actions`` are those of the incident by id."""
     if record.event in _OF_INCIDENT:
         return translate(_OF_INCIDENT[record.event], language, by=record.by, **_cause(record, language))
     if record.event is AuditEvent.MESSAGE_DECIDED:
@@ -50,13 +51,14 @@ def sentence(record: AuditRecord, actions: Mapping[str, Action], language: Langu
         state = _with_check(record, "step_state", language)
         return translate("story.checked", language, action=_action(record.subject, language), state=state)
     known = actions.get(record.detail.get("action", record.subject))
-    action = _action(f"{known.kind.value} {known.target}" if known else record.subject, language)
+    action = _action(f"{known.kind.value} {known.target}" if known else record.subject, language, known)
     if record.event in _OF_ACTION:
         return translate(_OF_ACTION[record.event], language, by=record.by, action=action)
     if record.event is AuditEvent.ACTION_DECIDED:
         withdrawn = record.detail.get("status") == ActionStatus.CANCELLED
         key = "story.withdrawn" if withdrawn else f"story.decided_{record.detail.get('decision', Verdict.REFUSED)}"
-        return translate(key, language, action=action, reason=_reasons(record, language))
+        ordered = _ordered(action, record.detail.get("because", incident_id), incident_id, language)
+        return translate(key, language, action=ordered, reason=_reasons(record, language))
     if record.event is AuditEvent.ACTION_PERFORMED:
         status = word("action_status", record.reason, language)
         return translate(
@@ -73,9 +75,25 @@ def _cause(record: AuditRecord, language: Language) -> dict[str, str]:
     return {"cause": cause or translate("story.no_cause", language), "priority": record.detail.get("priority", "")}
 
 
-def _action(subject: str, language: Language) -> str:
+def _action(subject: str, language: Language, known: Action | None = None) -> str:
+    """An action with its target, and the numbers of replicas of a scaling."""
     kind, _, target = subject.partition(" ")
-    return f"{word('action_kind', kind, language)} ({_entity(target, language)})" if target else subject
+    if not target:
+        return subject
+    about = _entity(target, language)
+    if known is not None and known.kind is ActionKind.SCALE and {"current", "replicas"} <= known.params.keys():
+        before, after = known.params["current"], known.params["replicas"]
+        about = translate("story.scaling", language, service=about, before=before, after=after)
+    return f"{word('action_kind', kind, language)} ({about})"
+
+
+def _ordered(action: str, because: str, incident_id: str, language: Language) -> str:
+    """An action, with the plan or the other incident that ordered it."""
+    if because == incident_id:
+        return action
+    if because == PLAN:
+        return translate("story.by_plan", language, action=action)
+    return translate("story.for_incident", language, action=action, incident=because)
 
 
 def _entity(text: str, language: Language) -> str:

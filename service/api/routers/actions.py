@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -9,12 +10,13 @@ from pydantic import AwareDatetime
 
 from outrider.documents import serialization
 from outrider.model import Action, ActionStatus
+from outrider.wire.cursors import Position
 from service.api import paging
 from service.api.context import Context, Ctx
 from service.api.errors import ConflictError, NotFoundError
 from service.api.security import ANONYMOUS, Writer
 from service.engine.kill_switch import KillSwitch
-from service.incidents import degrade_restore
+from service.incidents import degrade_restore, incident_actions
 
 router = APIRouter(tags=["actions"])
 _PENDING = (ActionStatus.PROPOSED, ActionStatus.WAITING_APPROVAL)
@@ -26,19 +28,28 @@ _STATUS_HINT = "GET /api/v1/actions shows its status"
 @router.get("/actions")
 def actions(
     ctx: Ctx,
-    incident: Annotated[str | None, Query(description="only those of one incident")] = None,
+    incident: Annotated[
+        str | None, Query(description="only those of one incident, and scalings of its services while it lasted")
+    ] = None,
     since: Annotated[AwareDatetime | None, Query(description="only those decided at or after this time")] = None,
     limit: paging.Limit = 100,
     cursor: paging.Cursor = "",
 ) -> dict[str, Any]:
     """Actions, newest first: taken, refused and waiting ones."""
-    selected, following = paging.by_key(
-        lambda after, count: ctx.state.actions(incident=incident, since=since, limit=count, after=after),
-        None,
-        cursor,
-        limit,
-    )
+
+    def read(after: Position | None, count: int) -> Sequence[Action]:
+        if incident is None:
+            return ctx.state.actions(since=since, limit=count, after=after)
+        own = (action for action in _of_incident(ctx, incident) if since is None or action.decided_at >= since)
+        return [item for item in own if after is None or (item.decided_at, item.id) < (after.at, after.id)][:count]
+
+    selected, following = paging.by_key(read, None, cursor, limit)
     return {"actions": [serialization.action(action) for action in selected], "next_cursor": following}
+
+
+def _of_incident(ctx: Context, incident_id: str) -> Sequence[Action]:
+    incident = ctx.state.incident(incident_id)
+    return () if incident is None else incident_actions.of_incident(ctx.state, incident, ctx.topology())
 
 
 @router.post("/actions/{action_id:path}/approve")

@@ -84,7 +84,7 @@ def services_json(ctx: Context, now: datetime, incidents: tuple[Incident, ...]) 
     levels = degrade_levels.current(ctx.state.actions(since=now - _LEVELS_SPAN, limit=fleet_state.UNLIMITED))
     rows = []
     for service in wanted:
-        concerning = [incident for incident in incidents if slo_status.concerns(incident, service)]
+        concerning = [incident for incident in incidents if incident.concerns(service)]
         row = slo_status.as_json(service, recent.get(service), days.get(service), concerning, slo_defaults)
         rows.append(
             {

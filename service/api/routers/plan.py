@@ -17,7 +17,7 @@ from outrider.vocabulary import catalog
 from planner.capacity import derivation
 from service.api.context import Context, Ctx, Lang
 from service.api.errors import NotFoundError
-from service.api.queries import entity_location, slo_status
+from service.api.queries import entity_location
 from service.engine import fleet_state
 from service.planning import forecast_accuracy, hindsight
 
@@ -41,7 +41,7 @@ def plan(ctx: Ctx, lang: Lang) -> dict[str, Any]:
                 "incidents": [
                     entity_location.incident_json(incident, graph, lang, drills)
                     for incident in incidents
-                    if slo_status.concerns(incident, item.service)
+                    if incident.concerns(item.service)
                 ],
             }
             for item in ctx.state.plan().recommendations

@@ -17,7 +17,7 @@ from outrider.text.i18n import Language, translate
 from outrider.vocabulary.units import format_duration
 from service.cli.core import client, tables
 from service.cli.core.common import ON_A_TERMINAL, Context, leaf
-from service.incidents import repair_story
+from service.incidents import incident_actions, repair_story
 from service.incidents.remediation_preview import RemediationPreview, ladder_document, step_document
 from service.wiring import remediation as wiring_remediation
 from service.wiring import stores as wiring_stores
@@ -249,12 +249,10 @@ def _story(store: StateReader, incident_id: str, language: Language) -> list[dic
     incident = store.incident(incident_id)
     if incident is None:
         raise UsageError(f"no incident has the id {incident_id!r}", hint="outrider incidents list shows them")
-    actions = [
-        action for action in store.actions(since=incident.opened_at, limit=_ALL) if action.because == incident_id
-    ]
+    actions = incident_actions.of_incident(store, incident, store.topology())
     by_id, records = {action.id: action for action in actions}, store.audit(limit=_ALL)
     return [
-        {**serialization.audit(record), "text": repair_story.sentence(record, by_id, language)}
+        {**serialization.audit(record), "text": repair_story.sentence(record, by_id, language, incident_id)}
         for record in repair_story.of_incident(records, actions, incident_id)
     ]
 

@@ -212,7 +212,7 @@ def test_an_incident_has_evidence_timeline_and_actions(busy):
 def test_an_incident_is_explained(busy, language, owner):
     found = busy.get(f"/incidents/{INCIDENT}", lang=language)
     explanation = found["explanation"]
-    assert [one["name"] for one in explanation["sections"]][:4] == ["what", "for", "against", "others"]
+    assert [one["name"] for one in explanation["sections"]][:4] == ["what", "for", "others", "check"]
     assert (explanation["known"], explanation["team"], explanation["team_name"]) == (True, "hardware", owner)
     assert explanation["runbook"] == "docs/runbooks/gpu-lost.md"
     assert explanation["unknown_confidence"] == found["unknown_confidence"] == 0.02

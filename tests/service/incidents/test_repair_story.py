@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -43,7 +44,7 @@ RECORDS = [
 
 
 def test_the_records_of_an_incident_are_in_order_without_those_of_others() -> None:
-    story = [sentence(item, {"act-1": DRAIN}, "en") for item in of_incident(RECORDS, [DRAIN], "inc-1")]
+    story = [sentence(item, {"act-1": DRAIN}, "en", "inc-1") for item in of_incident(RECORDS, [DRAIN], "inc-1")]
     assert story == [
         "Opened as P1. Suspected cause: GPU lost, node-3.",
         "cordon (node-3): verified (node is cordoned).",
@@ -59,13 +60,29 @@ def test_a_withdrawn_request_is_not_a_second_request() -> None:
         3, AuditEvent.ACTION_DECIDED, "drain node/node-3", "needs_approval", action="act-1", because="inc-1",
         decision="ask", status="cancelled",
     )  # fmt: skip
-    assert sentence(withdrawn, {}, "en") == "drain (node-3): request withdrawn, needs manual approval."
+    assert sentence(withdrawn, {}, "en", "inc-1") == "drain (node-3): request withdrawn, needs manual approval."
+
+
+def test_a_scaling_names_its_numbers_and_the_plan_that_ordered_it() -> None:
+    chat = EntityRef("c", EntityKind.SERVICE, "llm", "chat")
+    scaled = replace(DRAIN, kind=ActionKind.SCALE, target=chat, params={"current": 8, "replicas": 10}, because="plan")
+    decided = record(
+        1, AuditEvent.ACTION_DECIDED, "scale service/chat", "within_limits", action="act-1", because="plan",
+        decision="allowed",
+    )  # fmt: skip
+    known = {"act-1": scaled}
+    assert of_incident([decided], [scaled], "inc-1") == [decided]
+    assert sentence(decided, known, "en", "inc-1") == (
+        "scale (service chat, 8 to 10 replicas), ordered by the capacity plan: allowed, within the configured limits."
+    )
+    other = replace(decided, detail={**decided.detail, "because": "inc-2"})
+    assert "ordered for incident inc-2" in sentence(other, known, "en", "inc-1")
 
 
 @pytest.mark.parametrize("event", list(AuditEvent))
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_every_event_has_a_sentence_in_every_language(event: AuditEvent, language: str) -> None:
-    text = sentence(record(0, event, "cordon node/node-3", "opened"), {}, language)
+    text = sentence(record(0, event, "cordon node/node-3", "opened"), {}, language, "inc-1")
     assert text
     assert "story." not in text
     assert "{" not in text

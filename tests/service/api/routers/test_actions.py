@@ -167,3 +167,16 @@ def test_a_dry_run_restores_nothing(world):
     refused = post(world, RESTORE)
     assert refused.status_code == 409
     assert "dry_run" in refused.json()["error"]["message"]
+
+
+def test_an_incident_lists_the_scaling_that_the_plan_ordered_meanwhile(world):
+    incident = next(one for one in world.state.incidents() if one.resolved_at is None)
+    when = incident.opened_at + timedelta(seconds=15)
+    chat = next(one for one in world.state.topology().of_kind(EntityKind.SERVICE) if incident.concerns(one))
+    add(world, "by-plan", ActionStatus.DONE, kind=ActionKind.SCALE, target=chat, because="plan", decided_at=when)
+    shown = world.get(f"/incidents/{incident.id}")
+    assert "by-plan" in [action["id"] for action in shown["actions"]]
+    listed = world.get("/actions", incident=incident.id, limit=2)
+    rest = world.get("/actions", incident=incident.id, limit=100, cursor=listed["next_cursor"])
+    assert [*listed["actions"], *rest["actions"]] == shown["actions"]
+    assert world.get("/actions", incident="unknown")["actions"] == []
