@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from outrider.audit import AuditEvent, AuditRecord
-from outrider.documents.summaries import fault_name, word, worded
-from outrider.model import Action, ActionKind, ActionStatus, HoldReason, Verdict
-from outrider.text.i18n import Language, translate
+from outrider.documents.summaries import compared, fault_name, word, worded
+from outrider.model import Action, ActionKind, ActionStatus, DecisionReason, HoldReason, Verdict
+from outrider.text.i18n import Language, texts, translate
 from remediation.decide.autonomy import PLAN
 
 _OF_INCIDENT = {
@@ -21,6 +21,10 @@ _OF_ACTION = {
     AuditEvent.ACTION_REJECTED: "story.rejected",
     AuditEvent.ACTION_REQUESTED: "story.requested",
 }
+# The reason of these objections says it all.
+_EVIDENT = frozenset(
+    {DecisionReason.NEEDS_APPROVAL, DecisionReason.AUTONOMY_APPROVE, DecisionReason.AUTONOMY_RECOMMEND}
+)
 
 
 def of_incident(records: Iterable[AuditRecord], actions: Sequence[Action], incident_id: str) -> list[AuditRecord]:
@@ -55,10 +59,11 @@ def sentence(record: AuditRecord, actions: Mapping[str, Action], language: Langu
     if record.event in _OF_ACTION:
         return translate(_OF_ACTION[record.event], language, by=record.by, action=action)
     if record.event is AuditEvent.ACTION_DECIDED:
-        withdrawn = record.detail.get("status") == ActionStatus.CANCELLED
-        key = "story.withdrawn" if withdrawn else f"story.decided_{record.detail.get('decision', Verdict.REFUSED)}"
+        if record.detail.get("status") == ActionStatus.CANCELLED:
+            return translate("story.withdrawn", language, action=action, reason=_why_withdrawn(record, known, language))
+        key = f"story.decided_{record.detail.get('decision', Verdict.REFUSED)}"
         ordered = _ordered(action, record.detail.get("because", incident_id), incident_id, language)
-        return translate(key, language, action=ordered, reason=_reasons(record, language))
+        return translate(key, language, action=ordered, reason=_reasons(record, known, language))
     if record.event is AuditEvent.ACTION_PERFORMED:
         status = word("action_status", record.reason, language)
         return translate(
@@ -101,12 +106,50 @@ def _entity(text: str, language: Language) -> str:
 
 
 def _with_check(record: AuditRecord, group: str, language: Language) -> str:
-    check = record.detail.get("check", "")
-    return word(group, record.reason, language) + (f" ({word('condition', check, language)})" if check else "")
+    about = [_check(record.detail.get("check", ""), language), _objection(record.detail.get("guard", ""), language)]
+    return word(group, record.reason, language) + _in_parentheses(", ".join(filter(None, about)), language)
 
 
-def _reasons(record: AuditRecord, language: Language) -> str:
-    """The objections of all guards, or the reason of the decision."""
+def _objection(text: str, language: Language) -> str:
+    """The reason of a guard, and what it names."""
+    reason, _, detail = text.partition(" ")
+    named = translate("story.named", language, name=detail) if detail else ""
+    return word("decision_reason", reason, language) + named if reason else ""
+
+
+def _reasons(record: AuditRecord, known: Action | None, language: Language) -> str:
+    """The objections of all guards with what they compared, or the reason of the decision.
+
+    A withdrawn request has the objections that withdrew it, not those of its own decision.
+    """
+    known = known if known is not None and known.status is not ActionStatus.CANCELLED else None
     objections = [part.partition(": ")[2] for part in record.detail.get("objections", "").split("; ") if part]
     given = [objection.partition(" ") for objection in objections or [record.reason]]
-    return ", ".join(word("decision_reason", reason, language) + space + detail for reason, space, detail in given)
+    return ", ".join(
+        word("decision_reason", reason, language) + (_compared(known, reason, language) or space + detail)
+        for reason, space, detail in given
+    )
+
+
+def _why_withdrawn(record: AuditRecord, known: Action | None, language: Language) -> str:
+    """The reason of a withdrawal, with what it is about: numbers, an owner, a precondition or a person."""
+    about = _compared(known, record.reason, language)
+    about = about or _in_parentheses(_check(record.detail.get("about", ""), language), language)
+    return word("decision_reason", record.reason, language) + about
+
+
+def _compared(known: Action | None, reason: str, language: Language) -> str:
+    """What the guard with this objection compared, in parentheses; empty if nothing, or if the reason is all of it."""
+    given = known.objections if known is not None and reason not in _EVIDENT else ()
+    text = next((compared(answer.compared, language) for answer in given if answer.reason == reason), "")
+    return _in_parentheses(text, language)
+
+
+def _in_parentheses(text: str, language: Language) -> str:
+    return translate("cli.guard_compared", language, compared=text) if text else ""
+
+
+def _check(text: str, language: Language) -> str:
+    """The condition of a step such as ``drained`` or ``replicas_at_least 2``; any other text as it is."""
+    name, space, value = text.partition(" ")
+    return word("condition", name, language) + space + value if f"words.condition.{name}" in texts(language) else text

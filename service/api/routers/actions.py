@@ -10,9 +10,10 @@ from pydantic import AwareDatetime
 
 from outrider.documents import serialization
 from outrider.model import Action, ActionStatus
+from outrider.text.i18n import Language
 from outrider.wire.cursors import Position
 from service.api import paging
-from service.api.context import Context, Ctx
+from service.api.context import Context, Ctx, Lang
 from service.api.errors import ConflictError, NotFoundError
 from service.api.security import ANONYMOUS, Writer
 from service.engine.kill_switch import KillSwitch
@@ -28,6 +29,7 @@ _STATUS_HINT = "GET /api/v1/actions shows its status"
 @router.get("/actions")
 def actions(
     ctx: Ctx,
+    lang: Lang,
     incident: Annotated[
         str | None, Query(description="only those of one incident, and scalings of its services while it lasted")
     ] = None,
@@ -44,7 +46,7 @@ def actions(
         return [item for item in own if after is None or (item.decided_at, item.id) < (after.at, after.id)][:count]
 
     selected, following = paging.by_key(read, None, cursor, limit)
-    return {"actions": [serialization.action(action) for action in selected], "next_cursor": following}
+    return {"actions": [serialization.action(action, lang) for action in selected], "next_cursor": following}
 
 
 def _of_incident(ctx: Context, incident_id: str) -> Sequence[Action]:
@@ -53,24 +55,24 @@ def _of_incident(ctx: Context, incident_id: str) -> Sequence[Action]:
 
 
 @router.post("/actions/{action_id:path}/approve")
-def approve(action_id: str, ctx: Ctx, by: Writer) -> dict[str, Any]:
+def approve(action_id: str, ctx: Ctx, lang: Lang, by: Writer) -> dict[str, Any]:
     """Approve a waiting action."""
-    return _decide(ctx, action_id, True, by)
+    return _decide(ctx, action_id, lang, by, approved=True)
 
 
 @router.post("/actions/{action_id:path}/request")
-def request(action_id: str, ctx: Ctx, by: Writer) -> dict[str, Any]:
+def request(action_id: str, ctx: Ctx, lang: Lang, by: Writer) -> dict[str, Any]:
     """Request approval of a recommended or expired action. Of two approvals, none may be by the person who requests."""
     if not ctx.state.request_action(action_id, by, ctx.as_of()):
         _known(ctx, action_id)
         raise ConflictError("The action is neither recommended nor expired, or it is over.", hint=_STATUS_HINT)
-    return serialization.action(_known(ctx, action_id))
+    return serialization.action(_known(ctx, action_id), lang)
 
 
 @router.post("/actions/{action_id:path}/reject")
-def reject(action_id: str, ctx: Ctx, by: Writer) -> dict[str, Any]:
+def reject(action_id: str, ctx: Ctx, lang: Lang, by: Writer) -> dict[str, Any]:
     """Reject a waiting action."""
-    return _decide(ctx, action_id, False, by)
+    return _decide(ctx, action_id, lang, by, approved=False)
 
 
 @router.post("/session")
@@ -80,12 +82,12 @@ def session(by: Writer) -> dict[str, str]:
 
 
 @router.get("/remediation")
-def remediation(ctx: Ctx) -> dict[str, Any]:
+def remediation(ctx: Ctx, lang: Lang) -> dict[str, Any]:
     """Pause, kill switch and breaker of remediation, pending approvals, and open sessions."""
     return {
         **remediation_state(ctx),
         "pending": [
-            serialization.action(action) for action in ctx.state.actions(statuses=_PENDING, limit=_MOST_PENDING)
+            serialization.action(action, lang) for action in ctx.state.actions(statuses=_PENDING, limit=_MOST_PENDING)
         ],
         "sessions": [
             {
@@ -121,13 +123,13 @@ def reset_breaker(ctx: Ctx, by: Writer) -> dict[str, Any]:
 
 
 @router.post("/remediation/services/{service:path}/restore")
-def restore(service: str, ctx: Ctx, by: Writer) -> dict[str, Any]:
+def restore(service: str, ctx: Ctx, lang: Lang, by: Writer) -> dict[str, Any]:
     """End the degrade level of a service. Needs a name. Its open incident degrades the service no more."""
     if by == ANONYMOUS:
         raise ConflictError("To restore a service needs a name.", hint=_NAME_HINT)
     if ctx.settings.dry_run:
         raise ConflictError("remediation.dry_run is on, so nothing can be restored.", hint="set it to false")
-    return serialization.action(degrade_restore.restore(ctx.state, service, by, ctx.as_of()))
+    return serialization.action(degrade_restore.restore(ctx.state, service, by, ctx.as_of()), lang)
 
 
 @router.get("/audit")
@@ -149,13 +151,13 @@ def remediation_state(ctx: Context) -> dict[str, Any]:
     }
 
 
-def _decide(ctx: Context, action_id: str, approved: bool, by: str) -> dict[str, Any]:
+def _decide(ctx: Context, action_id: str, lang: Language, by: str, *, approved: bool) -> dict[str, Any]:
     before = _known(ctx, action_id)
     if approved and before.status is ActionStatus.WAITING_APPROVAL:
         _check_voter(before, by)
     if not ctx.state.decide_action(action_id, approved, by, ctx.as_of()):
         raise ConflictError("The action does not wait for approval.", hint=_STATUS_HINT)
-    return serialization.action(_known(ctx, action_id))
+    return serialization.action(_known(ctx, action_id), lang)
 
 
 def _check_voter(action: Action, by: str) -> None:

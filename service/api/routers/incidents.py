@@ -59,7 +59,7 @@ def incident(incident_id: str, ctx: Ctx, lang: Lang) -> dict[str, Any]:
     first = _folded(ctx, incident, "", _FIRST_ALERTS, lang)
     story["folded"], story["folded_next_cursor"] = first["alerts"], first["next_cursor"]
     actions = incident_actions.of_incident(ctx.state, incident, ctx.topology())
-    story["actions"] = [serialization.action(item) for item in actions]
+    story["actions"] = [serialization.action(item, lang) for item in actions]
     story["messages"] = [serialization.message(item) for item in ctx.state.messages(incident=incident_id, limit=100)]
     ratings = ctx.state.feedback(incident=incident_id, limit=_MOST_VERDICTS)
     story["feedback"] = [serialization.feedback(item) for item in ratings]

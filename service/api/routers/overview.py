@@ -48,9 +48,9 @@ def overview(ctx: Ctx, lang: Lang) -> dict[str, Any]:
         "alerts_firing": _counts(ctx),
         "plan": [serialization.recommendation(item) for item in plan.recommendations],
         "actions": [
-            serialization.action(item) for item in ctx.state.actions(since=now - slo_status.DAY, limit=_ACTIONS)
+            serialization.action(item, lang) for item in ctx.state.actions(since=now - slo_status.DAY, limit=_ACTIONS)
         ],
-        "pending": [serialization.action(item) for item in ctx.state.actions(statuses=_PENDING, limit=_ACTIONS)],
+        "pending": [serialization.action(item, lang) for item in ctx.state.actions(statuses=_PENDING, limit=_ACTIONS)],
         "fleet": _fleet(graph),
     }
 

@@ -14,6 +14,7 @@ from outrider.model import (
     EntityKind,
     EntityRef,
     GuardAnswer,
+    ReasonText,
     Verdict,
 )
 from outrider.ports import CycleCommit
@@ -68,14 +69,15 @@ def test_two_approvals_need_names(world):
 
 
 def test_a_recommendation_cannot_be_approved_with_one_step(world):
-    objection = GuardAnswer("autonomy", Verdict.ASK, DecisionReason.AUTONOMY_RECOMMEND)
+    level = ReasonText("guards.autonomy", {"level": "recommend"})
+    objection = GuardAnswer("autonomy", Verdict.ASK, DecisionReason.AUTONOMY_RECOMMEND, compared=(level,))
     add(world, "idea", ActionStatus.PROPOSED, objections=(objection,), approvals_needed=2)
     assert post(world, "/actions/idea/approve").status_code == 409
     requested = post(world, "/actions/idea/request", "ann").json()
     assert (requested["status"], requested["requested_by"]) == ("waiting_approval", "ann")
-    assert requested["objections"] == [
-        {"name": "autonomy", "verdict": "ask", "reason": "autonomy_recommend", "detail": ""}
-    ]
+    (shown,) = requested["objections"]
+    assert {"name": "autonomy", "verdict": "ask", "reason": "autonomy_recommend", "detail": ""}.items() <= shown.items()
+    assert shown["compared"] == "level recommend"
     own = post(world, "/actions/idea/approve", "ann")
     assert (own.status_code, own.json()["error"]["message"]) == (409, "ann has requested this action already.")
     assert post(world, "/actions/idea/approve", "bo").json()["status"] == "waiting_approval"
