@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from outrider.model import Action, ActionKind, EntityRef, Incident
+from outrider.model import Action, ActionKind, Incident
 from outrider.ports import StateReader
 from outrider.topology import Topology
 from outrider.wire.cursors import Position
+from service.planning import role_pools
+from service.planning.concerned import concerns
 
 _ALL = 1_000_000
 _LONGEST_LEAD = timedelta(minutes=15)  # from the first alert to the opening of an incident
@@ -23,14 +25,14 @@ def of_incident(state: StateReader, incident: Incident, topology: Topology) -> t
     A scaling counts from the first alert to the end of the incident, whoever ordered it.
     """
     own = state.actions(incident=incident.id, limit=_ALL)
-    end = _end(incident)
+    end, pools = _end(incident), role_pools.with_pools(topology)
     others = state.actions(since=_first_alert(state, incident, end), limit=_ALL, after=end)
     scaled = [
         action
         for action in others
         if action.kind is ActionKind.SCALE
         and action.because != incident.id
-        and _concerns(incident, action.target, topology)
+        and concerns(incident, action.target, pools)
     ]
     return tuple(sorted([*own, *scaled], key=lambda action: (action.decided_at, action.id), reverse=True))
 
@@ -46,8 +48,3 @@ def _first_alert(state: StateReader, incident: Incident, end: Position | None) -
     alerts = state.alerts(since=earliest, limit=_ALL, after=end)
     starts = (alert.starts_at for alert in alerts if alert.fingerprint in known)
     return min([incident.opened_at, *(start for start in starts if start >= earliest)])
-
-
-def _concerns(incident: Incident, service: EntityRef, topology: Topology) -> bool:
-    """True for a service of the incident, and for a pool of one, such as its prefill replicas."""
-    return incident.concerns(service) or topology.label(service, "pool_of") in incident.services
