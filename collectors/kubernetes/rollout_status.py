@@ -8,6 +8,7 @@ from datetime import datetime
 
 from collectors.kubernetes.api import Json, items, mapping, text
 from outrider.records.change_log import ChangeEnd, ChangeStatus
+from outrider.text.i18n import fill
 
 _MOST_TEXT = 300
 
@@ -35,7 +36,7 @@ def rollout_status(workload: Json) -> tuple[ChangeStatus, str] | None:
     available = _count(status.get("readyReplicas")) if available is None else available
     new, running = _count(status.get("updatedReplicas")) or 0, _count(status.get("replicas")) or 0
     if (available or 0) >= desired and new >= desired and running == desired:
-        return ChangeStatus.SUCCEEDED, f"{desired} of {desired} replicas are new and ready"
+        return ChangeStatus.SUCCEEDED, fill("{n} of {all} [replica|replicas] new and ready", n=desired, all=desired)
     return None
 
 

@@ -35,11 +35,7 @@ _SCALARS = (
     "engine_health_ok", "engine_sleep_state",
 )  # fmt: skip
 _OF_DEVICES = ("engine_memory_reserved_ratio", "engine_kv_cache_usage_ratio")
-_HISTOGRAMS = {
-    "svc_ttft_seconds": "engine_ttft_seconds",
-    "svc_latency_seconds": "engine_e2e_seconds",
-    "svc_tpot_seconds": "engine_tpot_seconds",
-}
+_HISTOGRAMS = ("svc_ttft_seconds", "svc_latency_seconds", "svc_tpot_seconds")
 _SUMMED = (
     "svc_requests_total", "svc_failed_total", "svc_refused_total", "svc_abandoned_total",
     "svc_requests_per_second", "svc_success_ratio", "svc_prompt_tokens_total",
@@ -50,7 +46,8 @@ _SUMMED = (
 
 @cache
 def _wanted() -> tuple[SignalKey, ...]:
-    buckets = (key for name in _HISTOGRAMS.values() for key in catalog.signal(name).bucket_keys)
+    parts = (catalog.signal(catalog.signal(name).of_parts) for name in _HISTOGRAMS)
+    buckets = (key for part in parts for key in part.bucket_keys)
     return (*(SignalKey(name) for name in _SCALARS), *buckets)
 
 

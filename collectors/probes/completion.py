@@ -24,6 +24,7 @@ from collectors.probes.result import Outcome, ProbeResult
 from collectors.probes.sse import EventStream
 from collectors.probes.tls import certificate_seconds_left, expiry_problem
 from collectors.probes.validity import PROMPT, validity_of
+from outrider.text.i18n import fill
 from outrider.vocabulary.units import format_duration
 
 MOST_BYTES = 1024 * 1024
@@ -198,7 +199,8 @@ class CompletionProbe:
             if exchange.answer.finished:  # only the end marker is missing
                 return b""
             pause, count = format_duration(self._completion.idle), exchange.answer.counted
-            message = f"{self.address} stopped after {count} tokens and sent none for {pause}"
+            text = "{address} stopped after {n} [token|tokens] and sent none for {pause}"
+            message = fill(text, address=self.address, n=count, pause=pause)
             raise ProbeError(Outcome.STALLED, message) from error
 
     async def _whole(self, response: aiohttp.ClientResponse, exchange: _Exchange) -> None:
@@ -228,7 +230,8 @@ class CompletionProbe:
             return ProbeError(
                 Outcome.NO_GENERATION, f"{self.address} returned 200 and generated no token within {limit}"
             )
-        message = f"{self.address} was still generating after {limit} ({exchange.answer.counted} tokens)"
+        text = "{address} was still generating after {limit} ({n} [token|tokens])"
+        message = fill(text, address=self.address, limit=limit, n=exchange.answer.counted)
         return ProbeError(Outcome.UNFINISHED, message)
 
     def _problem(self, exchange: _Exchange, seconds: float) -> ProbeError | None:
@@ -237,7 +240,8 @@ class CompletionProbe:
         if not answer.deltas and not (answer.finished or answer.done):
             return ProbeError(Outcome.NO_GENERATION, f"{address} returned 200 and ended without a token")
         if not (answer.finished or answer.done):
-            return ProbeError(Outcome.BROKEN_OFF, f"{address} ended its stream early, after {answer.counted} tokens")
+            text = "{address} ended its stream early, after {n} [token|tokens]"
+            return ProbeError(Outcome.BROKEN_OFF, fill(text, address=address, n=answer.counted))
         validity = Outcome.OK if answer.tool_calls else validity_of(answer.text)
         if validity is not Outcome.OK:
             return ProbeError(validity, f"the response of {address} is {validity.value}")

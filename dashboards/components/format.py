@@ -97,6 +97,13 @@ def when(text: str | None, as_of: str | None, language: Language) -> str:
     return localize("time.when", language, clock=clock(text, as_of), relative=relative(text, as_of, language))
 
 
+def need_time(recommendation: dict[str, Any], name: str, as_of: str | None, language: Language) -> str:
+    """``needed_by`` or ``need_at`` of a recommendation, marked as that of the next need while none is to be started."""
+    text = when(recommendation[name], as_of, language)
+    is_next = recommendation["state"] in ("shrink", "incomplete", "enough") and recommendation[name] is not None
+    return localize("plan.next_need", language, when=text) if is_next else text
+
+
 def entity(fields: dict[str, Any], language: Language) -> str:
     """Name of an entity in the API's JSON."""
     ref = EntityRef(fields["cluster"], EntityKind(fields["kind"]), fields["namespace"], fields["name"])

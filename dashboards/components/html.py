@@ -155,7 +155,8 @@ def actions_table(actions: Sequence[dict[str, Any]], as_of: str, language: Langu
         at = action["ended_at"] or action["started_at"] or action["decided_at"]
         reason = word("decision_reason", action["reason"], language)
         dry = fmt.localize("actions.dry_run", language) if action["dry_run"] and action["status"] != "dry_run" else ""
-        about = " · ".join(filter(None, (reason, dry, action["detail"])))
+        plan = fmt.localize("actions.by_plan", language) if action["because"] == "plan" else ""
+        about = " · ".join(filter(None, (reason, plan, dry, _objection(action) or action["detail"])))
         rows.append(
             (
                 escape(fmt.clock(at, as_of)),
@@ -164,6 +165,12 @@ def actions_table(actions: Sequence[dict[str, Any]], as_of: str, language: Langu
             )
         )
     return table(cells, rows)
+
+
+def _objection(action: dict[str, Any]) -> str:
+    """What the guard compared that refused the action or withdrew its request; empty if none did."""
+    given = action["objections"] if action["status"] in ("refused", "cancelled") else ()
+    return next((answer["compared"] for answer in given if answer["reason"] == action["reason"]), "")
 
 
 def incident_line(incident: dict[str, Any], as_of: str, language: Language) -> str:

@@ -37,7 +37,7 @@ def _body(viewer: Viewer) -> None:
     )
     recommendation = names[chosen or next(iter(names))]
     with title:
-        st.html(html.head(headline(viewer, recommendation), _below(viewer, recommendation, plan["as_of"])))
+        st.html(html.head(recommendation["sentence"], below(viewer, recommendation, plan["as_of"])))
     _incidents(viewer, recommendation, plan["as_of"])
     forecast = _forecast_of(viewer, recommendation)
     left, right = st.columns([7, 3], gap="medium")
@@ -67,41 +67,16 @@ def _incidents(viewer: Viewer, recommendation: dict[str, Any], as_of: str) -> No
         st.html(html.card(html.label(viewer.localize("capacity.incidents")), lines))
 
 
-def headline(viewer: Viewer, recommendation: dict[str, Any]) -> str:
-    """The result in one sentence."""
-    name, now, wanted = recommendation["service"], recommendation["current_replicas"], recommendation["target_replicas"]
-    if wanted is None:
-        return viewer.localize("capacity.no_plan", service=name)
-    need, ready = recommendation["derivation"].get("need_now"), recommendation["derivation"].get("ready_replicas")
-    if need is not None and ready is not None and need > min(ready, now):
-        return viewer.localize(
-            "capacity.short", service=name, ready=ready, need=max(need, wanted), target=wanted,
-            gpus=recommendation["gpus"],
-        )  # fmt: skip
-    key = "capacity.change" if wanted != now else "capacity.same"
-    if wanted == now and ready is not None and ready < now:
-        key = "capacity.incomplete"
-    return viewer.localize(key, service=name, ready=ready, now=now, target=wanted, gpus=recommendation["gpus"])
-
-
-def _below(viewer: Viewer, recommendation: dict[str, Any], as_of: str) -> str:
-    parts = [word("plan_reason", recommendation["reason"], viewer.language)]
-    if recommendation.get("detail"):
-        parts.append(recommendation["detail"])
-    if recommendation["need_at"]:
-        parts.append(
-            viewer.localize("capacity.need_at", when=fmt.when(recommendation["need_at"], as_of, viewer.language))
-        )
-    if recommendation["needed_by"]:
-        parts.append(
-            viewer.localize("capacity.needed_by", when=fmt.when(recommendation["needed_by"], as_of, viewer.language))
-        )
+def below(viewer: Viewer, recommendation: dict[str, Any], as_of: str) -> str:
+    """The reason of the plan unless the headline has it, and its time. The times of a need are in the figures."""
+    why = recommendation["why"] or ""
+    parts = ["" if why in recommendation["sentence"] else why, recommendation.get("detail")]
     reasons = recommendation["derivation"].get("replanned")
     if reasons:
         why = ", ".join(word("replan_reason", reason, viewer.language) for reason in reasons)
         parts.append(viewer.localize("capacity.replanned", why=why))
     parts.append(viewer.localize("capacity.made_at", when=fmt.when(recommendation["made_at"], as_of, viewer.language)))
-    return " · ".join(parts)
+    return " · ".join(filter(None, parts))
 
 
 def _forecast_of(viewer: Viewer, recommendation: dict[str, Any]) -> dict[str, Any] | None:
@@ -126,8 +101,8 @@ def figures(viewer: Viewer, recommendation: dict[str, Any], as_of: str) -> str:
     rows = [
         (viewer.localize("plan.gpus"), f"{recommendation['gpus']} × {recommendation['gpu_type']}"),
         *_nodes(viewer, recommendation.get("nodes")),
-        (viewer.localize("plan.needed_by"), fmt.when(recommendation["needed_by"], as_of, viewer.language)),
-        (viewer.localize("plan.need_at"), fmt.when(recommendation["need_at"], as_of, viewer.language)),
+        (viewer.localize("plan.needed_by"), fmt.need_time(recommendation, "needed_by", as_of, viewer.language)),
+        (viewer.localize("plan.need_at"), fmt.need_time(recommendation, "need_at", as_of, viewer.language)),
         (viewer.localize("capacity.lead"), fmt.DASH if lead is None else fmt.seconds_span(lead, viewer.language)),
         *_lead_parts(viewer, recommendation["derivation"].get("lead")),
         (viewer.localize("capacity.limits"), f"{recommendation['floor']}–{recommendation['ceiling']}"),

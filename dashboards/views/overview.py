@@ -315,7 +315,7 @@ def _plan(viewer: Viewer, overview: dict[str, Any]) -> str:
 
 
 def _plan_row(viewer: Viewer, recommendation: dict[str, Any], as_of: str) -> tuple[str, ...]:
-    reason = escape(word("plan_reason", recommendation["reason"], viewer.language))
+    reason = escape(recommendation["why"] or viewer.localize("plan.load_incident"))
     name = f"<b>{escape(recommendation['service'])}</b>"
     if recommendation["target_replicas"] is None:
         return (name, *(fmt.DASH,) * 6, reason)
@@ -324,8 +324,8 @@ def _plan_row(viewer: Viewer, recommendation: dict[str, Any], as_of: str) -> tup
         escape(recommendation["gpu_type"]),
         f"{recommendation['current_replicas']} → <b>{recommendation['target_replicas']}</b>",
         str(recommendation["gpus"]),
-        escape(fmt.when(recommendation["needed_by"], as_of, viewer.language)),
-        escape(fmt.when(recommendation["need_at"], as_of, viewer.language)),
+        escape(fmt.need_time(recommendation, "needed_by", as_of, viewer.language)),
+        escape(fmt.need_time(recommendation, "need_at", as_of, viewer.language)),
         escape(fmt.money(recommendation["cost_per_hour"], recommendation["currency"])),
         reason,
     )

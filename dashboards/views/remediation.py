@@ -91,7 +91,8 @@ def _about(viewer: Viewer, action: dict[str, Any]) -> str:
 
 def _objection(viewer: Viewer, answer: dict[str, Any]) -> str:
     reason = word("decision_reason", answer["reason"], viewer.language)
-    return f"{reason} ({answer['detail']})" if answer["detail"] else reason
+    about = answer["compared"] or answer["detail"]
+    return f"{reason} ({about})" if about else reason
 
 
 def change_button(viewer: Viewer, label: str, key: str, path: str, *, main: bool = False) -> None:

@@ -247,7 +247,7 @@ def _evidence(traffic: _Traffic, row: int, fault: str) -> tuple[Evidence, ...]:
         long, before = float(traffic.prompt[row]), float(traffic.prompt_before[row])
         limit = Interval(None, PROMPT_RATIO * before)
         observations.append(
-            evidence("svc_prompt_tokens_total", long, "prompts_longer", limit, tokens=long, before=before)
+            evidence("engine_prompt_length_tokens", long, "prompts_longer", limit, tokens=long, before=before)
         )
     if fault == "batch-misconfigured":
         observations.append(evidence("svc_inflight_requests", None, "batch_at_ceiling"))

@@ -50,6 +50,8 @@ FAULTS_OF_CHANGE: Mapping[ChangeKind, frozenset[str]] = {
         "image-pull-slow",
     }),
 }  # fmt: skip
+# Faults of too few replicas. A scale-out answers them, so it is no evidence of them.
+_OF_TOO_FEW = frozenset({"kv-pressure", "traffic-surge"})
 # Faults suggested by log lines of model servers, besides lines that detectors turn into findings.
 FAULT_OF_LINE: Mapping[str, str] = {
     "engine_dead": "engine-core-dead",
@@ -86,9 +88,15 @@ class Hint:
 
     def supports(self, fault: str) -> bool:
         """True if it is relevant evidence for the fault."""
-        return (
-            FAULT_OF_LINE.get(self.event.code) == fault if self.sort is None else fault in FAULTS_OF_CHANGE[self.sort]
-        )
+        if self.sort is None:
+            return FAULT_OF_LINE.get(self.event.code) == fault
+        return fault in FAULTS_OF_CHANGE[self.sort] and not (fault in _OF_TOO_FEW and self._grows)
+
+    @property
+    def _grows(self) -> bool:
+        """True for a change to more replicas."""
+        before, after = (self.event.attributes.get(name, "") for name in ("from", "to"))
+        return before.isdecimal() and after.isdecimal() and int(after) > int(before)
 
     @property
     def evidence(self) -> Evidence:

@@ -11,7 +11,7 @@ from detectors.rca.explanation import Alternative, Explanation
 from detectors.rca.fault_catalogue import Sign
 from outrider.documents import serialization
 from outrider.documents.summaries import entity_name, fault_name, signal_name, word, worded
-from outrider.model import Evidence
+from outrider.model import Action, Evidence
 from outrider.text.i18n import Language, texts, translate
 from outrider.vocabulary.catalog import signals
 from outrider.vocabulary.units import format_value
@@ -34,7 +34,7 @@ def sections(explanation: Explanation, language: Language) -> tuple[Section, ...
     contents = {
         "what": _what(explanation, language),
         "for": [evidence_line(item, language) for item in explanation.supporting],
-        "against": _against(explanation, language),
+        "against": [evidence_line(item, language) for item in explanation.contradicting],
         "others": _others(explanation, language),
         "check": _checks(explanation, language),
         "remedy": _remedy(explanation, language),
@@ -67,7 +67,8 @@ def as_json(explanation: Explanation, language: Language) -> Json:
         "team": explanation.team.value,
         "team_name": _say(f"team.{explanation.team}", language),
         "checks": list(explanation.checks),
-        "remedy": [action.value for action in explanation.remedy],
+        "remedy": [kind.value for kind in explanation.remedy],
+        "decided": [{"kind": action.kind.value, "status": action.status.value} for action in explanation.decided],
         "runbook": explanation.runbook or None,
         "alternatives": [_alternative_json(alternative) for alternative in explanation.alternatives],
         "sections": [
@@ -86,7 +87,7 @@ def page_lines(explanation: Explanation, language: Language) -> list[str]:
     lines += [_say("page.against", language, line=line) for line in against]
     possible = [alternative for alternative in explanation.alternatives if alternative.confidence is not None]
     lines += [_say("page.other", language, line=_other(entry, language)) for entry in possible[:_MOST_PAGED]]
-    return lines + _checks(explanation, language)
+    return lines + _first_checks(explanation, language)
 
 
 def evidence_line(item: Evidence, language: Language) -> str:
@@ -135,13 +136,6 @@ def _what(explanation: Explanation, language: Language) -> list[str]:
     return lines
 
 
-def _against(explanation: Explanation, language: Language) -> list[str]:
-    lines = [evidence_line(item, language) for item in explanation.contradicting]
-    if explanation.quiet:
-        lines.append(_say("quiet", language, signs=_signs(explanation.quiet, language)))
-    return lines
-
-
 def _others(explanation: Explanation, language: Language) -> list[str]:
     lines = [_other(alternative, language) for alternative in explanation.alternatives]
     return [*lines, _say("unknown_share", language, share=format_value(explanation.unknown, "ratio"))]
@@ -162,7 +156,14 @@ def _other(alternative: Alternative, language: Language) -> str:
 
 
 def _checks(explanation: Explanation, language: Language) -> list[str]:
-    names = _list((signal_name(name, language) for name in explanation.checks), language)
+    lines = _first_checks(explanation, language)
+    if explanation.unseen:
+        lines.append(_say("unseen", language, signs=_signs(explanation.unseen, language)))
+    return lines
+
+
+def _first_checks(explanation: Explanation, language: Language) -> list[str]:
+    names = _list(dict.fromkeys(signal_name(name, language) for name in explanation.checks), language)
     return [_say("look_first", language, signals=names)] if names else []
 
 
@@ -171,12 +172,20 @@ def _remedy(explanation: Explanation, language: Language) -> list[str]:
     key = f"faults.{explanation.cause.fault}.remedy" if explanation.cause is not None else ""
     if key in texts(language):
         lines.append(translate(key, language))
-    actions = _list((word("action_kind", action, language) for action in explanation.remedy), language)
-    if actions:
-        lines.append(_say("may_do", language, actions=actions))
-    elif explanation.cause is not None:
+    if explanation.decided:
+        decided = (_decided(action, language) for action in explanation.decided)
+        lines.append(_say("decided", language, actions=_list(decided, language)))
+    possible = _list((word("action_kind", kind, language) for kind in explanation.possible), language)
+    if possible:
+        lines.append(_say("may_do", language, actions=possible))
+    elif explanation.cause is not None and not explanation.decided:
         lines.append(_say("by_hand", language))
     return lines
+
+
+def _decided(action: Action, language: Language) -> str:
+    kind, status = word("action_kind", action.kind, language), word("action_status", action.status, language)
+    return _say("decided_action", language, action=kind, status=status)
 
 
 def _owner(explanation: Explanation, language: Language) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 
 from outrider.audit import AuditRecord, redact
 from outrider.clock import from_unix, rfc3339
-from outrider.documents.summaries import alert_summary, because, fault_name, incident_summary, worded
+from outrider.documents.summaries import alert_summary, because, compared, fault_name, incident_summary, worded
 from outrider.model import (
     Action,
     ActionRequest,
@@ -252,7 +252,7 @@ def _nodes(derivation: Mapping[str, Any]) -> Json | None:
     return {name: match[name] for name in names}
 
 
-def action(value: Action) -> Json:
+def action(value: Action, language: Language = "en") -> Json:
     """An action, decided or performed."""
     return {
         "id": value.id,
@@ -274,17 +274,19 @@ def action(value: Action) -> Json:
         "approvals": list(value.approvals),
         "approvals_needed": value.approvals_needed,
         "requested_by": value.requested_by,
-        "objections": [guard_answer(answer) for answer in value.objections],
+        "objections": [guard_answer(answer, language) for answer in value.objections],
     }
 
 
-def guard_answer(value: GuardAnswer) -> Json:
-    """The answer of one guard."""
+def guard_answer(value: GuardAnswer, language: Language = "en") -> Json:
+    """The answer of one guard. ``compared`` is a sentence, ``facts`` are its numbers and names by text key."""
     return {
         "name": value.guard,
         "verdict": value.verdict.value,
         "reason": value.reason.value,
         "detail": value.detail,
+        "compared": compared(value.compared, language),
+        "facts": [{"text": reason.text, **reason.arguments} for reason in value.compared],
     }
 
 
@@ -300,11 +302,17 @@ def breaker(value: BreakerState) -> Json:
     }
 
 
-def planned_action(value: Action, guards: Iterable[GuardAnswer], requests: Iterable[ActionRequest], error: str) -> Json:
+def planned_action(
+    value: Action,
+    guards: Iterable[GuardAnswer],
+    requests: Iterable[ActionRequest],
+    error: str,
+    language: Language = "en",
+) -> Json:
     """An action that is planned: with the answers of its guards, and its requests or the reason for none."""
     return {
-        **action(value),
-        "guards": [guard_answer(answer) for answer in guards],
+        **action(value, language),
+        "guards": [guard_answer(answer, language) for answer in guards],
         "requests": [
             {"method": request.method, "url": request.url, "body": plain(request.body)} for request in requests
         ],

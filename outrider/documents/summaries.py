@@ -50,6 +50,19 @@ def because(reasons: Iterable[ReasonText], language: Language = "en") -> str:
     return between.join(translate(reason.text, language, **reason.arguments) for reason in reasons)
 
 
+def compared(reasons: Iterable[ReasonText], language: Language = "en") -> str:
+    """What a guard compared, as text without a full stop; empty if there is nothing. ``action`` is a kind."""
+    return translate("plan.why_between", language).join(
+        translate(reason.text, language, **_with_action(reason.arguments, language)) for reason in reasons
+    )
+
+
+def _with_action(arguments: Mapping[str, str], language: Language) -> dict[str, str]:
+    return {
+        name: word("action_kind", value, language) if name == "action" else value for name, value in arguments.items()
+    }
+
+
 def worded(arguments: Mapping[str, str], language: Language = "en") -> dict[str, str]:
     """Arguments of a text, with fault ids, signals and entities replaced by display names."""
     return {name: _worded(value, language) for name, value in arguments.items()}

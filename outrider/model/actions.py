@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
 from outrider.model.entities import EntityKind, EntityRef
+from outrider.model.plans import ReasonText
 
 
 class ActionKind(StrEnum):
@@ -122,6 +123,13 @@ class DecisionReason(StrEnum):
     FAILED_AGAIN = "failed_again"
     EXPIRED = "expired"
     RESTORED_BY_HAND = "restored_by_hand"
+    # a request was withdrawn
+    REQUEST_CHANGED = "request_changed"  # another request replaces it
+    APPROVAL_NOT_NEEDED = "approval_not_needed"
+    PRECONDITION_NOT_MET = "precondition_not_met"
+    PLAN_CHANGED = "plan_changed"
+    CLUSTER_ANSWERS = "cluster_answers"
+    DIAGNOSTIC_NOT_NEEDED = "diagnostic_not_needed"
 
 
 class HoldReason(StrEnum):
@@ -175,12 +183,16 @@ class ActionStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GuardAnswer:
-    """The answer of one guard. ``reason`` is WITHIN_LIMITS if it allows the action; ``detail`` names what objects."""
+    """The answer of one guard. ``reason`` is WITHIN_LIMITS if it allows the action; ``detail`` names what objects.
+
+    ``compared`` are the numbers and names that it compared, as texts for a person.
+    """
 
     guard: str
     verdict: Verdict
     reason: DecisionReason
     detail: str = ""
+    compared: tuple[ReasonText, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

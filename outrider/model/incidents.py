@@ -88,3 +88,9 @@ class Incident:
     def unknown_confidence(self) -> float:
         """Confidence in "none of these", 0-1; 1 without hypotheses."""
         return max(0.0, 1.0 - sum(hypothesis.confidence for hypothesis in self.hypotheses))
+
+    def concerns(self, service: EntityRef) -> bool:
+        """True if it names the service, by key, ``str`` or bare name, or suspects the service itself."""
+        cause = self.suspected_cause
+        names = {service.key, str(service), service.name}
+        return not names.isdisjoint(self.services) or (cause is not None and cause.entity == service)

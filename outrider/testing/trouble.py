@@ -186,7 +186,7 @@ def plan(now: datetime) -> Plan:
             "warnings": [],
             "capacity_now": 48.64,
             "load_now": 54.6,
-            "need_now": 9,
+            "need_now": 8,
             "need_survivors": 9,
             "next_24h": {"peak": 66.4, "at": "2026-05-04T16:00:00Z", "replicas": 11, "gpus": 44},
             "calibration": {"origin": "measured", "samples": 818, "startup_seconds": 360.0},

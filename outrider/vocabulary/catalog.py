@@ -34,7 +34,10 @@ _BEYOND_ONE = {  # a surge, an overcommitted node, a limit exceeded briefly, a q
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """One canonical signal. ``bounds`` are the upper bucket bounds of a histogram, without +Inf."""
+    """One canonical signal. ``bounds`` are the upper bucket bounds of a histogram, without +Inf.
+
+    ``of_parts`` is the same quantity on the parts, which this signal sums or merges; empty if there is none.
+    """
 
     name: str
     tier: Literal["core", "extended"]
@@ -45,6 +48,12 @@ class Signal:
     good: Literal["higher", "lower", "range", "state"]
     means: str
     bounds: tuple[float, ...] = ()
+    of_parts: str = ""
+
+    @property
+    def quantity(self) -> str:
+        """The signal that stands for this quantity on the whole and on its parts."""
+        return self.of_parts or self.name
 
     @property
     def plausible(self) -> tuple[float, float]:
@@ -82,6 +91,7 @@ def signals() -> dict[str, Signal]:
             good=entry["good"],
             means=entry["means"],
             bounds=ladders.get(entry.get("ladder", ""), ()),
+            of_parts=entry.get("of_parts", ""),
         )
         for entry in document["signals"]
     }

@@ -120,7 +120,8 @@ def lines(recommendation: Recommendation, language: Language = "en") -> list[str
     )
     if "nodes" in facts:
         text.append(node_rounding.line(facts["nodes"], language))
-    text += no_action_impact.when_lines(facts.get("short"), language)
+    covered = recommendation.target_replicas <= recommendation.current_replicas
+    text += no_action_impact.when_lines(facts.get("short"), language, covered=covered)
     text += no_action_impact.lines(facts.get("without"), recommendation.current_replicas, language)
     return text + [caution(entry, language) for entry in facts.get("cautions", ())]
 

@@ -15,6 +15,9 @@ from planner.capacity.fluid_queue import requests_beyond, simulate_queue
 from planner.performance import slo_capacity
 from planner.performance.headroom import capacity_per_second
 
+ORDERED = "ordered"
+"""In place of a limit: enough replicas are ordered, so that none is to be started although more are needed now."""
+
 
 def facts(demand_inputs: DemandInputs, count: ReplicaDemand) -> dict[str, Any]:
     """Requests that wait longer than two seconds with the current replicas, by the median forecast.
@@ -57,13 +60,18 @@ def lines(impact: Mapping[str, Any] | None, replicas: int, language: Language) -
     return text
 
 
-def when_lines(shortage: Mapping[str, Any] | None, language: Language) -> list[str]:
-    """Text of the time from which the service is short, and the latest start of replicas or the limit against it."""
+def when_lines(shortage: Mapping[str, Any] | None, language: Language, *, covered: bool = False) -> list[str]:
+    """Text of the time from which the service is short, and the latest start of replicas or the limit against it.
+
+    ``covered``: none is to be started before, so that the need is a later one.
+    """
     if not shortage or not shortage["short_from"]:
         return []
     at = translate("plan.short_at_once", language) if shortage["is_now"] else shortage["short_from"]
     if shortage["start_by"] is None:
+        if shortage["limited_by"] == ORDERED:
+            return [translate("plan.short_ordered", language, at=at)]
         limit = word("binding", shortage["limited_by"], language)
         return [translate("plan.short_limited", language, at=at, limit=limit)]
-    key = "plan.short_past" if shortage["is_past"] else "plan.short_start"
+    key = "plan.short_past" if shortage["is_past"] else "plan.short_next" if covered else "plan.short_start"
     return [translate(key, language, at=at, by=shortage["start_by"])]

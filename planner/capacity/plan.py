@@ -23,12 +23,13 @@ from outrider.model import (
     NoPlanReason,
     NoRecommendation,
     Plan,
+    PlanReason,
     Recommendation,
     SignalKey,
     Window,
 )
 from outrider.windows import holding
-from planner.capacity import demand, derivation, node_rounding, prescale
+from planner.capacity import demand, derivation, no_action_impact, node_rounding, prescale
 from planner.capacity.formula import buffer_for
 from planner.capacity.lead_bound import DEFAULT_MARGIN
 from planner.capacity.present import UNKNOWN, PresentLoad
@@ -49,6 +50,8 @@ HISTORY = timedelta(days=15)
 STEP = timedelta(minutes=10)
 _TOO_OLD = timedelta(days=1)
 _WEEK_SECONDS = 7 * 86400.0
+# more are needed than the target has
+_HELD_BACK = frozenset({PlanReason.STEP_LIMIT, PlanReason.SCALE_OUT_COOLING, PlanReason.SPIKE_DOUBTED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,9 +384,10 @@ def _recommend(demand_inputs: demand.DemandInputs, settings: PlanSettings) -> Re
         need_at = max(need_at, now)  # the forecast of an earlier plan begins before now
     need_at = None if need_at is None else need_at.replace(microsecond=0)
     top, limit = _top(service, group)
-    # if a limit allows no start there is no time to start by; replicas removed by a scale-in may come back
-    starts = need_at is not None and min(service.current_replicas, goal.replicas) < top
-    needed_by = (need_at - ahead_of).replace(microsecond=0) if need_at and starts else None
+    needed_by = None if need_at is None else (need_at - ahead_of).replace(microsecond=0)
+    against = _against_start(service.current_replicas, goal, needed_by, top, limit, now)
+    if against:
+        needed_by = None
     gpus = goal.replicas * group
     inputs = derivation.DerivationInputs(
         demand_inputs, count, goal, lead, until, ordered, ready, buffer, settings.horizon
@@ -410,7 +414,7 @@ def _recommend(demand_inputs: demand.DemandInputs, settings: PlanSettings) -> Re
                 "start_by": None if needed_by is None else rfc3339(needed_by),
                 "is_now": need_at is not None and need_at <= now,
                 "is_past": needed_by is not None and needed_by <= now,
-                "limited_by": None if need_at is None or starts else limit,
+                "limited_by": against or None,
             },
             "most": {"replicas": top, "limit": limit},
             "nodes": node_rounding.round_to_nodes(goal.replicas, group, service),
@@ -419,6 +423,22 @@ def _recommend(demand_inputs: demand.DemandInputs, settings: PlanSettings) -> Re
         reason=goal.reason,
         made_at=now,
     )
+
+
+def _against_start(
+    current: int, goal: prescale.Target, needed_by: datetime | None, top: int, limit: str, now: datetime
+) -> str:
+    """What leaves no time to start by: the limit that allows no start, or that enough are ordered; else empty.
+
+    Replicas removed by a scale-in may come back.
+    """
+    if needed_by is None:
+        return ""
+    if min(current, goal.replicas) >= top:
+        return limit
+    if needed_by > now or goal.replicas > current:
+        return ""
+    return goal.binding if goal.reason in _HELD_BACK else no_action_impact.ORDERED
 
 
 def _top(service: FleetService, group: int) -> tuple[int, str]:

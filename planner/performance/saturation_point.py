@@ -16,6 +16,7 @@ import numpy as np
 
 from outrider.errors import UsageError
 from outrider.model import Interval
+from outrider.text.i18n import fill
 from planner.performance.queueing import Slo, StepTimes
 
 ERROR_RATIO = 0.01
@@ -213,7 +214,9 @@ def step_times(points: Sequence[LoadPoint], *, prompt: float = 0.0) -> StepTimes
     slope, base = np.polyfit(batch, seconds, 1)
     slope = max(float(slope), 0.0)
     base = max(float(base), float(seconds.min()) * 0.1)
-    return StepTimes(base, slope, 0.0, prompt, source=f"measured: line over {len(known)} steps of a load test")
+    return StepTimes(
+        base, slope, 0.0, prompt, source=fill("measured: line over {n} [step|steps] of a load test", n=len(known))
+    )
 
 
 def _is_flat(last: LoadPoint, step: LoadPoint) -> bool:

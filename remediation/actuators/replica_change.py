@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from outrider.errors import ActuationError
 from outrider.model import Action
+from outrider.text.i18n import fill
 
 
 def is_reached(action: Action, live: int | None, replicas: int, *, floor: bool = False) -> bool:
@@ -25,7 +26,8 @@ def check_basis(action: Action, live: int | None, name: str, *, floor: bool = Fa
         return
     current = int(action.params["current"])
     if live > current or (live < current and not floor):
-        sentence = f"{name} has {live} replicas, and the scale-in was decided for {current}"
+        text = "{name} has {n} [replica|replicas], and the scale-in was decided for {current}"
+        sentence = fill(text, name=name, n=live, current=current)
         raise ActuationError(sentence, retryable=False, hint="the next plan starts from the new number")
 
 

@@ -66,6 +66,25 @@ def expired(waiting: Action, now: datetime) -> Action:
     )
 
 
-def cancelled(action_: Action, now: datetime, reason: DecisionReason, detail: str = "") -> Action:
-    """The action when it is no longer needed. Only effective before it is performed."""
-    return replace(action_, status=ActionStatus.CANCELLED, reason=reason, ended_at=now, detail=detail)
+def withdrawn(
+    action_: Action,
+    now: datetime,
+    reason: DecisionReason,
+    detail: str = "",
+    objections: tuple[GuardAnswer, ...] | None = None,
+) -> Action:
+    """The action when it is no longer needed. Only effective before it is performed.
+
+    ``reason`` is why it was withdrawn, ``detail`` names what it is about: a check, an owner or a person. ``objections``
+    are those of the guards that no longer allow it; None keeps those of the request.
+    """
+    kept = action_.objections if objections is None else objections
+    return replace(action_, status=ActionStatus.CANCELLED, reason=reason, ended_at=now, detail=detail, objections=kept)
+
+
+def replaced_by(request: Action, newer: Action, now: datetime) -> Action:
+    """The request when a newer decision about its step replaces it: a guard refuses it, or it is requested anew."""
+    if newer.decision is Verdict.REFUSED:
+        return withdrawn(request, now, newer.reason, newer.detail, newer.objections)
+    allowed = newer.decision is Verdict.ALLOWED
+    return withdrawn(request, now, DecisionReason.APPROVAL_NOT_NEEDED if allowed else DecisionReason.REQUEST_CHANGED)

@@ -19,6 +19,7 @@ from outrider.model import (
     Action,
     ActionKind,
     ActionStatus,
+    DecisionReason,
     EntityKind,
     EntityRef,
     Hypothesis,
@@ -28,7 +29,7 @@ from outrider.model import (
     RemediationSession,
     Verdict,
 )
-from remediation.decide import approval, degrade, sessions
+from remediation.decide import approval, comparisons, degrade, sessions
 from remediation.decide.context import DecisionContext, cause_of
 from remediation.decide.guards import GuardAnswer, Proposal, answers, judgement_of
 from remediation.decide.history import IN_FLIGHT, WAITING, rejected
@@ -105,7 +106,9 @@ def preview(context: DecisionContext, incident: Incident) -> list[PreviewedStep]
     planned = [_proposal(context, case, service) for service in services_of(context, case.home)]
     step = Step(kind=ActionKind.SWITCH_CLUSTER, target="services")
     return [
-        PreviewedStep(proposal, _answers(context, proposal), step, None) for proposal in planned if proposal is not None
+        PreviewedStep(proposal, comparisons.explained(context, proposal, _answers(context, proposal)), step, None)
+        for proposal in planned
+        if proposal is not None
     ]
 
 
@@ -252,7 +255,7 @@ def _withdrawn(context: DecisionContext, session: RemediationSession, service: E
     newest = context.history.newest(session.id, ActionKind.SWITCH_CLUSTER, service)
     if newest is None or newest.status not in WAITING or newest.params.get("fail_back"):
         return []
-    return [approval.cancelled(newest, context.now, newest.reason, "the cluster answers again")]
+    return [approval.withdrawn(newest, context.now, DecisionReason.CLUSTER_ANSWERS)]
 
 
 def _may_switch(context: DecisionContext, case: _Case, service: EntityRef) -> bool:

@@ -150,7 +150,7 @@ def restored_by_hand(
     current = standing(history, service)
     pending = [action for action in history.actions if action.target == service and action.kind in LADDER]
     cancelled = [
-        approval.cancelled(action, now, action.reason, f"restored by {person}")
+        approval.withdrawn(action, now, DecisionReason.RESTORED_BY_HAND, person)
         for action in pending
         if action.status in CANCELLABLE
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from outrider.model import EntityRef, GuardAnswer, Incident, RemediationSession
-from remediation.decide import degrade, sessions
+from remediation.decide import comparisons, degrade, sessions
 from remediation.decide.context import DecisionContext
 from remediation.decide.degrade import EntryObstacle, EntryThreshold, Standing
 from remediation.decide.guards import Proposal, answers
@@ -45,6 +45,7 @@ def preview(context: DecisionContext, incident: Incident) -> list[PreviewedLevel
         measured = degrade.measurements(context, service, level)
         proposal = degrade.proposal_of(context, incident, cause, session, service, level, measured)
         given = answers(proposal, context.policy, context.facts, context.history, context.budget, context.now)
+        given = comparisons.explained(context, proposal, given)
         thresholds = degrade.thresholds(context, service, ladder, level)
         obstacles = tuple(degrade.obstacles(context, service, ladder, level, session))
         result.append(PreviewedLevel(service, current, ladder, level, proposal, given, thresholds, obstacles))

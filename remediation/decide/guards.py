@@ -30,7 +30,7 @@ _RETURNING = {
     ActionKind.SHIFT_TRAFFIC: DecisionReason.FAILED_AGAIN,
 }
 # Diverting load protects users at once, also the second time. The ladder has minimum times of its own.
-_AT_ONCE = frozenset({ActionKind.SHIFT_TRAFFIC, ActionKind.SWITCH_CLUSTER, ActionKind.DEGRADE_SERVICE})
+AT_ONCE = frozenset({ActionKind.SHIFT_TRAFFIC, ActionKind.SWITCH_CLUSTER, ActionKind.DEGRADE_SERVICE})
 Judgement = tuple[Verdict, DecisionReason]
 
 
@@ -134,7 +134,8 @@ def answers(
         "trusted_values": _untrusted(proposal, facts),
         "cooldown": _too_soon(proposal, policy, facts, history, now),
         "rate_limit": None if proposal.undoes else _too_many(policy, budget),
-        "node_breaker": _nodes(proposal, policy, facts, budget),
+        "foreign_cordon": _foreign_cordon(proposal, facts, budget),
+        "node_breaker": _too_many_nodes(proposal, policy, facts, budget),
         "service_minimum": below_minimum(proposal, policy, facts, budget),
         "disruption_budget": DecisionReason.DISRUPTION_BUDGET if budgets else None,
         "survivors": _survivors(proposal, policy, facts),
@@ -232,35 +233,46 @@ def held_by(facts: FleetFacts, target: EntityRef, lost_cluster: str = "") -> Dec
     return DecisionReason.MONITOR_BLIND
 
 
-def _untrusted(proposal: Proposal, facts: FleetFacts) -> DecisionReason | None:
-    """Safety rule 1: without values nothing is cordoned, drained, restarted as a node, scaled in or degraded."""
+def concerned_by(proposal: Proposal, facts: FleetFacts) -> frozenset[EntityRef]:
+    """Safety rule 1: the components without whose values nothing is stopped, scaled in or degraded; else none."""
     if proposal.kind is ActionKind.DEGRADE_SERVICE:
-        return DecisionReason.VALUES_NOT_TRUSTED if proposal.target in facts.untrusted else None
+        return frozenset({proposal.target})
     if proposal.kind not in STOPPING and not proposal.scale_in:
-        return None
+        return frozenset()
     # what a reset repairs may have no values; its node must
     stopped = nodes_of(proposal.target, facts.topology) if proposal.kind in STOPPING else {proposal.target}
     # a node that the control plane itself has lost has no values either: that is no outage of the metrics
-    concerned = {*(stopped - facts.not_ready), *proposal.touches, *proposal.takes}
-    if concerned & facts.untrusted:
-        return DecisionReason.VALUES_NOT_TRUSTED
-    uncounted = [service for service in proposal.takes if service not in facts.ready_replicas]
-    return DecisionReason.VALUES_NOT_TRUSTED if uncounted else None
+    return frozenset({*(stopped - facts.not_ready), *proposal.touches, *proposal.takes})
+
+
+def untrusted_of(proposal: Proposal, facts: FleetFacts) -> frozenset[EntityRef]:
+    """The components among them whose values are not trusted, or whose replicas are not counted."""
+    concerned = concerned_by(proposal, facts)
+    taken = concerned.intersection(proposal.takes)
+    return (concerned & facts.untrusted) | (taken - facts.ready_replicas.keys())
+
+
+def _untrusted(proposal: Proposal, facts: FleetFacts) -> DecisionReason | None:
+    return DecisionReason.VALUES_NOT_TRUSTED if untrusted_of(proposal, facts) else None
 
 
 def _too_soon(
     proposal: Proposal, policy: Policy, facts: FleetFacts, history: History, now: datetime
 ) -> DecisionReason | None:
-    if proposal.kind in _AT_ONCE:
+    if proposal.kind in AT_ONCE:
         return None
-    if _outgrown(proposal, facts):
+    if outgrown(proposal, facts):
         return None  # a surge that outgrows the last scale-out does not wait
     last = history.last_performed(proposal.kind, proposal.target)
-    pause = policy.scale_in_cooldown if proposal.scale_in else policy.cooldown
-    return DecisionReason.COOLDOWN if last is not None and now - last < pause else None
+    return DecisionReason.COOLDOWN if last is not None and now - last < cooldown_of(proposal, policy) else None
 
 
-def _outgrown(proposal: Proposal, facts: FleetFacts) -> bool:
+def cooldown_of(proposal: Proposal, policy: Policy) -> timedelta:
+    """The time between two such actions on one target."""
+    return policy.scale_in_cooldown if proposal.scale_in else policy.cooldown
+
+
+def outgrown(proposal: Proposal, facts: FleetFacts) -> bool:
     """True for a scale-out while the present load, by a trusted plan, needs more replicas than are ordered."""
     if proposal.kind is not ActionKind.SCALE or proposal.scale_in or proposal.target in facts.untrusted:
         return False
@@ -274,15 +286,27 @@ def _too_many(policy: Policy, budget: CapacityBudget) -> DecisionReason | None:
     return DecisionReason.RATE_LIMIT if budget.performed >= policy.max_actions_per_hour else None
 
 
-def _nodes(proposal: Proposal, policy: Policy, facts: FleetFacts, budget: CapacityBudget) -> DecisionReason | None:
-    """Safety rule 7: nodes out of service, in absolute numbers and as a share."""
+def nodes_stopped_by(proposal: Proposal, facts: FleetFacts, budget: CapacityBudget) -> frozenset[EntityRef]:
+    """The nodes that the action would take out of service, without those that are because of us."""
     nodes = nodes_of(proposal.target, facts.topology) if proposal.kind in STOPPING else frozenset()
-    if nodes <= budget.nodes:
+    return nodes - budget.nodes
+
+
+def _foreign_cordon(proposal: Proposal, facts: FleetFacts, budget: CapacityBudget) -> DecisionReason | None:
+    """A node that somebody else cordoned is theirs to repair."""
+    if not nodes_stopped_by(proposal, facts, budget) & facts.nodes_cordoned_by_others:
         return None
-    if nodes & facts.nodes_cordoned_by_others:
-        return DecisionReason.ALREADY_DONE if proposal.kind is ActionKind.CORDON else DecisionReason.NOT_OURS
-    others = len(facts.nodes_cordoned_by_others - budget.nodes)
-    allowed = policy.node_allowed(len(budget.nodes), others, facts.nodes_total)
+    return DecisionReason.ALREADY_DONE if proposal.kind is ActionKind.CORDON else DecisionReason.NOT_OURS
+
+
+def _too_many_nodes(
+    proposal: Proposal, policy: Policy, facts: FleetFacts, budget: CapacityBudget
+) -> DecisionReason | None:
+    """Safety rule 7: nodes out of service, in absolute numbers and as a share."""
+    others = facts.nodes_cordoned_by_others - budget.nodes
+    if not nodes_stopped_by(proposal, facts, budget) - others:
+        return None
+    allowed = policy.node_allowed(len(budget.nodes), len(others), facts.nodes_total)
     return None if allowed else DecisionReason.TOO_MANY_NODES
 
 
@@ -298,10 +322,15 @@ def below_minimum(
         ejected = budget.removed.get(service, 0) + count
         if shifts and count and not policy.ejection_allowed(ejected, facts.ready_replicas.get(service, 0)):
             return DecisionReason.TOO_MANY_EJECTED
-        least = max(1 if shifts else 0, policy.minimum_of(service) if count else 0)  # traffic needs a destination
-        if ready - count < least:
+        if ready - count < least_of(proposal, policy, service):
             return DecisionReason.SERVICE_MINIMUM
     return None
+
+
+def least_of(proposal: Proposal, policy: Policy, service: EntityRef) -> int:
+    """The serving replicas that an action leaves to a service at least: traffic needs a destination."""
+    shifts = proposal.kind is ActionKind.SHIFT_TRAFFIC
+    return max(1 if shifts else 0, policy.minimum_of(service) if proposal.takes[service] else 0)
 
 
 def _survivors(proposal: Proposal, policy: Policy, facts: FleetFacts) -> DecisionReason | None:
@@ -325,12 +354,19 @@ def has_headroom(proposal: Proposal, facts: FleetFacts, budget: CapacityBudget) 
     for service, count in proposal.takes.items():
         if count == 0:
             continue
-        ready, needed = budget.ready(facts, service), facts.needed_replicas.get(service)
-        carrying = facts.carrying_replicas.get(service)
-        if proposal.kind is ActionKind.SHIFT_TRAFFIC and carrying is not None:
-            needed = carrying
-        elif service in facts.burning:
-            return False
-        if ready is None or needed is None or ready - count < needed:
+        ready, needed = budget.ready(facts, service), needed_by(proposal, facts, service)
+        if burns(proposal, facts, service) or ready is None or needed is None or ready - count < needed:
             return False
     return True
+
+
+def needed_by(proposal: Proposal, facts: FleetFacts, service: EntityRef) -> int | None:
+    """The replicas that the load needs after an action; None if unknown."""
+    needed, carrying = facts.needed_replicas.get(service), facts.carrying_replicas.get(service)
+    return carrying if proposal.kind is ActionKind.SHIFT_TRAFFIC and carrying is not None else needed
+
+
+def burns(proposal: Proposal, facts: FleetFacts, service: EntityRef) -> bool:
+    """True if the error budget burns, and the action is not what stops it."""
+    stops_it = proposal.kind is ActionKind.SHIFT_TRAFFIC and service in facts.carrying_replicas
+    return service in facts.burning and not stops_it

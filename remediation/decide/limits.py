@@ -160,13 +160,19 @@ class Policy:
 
         The ratio never rounds down to zero: a pool of three may still repair one node.
         """
-        share = max(1, floor(self.max_cordoned_ratio * total)) if self.max_cordoned_ratio > 0 else 0
-        return ours < self.max_cordoned_nodes and ours + others < share
+        return ours < self.max_cordoned_nodes and ours + others < self.node_share(total)
+
+    def node_share(self, total: int) -> int:
+        """The most nodes of a fleet that may be out of service."""
+        return max(1, floor(self.max_cordoned_ratio * total)) if self.max_cordoned_ratio > 0 else 0
 
     def ejection_allowed(self, ejected: int, total: int) -> bool:
         """True if ``ejected`` of ``total`` serving replicas may be out of rotation; one is always allowed."""
-        share = max(1, floor(self.max_ejected_ratio * total)) if self.max_ejected_ratio > 0 else 0
-        return ejected <= share
+        return ejected <= self.ejection_share(total)
+
+    def ejection_share(self, total: int) -> int:
+        """The most of ``total`` serving replicas that may be out of rotation."""
+        return max(1, floor(self.max_ejected_ratio * total)) if self.max_ejected_ratio > 0 else 0
 
 
 @dataclass(frozen=True, slots=True)

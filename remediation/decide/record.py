@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from outrider.model import Action, ActionKind, ActionStatus, DecisionReason, Verdict
-from remediation.decide import approval
+from remediation.decide import approval, comparisons
 from remediation.decide.autonomy import Autonomy
 from remediation.decide.context import DecisionContext
 from remediation.decide.guards import Judgement, Proposal, answers, is_returning, level_of
@@ -43,19 +43,17 @@ def record(
         return []
     judgement = within_autonomy(context, proposal, judgement)
     verdict, _ = judgement
-    replaced: list[Action] = []
-    if newest is not None and newest.status in WAITING:
-        if _stands(newest, proposal, judgement):
-            return []
-        replaced = [approval.cancelled(newest, context.now, newest.reason, "replaced by a newer decision")]
-    elif newest is not None and _was_answered(newest, proposal, judgement):
+    request = newest if newest is not None and newest.status in WAITING else None
+    if request is not None and _stands(request, proposal, judgement):
+        return []
+    if request is None and newest is not None and _was_answered(newest, proposal, judgement):
         return []
     if ordinal is None:
         ordinal = len(history.of(proposal.session, proposal.kind, proposal.target))
     action = _action(context, proposal, judgement, ordinal)
     if verdict is Verdict.ALLOWED and not gives_back(proposal):
         context.budget.enter(proposal)
-    return [*replaced, action]
+    return [action] if request is None else [approval.replaced_by(request, action, context.now), action]
 
 
 def within_autonomy(context: DecisionContext, proposal: Proposal, judgement: Judgement) -> Judgement:
@@ -123,6 +121,7 @@ def _action(context: DecisionContext, proposal: Proposal, judgement: Judgement, 
     policy, undo = context.policy, gives_back(proposal)
     given = answers(proposal, policy, context.facts, context.history, context.budget, context.now)
     objections = () if undo else tuple(answer for answer in given if answer.verdict is not Verdict.ALLOWED)
+    objections = comparisons.explained(context, proposal, objections)
     return approval.action(
         proposal,
         judgement,

@@ -46,7 +46,7 @@ _RELEASES = (ActionKind.RESUME_ROLLOUT, ActionKind.RESUME_ENGINE, ActionKind.WAK
 def undo_all(context: DecisionContext, session: RemediationSession, incident: Incident | None) -> StepResults:
     """Cancels pending steps and undoes changes of a session whose cause has recovered."""
     actions = [
-        approval.cancelled(action, context.now, DecisionReason.RECOVERED)
+        approval.withdrawn(action, context.now, DecisionReason.RECOVERED)
         for action in context.history.of_session(session.id)
         if action.status in CANCELLABLE
         and not is_over([action])
@@ -187,7 +187,7 @@ def _cancelled_diagnostic(context: DecisionContext, session: RemediationSession,
     newest = context.history.newest(session.id, ActionKind.RUN_DIAGNOSTIC, node)
     if newest is None or newest.status is not ActionStatus.INTENDED:
         return []
-    return [approval.cancelled(newest, context.now, newest.reason, "the node needs no diagnostic now")]
+    return [approval.withdrawn(newest, context.now, DecisionReason.DIAGNOSTIC_NOT_NEEDED)]
 
 
 def _return_replica(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outrider.model import Action, ActionKind, ActionStatus, EntityKind, EntityRef, Recommendation
+from outrider.model import Action, ActionKind, ActionStatus, DecisionReason, EntityKind, EntityRef, Recommendation
 from remediation.decide import approval, sessions
 from remediation.decide.context import DecisionContext
 from remediation.decide.guards import Proposal, judge
@@ -33,7 +33,7 @@ def _service(context: DecisionContext, entry: Recommendation, troubled: bool) ->
     due = not grows or entry.needed_by is None or entry.needed_by <= context.now
     if entry.target_replicas == entry.current_replicas or not due or (troubled and not grows):
         if newest is not None and newest.status in WAITING:
-            return [approval.cancelled(newest, context.now, newest.reason, "the plan no longer requires it")]
+            return [approval.withdrawn(newest, context.now, DecisionReason.PLAN_CHANGED)]
         return []
     current, target = max(entry.current_replicas, _ordered_since(context, entry)), entry.target_replicas
     if grows and target <= current:

@@ -23,7 +23,7 @@ from outrider.model import (
     StepStatus,
     Verdict,
 )
-from remediation.decide import approval, sessions
+from remediation.decide import approval, comparisons, sessions
 from remediation.decide.conditions import StepOnTarget, met, unmet
 from remediation.decide.context import STARTS_WITHIN, DecisionContext
 from remediation.decide.disruption import blocked_pods
@@ -124,6 +124,7 @@ class PlaybookRun:
                     given = answers(
                         proposal, context.policy, context.facts, context.history, context.budget, context.now
                     )
+                    given = comparisons.explained(context, proposal, given)
                     result.append(PreviewedStep(proposal, given, step, unmet(step.require, self._on(step, target))))
         return result
 
@@ -137,7 +138,7 @@ class PlaybookRun:
         newest = self._context.history.newest(self._session.id, step.kind, target)
         if newest is None or newest.status not in WAITING:
             return []
-        return [approval.cancelled(newest, self._context.now, newest.reason, f"no longer required: {missing}")]
+        return [approval.withdrawn(newest, self._context.now, DecisionReason.PRECONDITION_NOT_MET, str(missing))]
 
     def _on(self, step: Step, target: EntityRef) -> StepOnTarget:
         done = [

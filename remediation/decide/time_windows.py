@@ -6,12 +6,14 @@ direction: a maintenance window is shorter, a freeze is longer.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 
 from remediation.decide.autonomy import Scope, ServiceScope
 
 _DAY = timedelta(days=1)
+_WEEK = 8  # days ahead within which every weekly span begins
 EVERY_DAY = frozenset(range(7))
 
 
@@ -56,16 +58,36 @@ class TimeWindow:
 
     def contains(self, now: datetime, *, widen: bool = False) -> bool:
         """True while the window is open. ``widen`` extends it over a repeated hour, as a freeze needs it."""
-        return any(
-            self._instant(start, early=widen) <= now < self._instant(end, early=not widen)
-            for start, end in self._spans(now)
-        )
+        return any(start <= now < end for start, end in self._open(now, widen=widen))
 
-    def _spans(self, now: datetime) -> list[tuple[datetime, datetime]]:
+    def next_start(self, now: datetime, *, widen: bool = False) -> datetime | None:
+        """The next time at which the window opens; None if it opens no more."""
+        return min((start for start, _ in self._open(now, widen=widen, ahead=_WEEK) if start > now), default=None)
+
+    def end(self, now: datetime, *, widen: bool = False) -> datetime | None:
+        """The time at which the open window closes; None if it is not open.
+
+        A span that begins when another ends continues it. One that never closes ends after the days ahead.
+        """
+        closes = now
+        for start, end in sorted(self._open(now, widen=widen, ahead=_WEEK)):
+            if start <= closes < end:
+                closes = end
+        return closes if closes > now else None
+
+    def _open(self, now: datetime, *, widen: bool, ahead: int = 1) -> Iterator[tuple[datetime, datetime]]:
+        """The instants of the start and end of each span that exists on its day."""
+        for start, end in self._spans(now, ahead):
+            opens, closes = self._instant(start, early=widen), self._instant(end, early=not widen)
+            if opens < closes:
+                yield opens, closes
+
+    def _spans(self, now: datetime, ahead: int) -> list[tuple[datetime, datetime]]:
+        """Start and end by the wall clock of the spans from yesterday until some days ahead."""
         if isinstance(self.span, DateSpan):
             return [(self.span.start, self.span.end)]
         today = now.astimezone(self.zone).date()
-        days = (today - _DAY, today, today + _DAY)  # the wall clock of a boundary may be a day off
+        days = (today + number * _DAY for number in range(-1, ahead + 1))  # a boundary may be a day off
         return [span for day in days if (span := self.span.on(day)) is not None]
 
     def _instant(self, wall: datetime, *, early: bool) -> datetime:
@@ -74,14 +96,14 @@ class TimeWindow:
         return min(readings) if early else max(readings)
 
 
+def applying(windows: tuple[TimeWindow, ...], scope: Scope) -> tuple[TimeWindow, ...]:
+    """The windows that concern one of the services of an action."""
+    return tuple(window for window in windows if any(window.applies(service) for service in scope.services))
+
+
 def frozen_by(freezes: tuple[TimeWindow, ...], scope: Scope, now: datetime) -> str:
     """Names of the freezes that hold an action now; empty if there are none."""
-    held = (
-        freeze.name
-        for freeze in freezes
-        if freeze.contains(now, widen=True) and any(freeze.applies(service) for service in scope.services)
-    )
-    return ", ".join(held)
+    return ", ".join(freeze.name for freeze in applying(freezes, scope) if freeze.contains(now, widen=True))
 
 
 def missed_windows(windows: tuple[TimeWindow, ...], scope: Scope, now: datetime) -> str:

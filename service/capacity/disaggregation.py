@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Any
 
 from outrider.errors import UsageError
-from outrider.text.i18n import Language
+from outrider.text.i18n import Language, fill
 from planner.capacity import disaggregated
 from planner.capacity.disaggregated import NoPools, Pools
 from planner.performance import prefill, roofline
@@ -139,7 +139,7 @@ def _pool_options(
         name = f"{gpu.name} TP {tp}" + (f" PP {setup.pp}" if setup.pp > 1 else "")
         yield tp, PoolRole(steps, roofline.bounds(memory, setup), setup.gpus, name)
     if not any_fits:
-        reason = last.text() if last is not None else f"a node has {gpu.node} GPUs"
+        reason = last.text() if last is not None else fill("a node has {n} [GPU|GPUs]", n=gpu.node)
         raise UsageError(
             f"{request.shape.name} does not fit {gpu.name}: {reason}", hint="choose another type, TP or bits"
         )

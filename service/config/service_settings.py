@@ -12,6 +12,7 @@ from pydantic import Field
 from outrider.errors import ConfigProblem, UsageError
 from outrider.model import EntityKind, EntityRef
 from outrider.text import yaml_file
+from outrider.text.i18n import fill
 from service.config import model_files
 from service.config.settings_base import Duration, Section, amount_in
 
@@ -87,7 +88,8 @@ def service_problems(services: Sequence[ServiceSettings], document: yaml_file.Do
             yield document.problem(("services", index, "floor"), "is above the ceiling")
         group = service.tensor_parallel * service.pipeline_parallel
         if service.quota_gpus is not None and service.quota_gpus < service.floor * group:
-            floor = f"{service.floor} replicas of {group} GPUs" if group > 1 else f"{service.floor}"
+            floor = fill("{n} [replica|replicas] of {group} GPUs", n=service.floor, group=group)
+            floor = floor if group > 1 else f"{service.floor}"
             message = (
                 f"is not enough for the floor of {floor}; expected {service.floor * group} or more, or a lower floor"
             )

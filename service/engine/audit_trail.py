@@ -12,6 +12,7 @@ from datetime import datetime
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.model import (
     Action,
+    ActionStatus,
     Alert,
     BreakerState,
     CycleRecord,
@@ -217,6 +218,8 @@ def _action(cycle: CycleRecord, action: Action) -> AuditRecord:
         "because": action.because,
         "dry_run": str(action.dry_run),
     }
+    if action.status is ActionStatus.CANCELLED and action.detail:
+        detail["about"] = action.detail
     if action.objections:
         detail["objections"] = "; ".join(
             f"{answer.guard}: {answer.reason}" + (f" ({answer.detail})" if answer.detail else "")

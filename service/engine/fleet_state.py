@@ -87,6 +87,16 @@ def open_incidents(state: StateReader) -> tuple[Incident, ...]:
     return state.incidents(open_only=True, limit=UNLIMITED)
 
 
+def incidents_at(state: StateReader, at: datetime) -> tuple[Incident, ...]:
+    """Returns the incidents that were open at an earlier time, as they are now."""
+    known = state.incidents(since=at, limit=UNLIMITED)
+    return tuple(
+        incident
+        for incident in known
+        if incident.opened_at <= at and (incident.resolved_at is None or incident.resolved_at > at)
+    )
+
+
 def actions_since(state: StateReader, since: datetime) -> tuple[Action, ...]:
     """Returns every action decided since then."""
     return state.actions(since=since, limit=UNLIMITED)

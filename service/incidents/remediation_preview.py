@@ -15,10 +15,12 @@ from outrider.model import (
     ActionStatus,
     EntityKind,
     EntityRef,
+    HoldReason,
     Hypothesis,
     Incident,
     Priority,
     SignalKey,
+    Verdict,
     Window,
 )
 from outrider.ports import Actuator, MetricStore, StateReader
@@ -45,7 +47,8 @@ class PlannedAction:
     """One step. ``error`` explains why its requests are unknown; empty if they are known.
 
     ``step`` is that of the playbook, None for another pending action; ``missing`` its unmet precondition. ``ladder`` is
-    the degrade ladder of a change of level.
+    the degrade ladder of a change of level. ``held`` is the reason for which it would not be decided now, although the
+    guards do not refuse it; None if it would be, or is already.
     """
 
     action: Action
@@ -55,6 +58,15 @@ class PlannedAction:
     step: Step | None = None
     missing: str = ""
     ladder: PreviewedLevel | None = None
+
+    @property
+    def held(self) -> HoldReason | None:
+        """A precondition or a threshold that is not met."""
+        if self.action.status is not ActionStatus.PROPOSED or self.action.decision is Verdict.REFUSED:
+            return None
+        if self.missing:
+            return HoldReason.PRECONDITION_NOT_MET
+        return HoldReason.NOT_DUE_YET if self.ladder is not None and self.ladder.obstacles else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +204,11 @@ class RemediationPreview:
             return PlannedAction(action, guards, self._actuator.requests(action))
         except ActuationError as error:
             return PlannedAction(action, guards, (), f"{error.message}; {error.hint}" if error.hint else error.message)
+
+
+def held_document(row: PlannedAction) -> dict[str, Any]:
+    """Returns the key ``held`` in the JSON of ``remediate plan``: why it would not be decided now, or null."""
+    return {"held": None if row.held is None else row.held.value}
 
 
 def step_document(step: Step | None, missing: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from outrider.clock import ManualClock, from_unix, rfc3339
 from outrider.documents import serialization
 from outrider.errors import CollectReason, UsageError
 from outrider.model import AlertReason, AlertState, Event
-from outrider.text.i18n import Language
+from outrider.text.i18n import Language, fill
 from service.config.settings import Settings
 from service.ops import signal_listing
 from service.wiring import platform
@@ -154,7 +154,7 @@ def _run(
 
 
 def _not_replayed(events: Sequence[Event], end: datetime) -> str:
-    count = f"{len(events)} events are" if len(events) > 1 else "1 event is"
+    count = fill("{n} [event is|events are]", n=len(events))
     return f"{count} later than the last scrapes, which end at {rfc3339(end)}, and not replayed; {_first(events[0])}"
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from outrider.errors import UsageError
 from outrider.model import ActionKind, EntityKind, EntityRef, OutcomeStatus
+from outrider.text.i18n import fill
 from simulator.cluster.pods import Pod
 from simulator.fleet import Fleet
 from simulator.hardware.diagnostic import DIAGNOSTIC_SECONDS, node_failures
@@ -118,7 +119,8 @@ def _drain(order: _Order) -> Answer:
     moved = order.fleet.pods.on_node(node)
     for pod in moved:
         order.fleet.restart(pod.slot)
-    return Answer(OutcomeStatus.DONE, f"{order.name} is cordoned; {len(moved)} pods are rescheduled")
+    sentence = fill("{name} is cordoned; {n} [pod is|pods are] rescheduled", name=order.name, n=len(moved))
+    return Answer(OutcomeStatus.DONE, sentence)
 
 
 def _restart_pod(order: _Order) -> Answer:
@@ -214,11 +216,14 @@ def _scale(order: _Order) -> Answer:
     if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 0:
         raise UsageError(f"replicas {wanted!r} is not a whole number", hint='give params {"replicas": 12}')
     if wanted > service.ceiling:
-        return Answer(OutcomeStatus.FAILED, f"{order.name} has a ceiling of {service.ceiling} replicas")
+        sentence = fill("{name} has a ceiling of {n} [replica|replicas]", name=order.name, n=service.ceiling)
+        return Answer(OutcomeStatus.FAILED, sentence)
     if wanted == sum(pod.exists for pod in order.fleet.pods.of_service(order.name)):
-        return Answer(OutcomeStatus.ALREADY, f"{order.name} already has {wanted} replicas")
+        sentence = fill("{name} already has {n} [replica|replicas]", name=order.name, n=wanted)
+        return Answer(OutcomeStatus.ALREADY, sentence)
     before = order.fleet.scale(order.name, wanted)
-    return Answer(OutcomeStatus.DONE, f"{order.name} is scaled from {before} to {wanted} replicas")
+    text = "{name} is scaled from {before} to {n} [replica|replicas]"
+    return Answer(OutcomeStatus.DONE, fill(text, name=order.name, before=before, n=wanted))
 
 
 def _rollback(order: _Order) -> Answer:

@@ -16,6 +16,7 @@ from outrider.ports import Silence
 from outrider.records.change_log import Change, ChangeEnd, Startup
 from outrider.records.drill import Drill
 from outrider.records.feedback import Feedback
+from outrider.text.i18n import fill
 from store.admin import introspection
 from store.schema import json_codec, metadata
 from store.sql.database import Database
@@ -87,7 +88,8 @@ def _table(connection: sa.Connection, table: sa.Table, add_problem: AddProblem, 
                 bad += 1
                 first = first or f"{', '.join(str(getattr(row, key)) for key in keys)}: {problem}"
     if bad:
-        add_problem(f"Table {table.name}: {bad} rows cannot be read, the first is {first}")
+        text = "Table {table}: {n} [row|rows] cannot be read, the first is {first}"
+        add_problem(fill(text, table=table.name, n=bad, first=first))
 
 
 def _problem(table: str, row: Any, *, deep: bool) -> str | None:

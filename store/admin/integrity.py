@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from outrider.clock import rfc3339
 from outrider.errors import SchemaTooNewError, StoreDamagedError, StoreError
 from outrider.model import CycleRecord
+from outrider.text.i18n import fill
 from store.admin import check_blocks, check_rows, introspection
 from store.admin.check_blocks import Values
 from store.migrations import runner
@@ -203,7 +204,8 @@ def _pages(database: Database, report: Report) -> None:
         for table, *_ in connection.exec_driver_sql("PRAGMA foreign_key_check"):
             orphans[table] = orphans.get(table, 0) + 1
         for table, rows in orphans.items():
-            report.add(f"{database.display_name}: {rows} rows of {table} refer to missing rows of other tables.")
+            text = "{name}: {n} [row of {table} refers|rows of {table} refer] to missing rows of other tables."
+            report.add(fill(text, name=database.display_name, n=rows, table=table))
 
 
 _AMCHECK = sa.text("SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace "
@@ -277,7 +279,8 @@ def _compare_cycles(cycles: Mapping[int, str], values: Values, report: Report, e
     without = sorted(at for at in cycles if at >= values.since and at not in values.instants)
     absent = [at for at in without if at not in elsewhere.waiting]
     if len(without) > len(absent):
-        report.notes.append(f"{len(without) - len(absent)} cycles wait in the write buffer")
+        waiting = len(without) - len(absent)
+        report.notes.append(fill("{n} [cycle waits|cycles wait] in the write buffer", n=waiting))
     lost = _unexplained(absent, elsewhere.lost)
     if len(absent) > len(lost):
         report.notes.append(f"{_without_values(sorted(set(absent) - set(lost)))}: the write buffer dropped them")
@@ -289,7 +292,8 @@ def _compare_cycles(cycles: Mapping[int, str], values: Values, report: Report, e
 
 
 def _without_values(cycles: Sequence[int]) -> str:
-    return f"{len(cycles)} cycles have decisions and no values, the first at {rfc3339(instant(cycles[0]))}"
+    text = "{n} [cycle has|cycles have] decisions and no values, the first at {at}"
+    return fill(text, n=len(cycles), at=rfc3339(instant(cycles[0])))
 
 
 def _unexplained(absent: Sequence[int], spans: Collection[Span]) -> list[int]:

@@ -296,7 +296,7 @@ def test_an_unknown_incident_is_reported(incident, opened):
 def test_capacity_page_shows_forecast_plan_and_arithmetic(incident, opened):
     app = opened(incident.url, "capacity")
     page = text(app)
-    assert "chat: 8 replicas running, 11 needed (44 GPUs)" in page
+    assert "chat: 8 replicas running, 11 needed; start by 2026-05-04 14:11 UTC (44 GPUs)" in page
     assert "rounded up to 11 replicas" in page
     assert "with Prophet the back-test error is 0.108" in page
     assert charts(app) == 1
@@ -409,7 +409,7 @@ def test_audit_findings_are_on_the_overview_in_the_viewers_language(fresh, opene
     fresh.ledger.put_document("workload_audit", {"findings": [finding]}, NOW)
     st.cache_data.clear()
     shown = text(opened(fresh.url))
-    assert "Workload audit: 1 findings" in shown
+    assert "Workload audit: 1 finding" in shown
     assert "serving/chat" in shown
     assert "Add one." in shown
     assert "&lt;probe&gt;" in shown

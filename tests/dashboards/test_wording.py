@@ -163,26 +163,21 @@ def test_no_file_shadows_a_stage_package():
     assert not {path.stem for path in folder.iterdir()} & STAGES
 
 
-def plan_of(**derivation):
-    return {"service": "chat", "current_replicas": 13, "target_replicas": 13, "gpus": 52, "derivation": derivation}
+def test_the_body_of_the_capacity_page_gives_the_reason_only_if_it_agrees_with_the_headline():
+    viewer = session.Viewer(None, "en", palette("light"))
+    plan = {"derivation": {}, "made_at": "2026-05-04T13:00:00Z", "detail": "", "sentence": "chat: 12 possible: full"}
+    agreed = capacity.below(viewer, {**plan, "why": "the ordered replicas suffice"}, "2026-05-04T13:09:00Z")
+    assert agreed == "the ordered replicas suffice · planned 13:00 UTC, 9 min ago"
+    for why in (None, "full"):
+        assert capacity.below(viewer, {**plan, "why": why}, "2026-05-04T13:09:00Z") == "planned 13:00 UTC, 9 min ago"
 
 
-@pytest.mark.parametrize("language", ["en", "zh"])
-def test_a_service_that_is_short_is_not_reported_as_sized_as_needed(language):
-    viewer = session.Viewer(None, language, palette("light"))
-    short = capacity.headline(viewer, plan_of(need_now=24, ready_replicas=11))
-    assert [number for number in ("11", "24", "13", "52") if number not in short] == []
-    assert short != capacity.headline(viewer, plan_of(need_now=11, ready_replicas=11))
-    assert "24" not in capacity.headline(viewer, plan_of(need_now=None, ready_replicas=11))
-
-
-@pytest.mark.parametrize("language", ["en", "zh"])
-def test_replicas_that_do_not_serve_are_not_reported_as_running(language):
-    viewer = session.Viewer(None, language, palette("light"))
-    complete = capacity.headline(viewer, plan_of(need_now=11, ready_replicas=13))
-    incomplete = capacity.headline(viewer, plan_of(need_now=11, ready_replicas=11))
-    assert "11" in incomplete
-    assert "11" not in complete
+def test_a_time_of_a_later_need_is_marked():
+    at = "2026-05-04T14:00:00Z"
+    for state, mark in {"enough": True, "shrink": True, "grow": False, "grow_later": False, "starting": False}.items():
+        shown = fmt.need_time({"state": state, "needed_by": at}, "needed_by", "2026-05-04T13:00:00Z", "en")
+        assert ("next need" in shown) is mark, state
+    assert fmt.need_time({"state": "enough", "needed_by": None}, "needed_by", at, "en") == fmt.DASH
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

@@ -36,8 +36,14 @@ def texts(language: Language) -> Mapping[str, str]:
 def translate(key: str, language: Language = "en", /, **arguments: object) -> str:
     """The text of a key with its placeholders filled; the key itself if there is no such text."""
     text = texts(language).get(key)
-    if text is None:
-        return key
+    return key if text is None else fill(text, **arguments)
+
+
+def fill(text: str, /, **arguments: object) -> str:
+    """A text with its placeholders filled and the singular or plural after each number.
+
+    For English texts outside the catalog, such as ``fill("{n} [pod is|pods are] evicted", n=1)``.
+    """
     if "|" in text:
         text = _COUNTED.sub(
             lambda match: f"{{{match[1]}}} {match[2 if str(arguments.get(match[1])) == '1' else 3]}", text

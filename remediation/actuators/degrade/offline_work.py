@@ -7,6 +7,7 @@ from typing import Any
 
 from outrider.errors import ActuationError
 from outrider.model import Action, ActionRequest
+from outrider.text.i18n import fill
 from remediation.actuators.api_server import MERGE_PATCH, ApiServer
 from remediation.actuators.kubernetes.change import Change
 from remediation.actuators.kubernetes.ownership import (
@@ -59,7 +60,7 @@ def _paused(server: ApiServer, path: str, workload: Json, action: Action) -> Cha
     annotations = {**ours["annotations"], REPLICAS: str(current), SERVICE: action.target.name}
     patched = {"labels": ours["labels"], "annotations": annotations, "resourceVersion": meta.get("resourceVersion")}
     request = ActionRequest("PATCH", path, {"metadata": patched, "spec": {"replicas": 0}}, MERGE_PATCH)
-    return Change(f"{name} is paused at {current} replicas", (request,))
+    return Change(fill("{name} is paused at {n} [replica|replicas]", name=name, n=current), (request,))
 
 
 def _owner(server: ApiServer, path: str, workload: Json) -> str:
@@ -83,5 +84,6 @@ def _resumed(path: str, workload: Json) -> Change:
         "resourceVersion": meta.get("resourceVersion"),
     }
     body: dict[str, Any] = {"metadata": patched, **({"spec": {"replicas": int(before)}} if untouched else {})}
-    detail = f"{name} is back at {before} replicas" if untouched else f"{name} keeps the replicas set by someone else"
+    text = "{name} is back at {n} [replica|replicas]" if untouched else "{name} keeps the replicas set by someone else"
+    detail = fill(text, name=name, n=before)
     return Change(detail, (ActionRequest("PATCH", path, body, MERGE_PATCH),))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from outrider.model import Action, ActionRequest
+from outrider.text.i18n import fill
 from remediation.actuators.api_server import MERGE_PATCH, ApiServer
 from remediation.actuators.kubernetes.change import Attempt, Change, refused
 from remediation.actuators.kubernetes.evictions import (
@@ -97,7 +98,11 @@ def drain(attempt: Attempt) -> Change:
     left = f"; without a controller, not evicted: {', '.join(bare)}" if bare else ""
     left += f"; protected, not evicted: {', '.join(map(name_of, kept))}" if kept else ""
     if evicted:
-        return Change(f"node {name}: {len(evicted)} pods are evicted{left}", (*first, *evicted), pending=True)
+        return Change(
+            fill("node {name}: {n} [pod is|pods are] evicted{left}", name=name, n=len(evicted), left=left),
+            (*first, *evicted),
+            pending=True,
+        )
     if leaving:
         return Change(f"node {name}: waits for {', '.join(leaving)} to end{left}", first, pending=True)
     return Change(f"node {name} is drained{left}", first)

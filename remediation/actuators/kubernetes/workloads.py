@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from outrider.model import ActionRequest
+from outrider.text.i18n import fill
 from remediation.actuators.api_server import FIELD_MANAGER, JSON_PATCH, MERGE_PATCH, ApiServer
 from remediation.actuators.kubernetes.change import Attempt, Change, refused
 from remediation.actuators.kubernetes.evictions import deletion, is_ready, is_terminating
@@ -75,10 +76,11 @@ def scale(attempt: Attempt) -> Change:
     current = workload.get("spec", {}).get("replicas")
     name = _name(kind, workload)
     if is_reached(attempt.action, current, replicas):
-        return Change(f"{name} already has {current} replicas")
+        return Change(fill("{name} already has {n} [replica|replicas]", name=name, n=current))
     check_basis(attempt.action, current, name)
     body = {"metadata": {**marks(attempt.action), **_version(workload)}, "spec": {"replicas": replicas}}
-    return Change(f"{name}: {current} -> {replicas} replicas", (ActionRequest("PATCH", path, body, MERGE_PATCH),))
+    sentence = fill("{name}: {current} -> {n} [replica|replicas]", name=name, current=current, n=replicas)
+    return Change(sentence, (ActionRequest("PATCH", path, body, MERGE_PATCH),))
 
 
 def _workloads(attempt: Attempt) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -129,7 +131,11 @@ def _completed(server: ApiServer, kind: str, workload: Json, record: RollbackRec
     update = workload.get("status", {}).get("updateRevision")
     abandoned = frozenset(record.abandoned) - {update}  # someone may have rolled one out again
     left = _deletions(server, kind, workload, abandoned)
-    return Change(f"{name} is rolled back already" + (f"; {len(left)} stuck pods are deleted" if left else ""), left)
+    return Change(
+        f"{name} is rolled back already"
+        + (fill("; {n} [stuck pod is|stuck pods are] deleted", n=len(left)) if left else ""),
+        left,
+    )
 
 
 def _check_changeable(attempt: Attempt, kind: str, workload: Json) -> None:

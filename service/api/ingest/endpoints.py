@@ -28,6 +28,7 @@ from collectors.receive.routing import AdapterRouter, RoutedSeries
 from outrider import log
 from outrider.clock import Clock
 from outrider.records.ingest_buffer import IngestBuffer, PushedBlock
+from outrider.text.i18n import fill
 from service.config.api_settings import IngestSettings
 
 _log = log.get("receive")
@@ -167,7 +168,8 @@ def unused(decoded: DecodedRequest) -> tuple[int, str]:
     if not count:
         return 0, ""
     names = ", ".join(sorted(decoded.unread)[:5])
-    message = f"{count} samples of {len(decoded.unread)} metrics cannot be used here, such as {names}"
+    text = "{n} [sample|samples] of {metrics} [metric|metrics] cannot be used here, such as {names}"
+    message = fill(text, n=count, metrics=len(decoded.unread), names=names)
     if decoded.left_out[DropReason.FUTURE]:
         return count, f"{message}; some have timestamps in the future; check the sender's clock"
     return count, f"{message}; name an adapter under receive.rules, or send less"

@@ -214,13 +214,6 @@ def as_json(
     }
 
 
-def concerns(incident: Incident, service: EntityRef) -> bool:
-    """True if the incident names the service. Incidents name services by key, ``str`` or bare name."""
-    return bool({service.key, str(service), service.name} & set(incident.services)) or any(
-        hypothesis.entity == service for hypothesis in incident.hypotheses[:1]
-    )
-
-
 def _buckets(window: Window, row: int) -> Floats:
     keys = [key for key in catalog.signal(TTFT).bucket_keys if key.bucket is not None and key.bucket >= 0]
     return np.array([np.nansum(window.column(key)[row]) for key in keys])

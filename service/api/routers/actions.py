@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -9,12 +10,14 @@ from pydantic import AwareDatetime
 
 from outrider.documents import serialization
 from outrider.model import Action, ActionStatus
+from outrider.text.i18n import Language
+from outrider.wire.cursors import Position
 from service.api import paging
-from service.api.context import Context, Ctx
+from service.api.context import Context, Ctx, Lang
 from service.api.errors import ConflictError, NotFoundError
 from service.api.security import ANONYMOUS, Writer
 from service.engine.kill_switch import KillSwitch
-from service.incidents import degrade_restore
+from service.incidents import degrade_restore, incident_actions
 
 router = APIRouter(tags=["actions"])
 _PENDING = (ActionStatus.PROPOSED, ActionStatus.WAITING_APPROVAL)
@@ -27,40 +30,50 @@ _STATUS_HINT = "GET /api/v1/actions shows its status"
 @router.get("/actions")
 def actions(
     ctx: Ctx,
-    incident: Annotated[str | None, Query(description="only those of one incident")] = None,
+    lang: Lang,
+    incident: Annotated[
+        str | None, Query(description="only those of one incident, and scalings of its services while it lasted")
+    ] = None,
     since: Annotated[AwareDatetime | None, Query(description="only those decided at or after this time")] = None,
     limit: paging.Limit = 100,
     cursor: paging.Cursor = "",
 ) -> dict[str, Any]:
     """Actions, newest first: taken, refused and waiting ones."""
-    selected, following = paging.by_key(
-        lambda after, count: ctx.state.actions(incident=incident, since=since, limit=count, after=after),
-        None,
-        cursor,
-        limit,
-    )
-    return {"actions": [serialization.action(action) for action in selected], "next_cursor": following}
+
+    def read(after: Position | None, count: int) -> Sequence[Action]:
+        if incident is None:
+            return ctx.state.actions(since=since, limit=count, after=after)
+        own = (action for action in _of_incident(ctx, incident) if since is None or action.decided_at >= since)
+        return [item for item in own if after is None or (item.decided_at, item.id) < (after.at, after.id)][:count]
+
+    selected, following = paging.by_key(read, None, cursor, limit)
+    return {"actions": [serialization.action(action, lang) for action in selected], "next_cursor": following}
+
+
+def _of_incident(ctx: Context, incident_id: str) -> Sequence[Action]:
+    incident = ctx.state.incident(incident_id)
+    return () if incident is None else incident_actions.of_incident(ctx.state, incident, ctx.topology())
 
 
 @router.post("/actions/{action_id:path}/approve")
-def approve(action_id: str, ctx: Ctx, by: Writer) -> dict[str, Any]:
+def approve(action_id: str, ctx: Ctx, lang: Lang, by: Writer) -> dict[str, Any]:
     """Approve a waiting action."""
-    return _decide(ctx, action_id, True, by)
+    return _decide(ctx, action_id, lang, by, approved=True)
 
 
 @router.post("/actions/{action_id:path}/request")
-def request(action_id: str, ctx: Ctx, by: Writer) -> dict[str, Any]:
+def request(action_id: str, ctx: Ctx, lang: Lang, by: Writer) -> dict[str, Any]:
     """Request approval of a recommended or expired action. Of two approvals, none may be by the person who requests."""
     if not ctx.state.request_action(action_id, by, ctx.as_of()):
         _known(ctx, action_id)
         raise ConflictError("The action is neither recommended nor expired, or it is over.", hint=_STATUS_HINT)
-    return serialization.action(_known(ctx, action_id))
+    return serialization.action(_known(ctx, action_id), lang)
 
 
 @router.post("/actions/{action_id:path}/reject")
-def reject(action_id: str, ctx: Ctx, by: Writer) -> dict[str, Any]:
+def reject(action_id: str, ctx: Ctx, lang: Lang, by: Writer) -> dict[str, Any]:
     """Reject a waiting action."""
-    return _decide(ctx, action_id, False, by)
+    return _decide(ctx, action_id, lang, by, approved=False)
 
 
 @router.post("/session")
@@ -70,12 +83,12 @@ def session(by: Writer) -> dict[str, str]:
 
 
 @router.get("/remediation")
-def remediation(ctx: Ctx) -> dict[str, Any]:
+def remediation(ctx: Ctx, lang: Lang) -> dict[str, Any]:
     """Pause, kill switch and breaker of remediation, pending approvals, and open sessions."""
     return {
         **remediation_state(ctx),
         "pending": [
-            serialization.action(action) for action in ctx.state.actions(statuses=_PENDING, limit=_MOST_PENDING)
+            serialization.action(action, lang) for action in ctx.state.actions(statuses=_PENDING, limit=_MOST_PENDING)
         ],
         "sessions": [
             {
@@ -111,13 +124,13 @@ def reset_breaker(ctx: Ctx, by: Writer) -> dict[str, Any]:
 
 
 @router.post("/remediation/services/{service:path}/restore")
-def restore(service: str, ctx: Ctx, by: Writer) -> dict[str, Any]:
+def restore(service: str, ctx: Ctx, lang: Lang, by: Writer) -> dict[str, Any]:
     """End the degrade level of a service. Needs a name. Its open incident degrades the service no more."""
     if by == ANONYMOUS:
         raise ConflictError("To restore a service needs a name.", hint=_NAME_HINT)
     if ctx.settings.dry_run:
         raise ConflictError("remediation.dry_run is on, so nothing can be restored.", hint="set it to false")
-    return serialization.action(degrade_restore.restore(ctx.state, service, by, ctx.as_of()))
+    return serialization.action(degrade_restore.restore(ctx.state, service, by, ctx.as_of()), lang)
 
 
 @router.get("/audit")
@@ -139,7 +152,7 @@ def remediation_state(ctx: Context) -> dict[str, Any]:
     }
 
 
-def _decide(ctx: Context, action_id: str, approved: bool, by: str) -> dict[str, Any]:
+def _decide(ctx: Context, action_id: str, lang: Language, by: str, *, approved: bool) -> dict[str, Any]:
     before = _known(ctx, action_id)
     if approved and before.status is ActionStatus.PROPOSED:
         raise ConflictError("The action is only recommended.", hint=f"request it first: {_REQUEST} {action_id}")
@@ -147,7 +160,7 @@ def _decide(ctx: Context, action_id: str, approved: bool, by: str) -> dict[str, 
         _check_voter(before, by)
     if not ctx.state.decide_action(action_id, approved, by, ctx.as_of()):
         raise ConflictError("The action does not wait for approval.", hint=_STATUS_HINT)
-    return serialization.action(_known(ctx, action_id))
+    return serialization.action(_known(ctx, action_id), lang)
 
 
 def _check_voter(action: Action, by: str) -> None:

@@ -21,6 +21,7 @@ from service.api.routers.changes import change_row
 from service.api.security import Writer
 from service.config.tokens import flights_of
 from service.engine import drill_marking
+from service.incidents import incident_actions
 from service.incidents.llm_narrative import Narrative, NoExplainer
 
 router = APIRouter(tags=["incidents"])
@@ -57,14 +58,15 @@ def incident(incident_id: str, ctx: Ctx, lang: Lang) -> dict[str, Any]:
     )
     first = _folded(ctx, incident, "", _FIRST_ALERTS, lang)
     story["folded"], story["folded_next_cursor"] = first["alerts"], first["next_cursor"]
-    story["actions"] = [serialization.action(item) for item in ctx.state.actions(incident=incident_id)]
+    actions = incident_actions.of_incident(ctx.state, incident, ctx.topology())
+    story["actions"] = [serialization.action(item, lang) for item in actions]
     story["messages"] = [serialization.message(item) for item in ctx.state.messages(incident=incident_id, limit=100)]
     ratings = ctx.state.feedback(incident=incident_id, limit=_MOST_VERDICTS)
     story["feedback"] = [serialization.feedback(item) for item in ratings]
     story["drill"] = drill_marking.name_of(incident, ctx.drills_around([incident]))
     recording = flights_of(ctx.settings.store_url) / incident.id
     story["recording"] = str(recording) if recording.is_dir() else None
-    story["explanation"] = explanation_text.as_json(explanation.explain(incident, ctx.extras.knowledge), lang)
+    story["explanation"] = explanation_text.as_json(explanation.explain(incident, ctx.extras.knowledge, actions), lang)
     story["may_be_retold"] = not isinstance(ctx.extras.explainer, NoExplainer)
     story["as_of"] = serialization.instant(ctx.as_of())
     return story
@@ -77,7 +79,8 @@ def narrative(incident_id: str, ctx: Ctx, lang: Lang) -> dict[str, Any]:
     Nothing depends on it. It is requested again after the incident changes.
     """
     incident = known(ctx, incident_id)
-    facts = explanation.explain(incident, ctx.extras.knowledge)
+    actions = incident_actions.of_incident(ctx.state, incident, ctx.topology())
+    facts = explanation.explain(incident, ctx.extras.knowledge, actions)
     key = ("narrative", incident.id, incident.updated_at, lang)
     reply: Narrative = ctx.result_cache.peek(key) or ctx.extras.explainer.summarize(facts, lang)
     if reply.text is not None:

@@ -19,6 +19,7 @@ from service.api.queries import entity_location, slo_status
 from service.api.routers import slos
 from service.api.routers.actions import remediation_state
 from service.engine import fleet_state
+from service.planning import capacity_summary, role_pools
 
 router = APIRouter(tags=["overview"])
 _LEVELS_SPAN = timedelta(days=7)  # a level lasts minutes to hours
@@ -34,6 +35,7 @@ def overview(ctx: Ctx, lang: Lang) -> dict[str, Any]:
     incidents = fleet_state.open_incidents(ctx.state)
     recent = ctx.state.incidents(since=now - slo_status.DAY, limit=_INCIDENTS)
     plan, graph, drills = ctx.state.plan(), ctx.topology(), ctx.drills_around([*incidents, *recent])
+    pools = role_pools.with_pools(graph)
     return {
         "as_of": serialization.instant(now),
         "monitoring": monitoring(ctx, newest),
@@ -46,11 +48,14 @@ def overview(ctx: Ctx, lang: Lang) -> dict[str, Any]:
             entity_location.incident_json(item, graph, lang, drills) for item in recent if item.resolved_at
         ][:5],
         "alerts_firing": _counts(ctx),
-        "plan": [serialization.recommendation(item) for item in plan.recommendations],
-        "actions": [
-            serialization.action(item) for item in ctx.state.actions(since=now - slo_status.DAY, limit=_ACTIONS)
+        "plan": [
+            {**serialization.recommendation(item), **capacity_summary.document(item, incidents, pools, lang)}
+            for item in plan.recommendations
         ],
-        "pending": [serialization.action(item) for item in ctx.state.actions(statuses=_PENDING, limit=_ACTIONS)],
+        "actions": [
+            serialization.action(item, lang) for item in ctx.state.actions(since=now - slo_status.DAY, limit=_ACTIONS)
+        ],
+        "pending": [serialization.action(item, lang) for item in ctx.state.actions(statuses=_PENDING, limit=_ACTIONS)],
         "fleet": _fleet(graph),
     }
 
@@ -84,7 +89,7 @@ def services_json(ctx: Context, now: datetime, incidents: tuple[Incident, ...]) 
     levels = degrade_levels.current(ctx.state.actions(since=now - _LEVELS_SPAN, limit=fleet_state.UNLIMITED))
     rows = []
     for service in wanted:
-        concerning = [incident for incident in incidents if slo_status.concerns(incident, service)]
+        concerning = [incident for incident in incidents if incident.concerns(service)]
         row = slo_status.as_json(service, recent.get(service), days.get(service), concerning, slo_defaults)
         rows.append(
             {

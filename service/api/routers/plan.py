@@ -17,9 +17,9 @@ from outrider.vocabulary import catalog
 from planner.capacity import derivation
 from service.api.context import Context, Ctx, Lang
 from service.api.errors import NotFoundError
-from service.api.queries import entity_location, slo_status
+from service.api.queries import entity_location
 from service.engine import fleet_state
-from service.planning import forecast_accuracy, hindsight
+from service.planning import capacity_summary, concerned, forecast_accuracy, hindsight, role_pools
 
 router = APIRouter(tags=["plan"])
 _HISTORY_STEP = timedelta(minutes=10)
@@ -31,17 +31,19 @@ def plan(ctx: Ctx, lang: Lang) -> dict[str, Any]:
     """The newest recommendation per service, with its derivation and open incidents, or the reason for none."""
     incidents = fleet_state.open_incidents(ctx.state)
     graph, drills = ctx.topology(), ctx.drills_around(incidents)
+    pools = role_pools.with_pools(graph)
     return {
         "as_of": serialization.instant(ctx.as_of()),
         "recommendations": [
             {
                 **serialization.recommendation(item, lang),
+                **capacity_summary.document(item, incidents, pools, lang),
                 "derivation_lines": _lines(item, lang),
                 "carries": _carries(item),
                 "incidents": [
                     entity_location.incident_json(incident, graph, lang, drills)
                     for incident in incidents
-                    if slo_status.concerns(incident, item.service)
+                    if concerned.concerns(incident, item.service, pools)
                 ],
             }
             for item in ctx.state.plan().recommendations

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from outrider.errors import UsageError
 from outrider.model import NoRecommendation, Plan, Recommendation
+from outrider.text.i18n import fill
 from outrider.text.unknown_names import no_such
 from planner.capacity import formula
 from planner.capacity.formula import Buffer
@@ -53,7 +54,7 @@ def _of_file(path: Path) -> Buffer:
     measured = buffer_from_errors(errors)
     if measured is None:
         raise UsageError(
-            f"{path} holds {len(errors)} errors, too few for a buffer",
+            fill("{path} holds {n} [error|errors], too few for a buffer", path=path, n=len(errors)),
             hint="at least 30 errors are required; or give --buffer",
         )
     return formula.bounded_buffer(measured)

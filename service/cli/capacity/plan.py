@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,10 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from outrider.documents import serialization
-from outrider.documents.summaries import word
-from outrider.model import NoRecommendation, Plan, Recommendation
+from outrider.model import Incident, NoRecommendation, Plan, Recommendation
 from outrider.text.i18n import Language, translate
 from outrider.text.unknown_names import no_such
+from outrider.topology import Topology
 from planner.capacity import derivation
 from planner.capacity import formula as capacity_formula
 from planner.performance import slo_capacity
@@ -38,6 +39,8 @@ from service.cli.capacity.slo_options import PlanOptions
 from service.cli.core import tables
 from service.cli.core.amounts import amount
 from service.cli.core.common import ON_A_TERMINAL, Context, instant_of, leaf
+from service.engine import fleet_state
+from service.planning import capacity_summary, role_pools
 from service.wiring import planning as wiring_planning
 from service.wiring import stores as wiring_stores
 
@@ -118,10 +121,11 @@ def plan(
     """Plan replicas and GPUs per service, with start times and reasons."""
     items = _recommendations(context, at, options)
     context.show(
-        _as_json(items),
+        _as_json(items, context, at),
         lambda shown: "\n".join(
             [
                 tables.recommendations(shown, context.language) if shown else _nobody(context),
+                *(row["sentence"] for row in shown if row["load_incidents"]),
                 *_notes(items, context.language),
                 *_as_of(context, shown, at),
             ]
@@ -138,13 +142,12 @@ def explain(
     """Print the derivation of each recommendation, with units."""
     items = _recommendations(context, at, options)
 
-    context.show(
-        _as_json(items, context.language),
-        lambda shown: (
-            "\n\n".join([*(_explained(item, context.language) for item in items), *_as_of(context, shown, at)])
-            or _nobody(context)
-        ),
-    )
+    def text(shown: list[dict[str, Any]]) -> str:
+        rows = zip(items, shown, strict=True)
+        parts = [*(_explained(item, row["sentence"], context.language) for item, row in rows)]
+        return "\n\n".join([*parts, *_as_of(context, shown, at)]) or _nobody(context)
+
+    context.show(_as_json(items, context, at), text)
 
 
 @leaf(app, "emit", example="outrider capacity emit --service chat --format hpa,kustomize --out manifests")
@@ -191,11 +194,29 @@ for topic in (strategies, buy, pools, split, steering, warm):
 app.add_typer(what_if, name="what-if")
 
 
-def _as_json(items: Sequence[Recommendation | NoRecommendation], language: Language = "en") -> list[dict[str, Any]]:
+def _as_json(
+    items: Sequence[Recommendation | NoRecommendation], context: Context, at: str | None
+) -> list[dict[str, Any]]:
+    """The recommendations with their state."""
+    incidents, topology = _open_incidents(context, instant_of("--at", at) if at else None)
     return [
-        {**serialization.recommendation(item, language), "age_seconds": as_of.age_seconds(item.made_at)}
+        {
+            **serialization.recommendation(item, context.language),
+            **capacity_summary.document(item, incidents, topology, context.language),
+            "age_seconds": as_of.age_seconds(item.made_at),
+        }
         for item in items
     ]
+
+
+def _open_incidents(context: Context, at: datetime | None) -> tuple[Sequence[Incident], Topology]:
+    """The incidents that are open now or were at a time, and the topology with role pools as services."""
+    settings = context.settings()
+    if not wiring_stores.has_store(settings):
+        return (), Topology()
+    with wiring_stores.state_reader(settings) as state:
+        incidents = fleet_state.open_incidents(state) if at is None else fleet_state.incidents_at(state, at)
+        return incidents, role_pools.with_pools(state.topology(at))
 
 
 def _as_of(context: Context, shown: list[dict[str, Any]], at: str | None) -> list[str]:
@@ -209,14 +230,12 @@ def _nobody(context: Context) -> str:
     return translate("cli.no_services", context.language) + unset
 
 
-def _explained(item: Recommendation | NoRecommendation, language: Language) -> str:
-    """Answer and derivation of one service, or the reason why there is none."""
+def _explained(item: Recommendation | NoRecommendation, sentence: str, language: Language) -> str:
+    """State and derivation of one service, or the reason why there is none."""
     if isinstance(item, NoRecommendation):
         detail = translate(item.detail, language, **item.arguments) if item.detail else ""
-        fields = {"service": item.service.name, "reason": word("plan_reason", item.reason, language)}
-        return translate("cli.explain_none", language, **fields) + (f" ({detail})" if detail else "")
-    head = {"service": item.service.name, "replicas": item.target_replicas, "gpus": item.gpus}
-    return "\n".join([translate("cli.explain_head", language, **head), *derivation.lines(item, language)])
+        return sentence + (f" ({detail})" if detail else "")
+    return "\n".join([sentence, *derivation.lines(item, language)])
 
 
 def _notes(items: Sequence[Recommendation | NoRecommendation], language: Language) -> list[str]:

@@ -167,7 +167,7 @@ def actions(items: list[dict[str, Any]], language: Language = "en") -> str:
 
 def recommendations(items: list[dict[str, Any]], language: Language = "en") -> str:
     """Recommendations, one per line."""
-    items = [r | {"reason": word("plan_reason", r["reason"], language)} for r in items]
+    items = [r | {"reason": _reason(r, language)} for r in items]
     rows = [
         [
             r["service"],
@@ -188,13 +188,26 @@ def recommendations(items: list[dict[str, Any]], language: Language = "en") -> s
     return table(headings, rows, empty=translate("cli.no_services", language))
 
 
+def _reason(item: dict[str, Any], language: Language) -> str:
+    """The reason of a plan; that of an incident of load replaces one that it contradicts."""
+    if item.get("load_incidents") and item.get("why") is None:
+        return translate("dashboard.plan.load_incident", language)
+    return word("plan_reason", item["reason"], language)
+
+
 def _start_by(item: dict[str, Any], language: Language) -> str:
-    """Start time, marked if overdue, or the reason why nothing can be started."""
+    """Start time, marked if overdue or if none is to be started before, or the reason why nothing is started."""
     short = item["derivation"].get("short") or {}  # a plan of an earlier version has none
     if item["needed_by"] is None:
         limit = short.get("limited_by")
         return "-" if limit is None else f"- ({word('binding', limit, language)})"
-    return str(item["needed_by"]) + (f" ({translate('cli.past', language)})" if short.get("is_past") else "")
+    mark = "past" if short.get("is_past") else "next_need" if _is_covered(item) else ""
+    return str(item["needed_by"]) + (f" ({translate(f'cli.{mark}', language)})" if mark else "")
+
+
+def _is_covered(item: dict[str, Any]) -> bool:
+    """True while the replicas that run suffice: the time is that of the next need."""
+    return bool(item["target_replicas"] <= item["current_replicas"])
 
 
 def _short_from(item: dict[str, Any], language: Language) -> str:

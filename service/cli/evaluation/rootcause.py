@@ -18,6 +18,7 @@ from service.cli.core.progress import bars
 from service.config import knowledge_overlay
 from service.evaluation import rootcause
 from service.evaluation.rootcause import RankedIncident, RootCauseBacktest
+from service.incidents import incident_actions
 from service.wiring import stores as wiring_stores
 
 app = typer.Typer(help="Explain incidents and score root-cause ranking.", no_args_is_help=ON_A_TERMINAL)
@@ -56,9 +57,10 @@ def explain(context: Context, incident: Annotated[str, typer.Argument(help="Inci
     """Explain an incident: cause, supporting and contradicting evidence, alternatives, next checks, owner."""
     with wiring_stores.state_reader(context.settings()) as store:
         stored = store.incident(incident)
-    if stored is None:
-        raise UsageError(f"no incident has the id {incident!r}", hint="list them with outrider incidents list")
-    explained = explanation.explain(stored, knowledge_overlay.of(context.settings().knowledge.folder))
+        if stored is None:
+            raise UsageError(f"no incident has the id {incident!r}", hint="list them with outrider incidents list")
+        actions = incident_actions.of_incident(store, stored, store.topology())
+    explained = explanation.explain(stored, knowledge_overlay.of(context.settings().knowledge.folder), actions)
     context.show(
         explanation_text.as_json(explained, context.language),
         lambda _: explanation_text.text(explained, context.language),

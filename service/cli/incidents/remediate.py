@@ -17,8 +17,8 @@ from outrider.text.i18n import Language, translate
 from outrider.vocabulary.units import format_duration
 from service.cli.core import client, tables
 from service.cli.core.common import ON_A_TERMINAL, Context, leaf
-from service.incidents import repair_story
-from service.incidents.remediation_preview import RemediationPreview, ladder_document, step_document
+from service.incidents import incident_actions, repair_story
+from service.incidents.remediation_preview import RemediationPreview, held_document, ladder_document, step_document
 from service.wiring import remediation as wiring_remediation
 from service.wiring import stores as wiring_stores
 
@@ -49,7 +49,8 @@ def list_actions(context: Context, limit: Limit = 200) -> None:
     with wiring_stores.state_reader(context.settings()) as store:
         selected = store.actions(limit=limit)
     context.show(
-        [serialization.action(action) for action in selected], lambda shown: tables.actions(shown, context.language)
+        [serialization.action(action, context.language) for action in selected],
+        lambda shown: tables.actions(shown, context.language),
     )
 
 
@@ -73,7 +74,8 @@ def plan(context: Context, fault: Fault = None, entity: Entity = None) -> None:
         planned = preview.of_fault(fault, entity) if fault and entity else preview.of_open_incidents()
     context.show(
         [
-            serialization.planned_action(row.action, row.guards, row.requests, row.error)
+            serialization.planned_action(row.action, row.guards, row.requests, row.error, context.language)
+            | held_document(row)
             | step_document(row.step, row.missing)
             | ladder_document(row.ladder)
             for row in planned
@@ -88,7 +90,7 @@ def _steps(shown: list[dict[str, Any]], language: Language) -> str:
         return translate("cli.no_steps", language)
     blocks = []
     for row in shown:
-        lines = [tables.actions([row], language)]
+        lines = [tables.actions([_headline(row)], language)]
         lines += _guards(row["guards"], language)
         lines += _conditions(row, language)
         lines += _ladder(row["ladder"], language)
@@ -100,18 +102,24 @@ def _steps(shown: list[dict[str, Any]], language: Language) -> str:
     return "\n\n".join(blocks)
 
 
+def _headline(row: dict[str, Any]) -> dict[str, Any]:
+    """The row of an action. What the guards allow is still held while a precondition or a threshold is not met."""
+    return row if row["held"] is None else row | {"decision": "held", "reason": row["held"]}
+
+
 def _guards(answers: list[dict[str, Any]], language: Language) -> list[str]:
-    """Each objection with its reason, then the names of the guards that object to nothing."""
-    lines = [
-        f"{answer['name']}: {word('decision_reason', answer['reason'], language)}"
-        + (f" ({answer['detail']})" if answer["detail"] else "")
-        for answer in answers
-        if answer["verdict"] != "allowed"
-    ]
-    passed = ", ".join(answer["name"] for answer in answers if answer["verdict"] == "allowed")
-    if passed:
-        lines.append(translate("cli.guards_passed", language, guards=passed))
-    return [f"  {line}" for line in lines]
+    """The answer of each guard with what it compared; those that object first."""
+    ordered = sorted(answers, key=lambda answer: answer["verdict"] == "allowed")
+    return [f"  {_guard(answer, language)}" for answer in ordered]
+
+
+def _guard(answer: dict[str, Any], language: Language) -> str:
+    about = answer["compared"] or answer["detail"]
+    if answer["verdict"] != "allowed" and about:
+        about = translate("cli.guard_compared", language, compared=about)
+    reason = word("decision_reason", answer["reason"], language)
+    key = f"cli.guard_{answer['verdict']}"
+    return translate(key, language, guard=answer["name"], reason=reason, compared=about)
 
 
 def _conditions(row: dict[str, Any], language: Language) -> list[str]:
@@ -249,12 +257,10 @@ def _story(store: StateReader, incident_id: str, language: Language) -> list[dic
     incident = store.incident(incident_id)
     if incident is None:
         raise UsageError(f"no incident has the id {incident_id!r}", hint="outrider incidents list shows them")
-    actions = [
-        action for action in store.actions(since=incident.opened_at, limit=_ALL) if action.because == incident_id
-    ]
+    actions = incident_actions.of_incident(store, incident, store.topology())
     by_id, records = {action.id: action for action in actions}, store.audit(limit=_ALL)
     return [
-        {**serialization.audit(record), "text": repair_story.sentence(record, by_id, language)}
+        {**serialization.audit(record), "text": repair_story.sentence(record, by_id, language, incident_id)}
         for record in repair_story.of_incident(records, actions, incident_id)
     ]
 

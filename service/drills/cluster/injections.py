@@ -9,6 +9,7 @@ from typing import Any
 
 from outrider.errors import UsageError
 from outrider.model import EntityKind
+from outrider.text.i18n import fill
 from remediation.actuators.api_server import ApiServer
 from service.drills.cluster import changes
 from service.drills.cluster.changes import Change, Create, Edit, Evict, Value, pointer
@@ -65,7 +66,12 @@ def open_scene(server: ApiServer, namespace: str, workload: str | None, seed: in
     ready = sorted((pod for pod in listed if is_ready(pod)), key=lambda pod: str(pod["metadata"]["name"]))
     if len(ready) < 2:
         raise UsageError(
-            f"{namespace}/{chosen['metadata']['name']} has {len(ready)} ready pods; a drill needs 2",
+            fill(
+                "{namespace}/{name} has {n} [ready pod|ready pods]; a drill needs 2",
+                namespace=namespace,
+                name=chosen["metadata"]["name"],
+                n=len(ready),
+            ),
             hint="scale it out first: a drill never stops a service",
         )
     return Scene(server, namespace, chosen, tuple(ready), Random(seed), drill_id)  # noqa: S311 - a draw, not a secret
@@ -252,7 +258,10 @@ def _serving_index(containers: list[Json]) -> int:
 def _require_budget(scene: Scene, taken: int = 1) -> None:
     """Raises UsageError if a PodDisruptionBudget, or the last ready pod, would be violated by ``taken`` pods."""
     if len(scene.pods) - taken < 1:
-        raise UsageError(f"the drill would stop all {len(scene.pods)} ready pods", hint="scale the workload out first")
+        raise UsageError(
+            fill("the drill would stop all {n} [ready pod|ready pods]", n=len(scene.pods)),
+            hint="scale the workload out first",
+        )
     labels = scene.workload["spec"]["template"]["metadata"].get("labels") or {}
     budgets = scene.server.get(f"/apis/policy/v1/namespaces/{scene.namespace}/poddisruptionbudgets").get("items", [])
     for budget in budgets:
@@ -261,7 +270,12 @@ def _require_budget(scene: Scene, taken: int = 1) -> None:
         if selector.items() <= labels.items() and allowed < taken:
             name = budget["metadata"]["name"]
             raise UsageError(
-                f"PodDisruptionBudget {name} allows {allowed} disruptions; the drill needs {taken}",
+                fill(
+                    "PodDisruptionBudget {name} allows {n} [disruption|disruptions]; the drill needs {taken}",
+                    name=name,
+                    n=allowed,
+                    taken=taken,
+                ),
                 hint="scale the workload out, or wait until all its pods are ready",
             )
 

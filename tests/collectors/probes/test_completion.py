@@ -179,7 +179,7 @@ def test_keep_alive_comments_are_not_tokens() -> None:
     assert run_probe(streaming(*pings, hang=True), seconds=1).outcome is Outcome.NO_GENERATION
     stalled = run_probe(streaming(chunk({"content": "January"}), *pings, hang=True), question=idle(0.15))
     assert stalled.outcome is Outcome.STALLED
-    assert "stopped after 1 tokens" in stalled.message
+    assert "stopped after 1 token and" in stalled.message
 
 
 def test_a_stream_that_stops_after_some_tokens_has_stalled() -> None:

@@ -140,6 +140,7 @@ def test_longer_prompts_at_the_same_rate_are_a_burst_of_long_prompts(surging):
     (finding,) = surging(s=row)
     assert finding.fault == "long-prompt-burst"
     assert finding.evidence[-1].text == "findings.prompts_longer"
+    assert finding.evidence[-1].signal == "engine_prompt_length_tokens"
 
 
 @pytest.mark.parametrize(("left", "fault"), [(0.0, "traffic-surge"), (3.0, "retry-storm")])

@@ -16,6 +16,7 @@ from fleet_for_correlation import (  # type: ignore[import-not-found]
     fleet,
     gpu,
     node,
+    pod,
     ref,
     replica,
 )
@@ -144,6 +145,15 @@ def test_scaling_is_evidence_for_the_pressure_after_it():
     desk = Desk()
     desk.step(15, [alert(replica(0), "kv-pressure")], events=[changed(CHAT, "scale", before="8", to="4")])
     assert "Scaled at 08:00:00 UTC, from 8 to 4." in evidence_lines(desk.only.hypotheses[0])
+
+
+def test_a_scale_out_that_answers_the_load_is_no_evidence_of_it():
+    desk = Desk()
+    desk.step(15, [alert(CHAT, "traffic-surge")], events=[changed(CHAT, "scale", before="8", to="12")])
+    assert not any("Scaled" in one for one in evidence_lines(desk.only.hypotheses[0]))
+    waiting = Desk()
+    waiting.step(15, [alert(pod(0), "pods-pending")], events=[changed(CHAT, "scale", before="8", to="12")])
+    assert "Scaled at 08:00:00 UTC, from 8 to 12." in evidence_lines(waiting.only.hypotheses[0])
 
 
 def test_a_rollout_is_evidence_for_the_crash_loop_after_it():

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from fleet_for_correlation import CHAT, Desk, alert, finding, gpu, replica  # type: ignore[import-not-found]
+from fleet_for_correlation import CHAT, T0, Desk, alert, finding, gpu, replica  # type: ignore[import-not-found]
 
 from detectors.rca import explanation, explanation_text, fault_catalogue
 from detectors.rca.explanation import OwnerTeam
-from outrider.model import Hypothesis, Layer
+from outrider.model import Action, ActionKind, ActionStatus, DecisionReason, Hypothesis, Layer, Verdict
 from outrider.text.i18n import LANGUAGES, texts
 from outrider.vocabulary.faults import faults
 
@@ -34,7 +34,7 @@ def test_the_explanation_contains_the_catalogue_entry_of_the_fault():
     assert result.team is OwnerTeam.HARDWARE
     assert result.runbook == "docs/runbooks/gpu-slow.md"
     assert "hw_accel_core_clock_hertz" in result.checks
-    assert [sign.signal for sign in result.quiet] == [
+    assert [sign.signal for sign in result.unseen] == [
         "hw_accel_throttle_thermal_ratio",
         "hw_accel_core_clock_hertz",
         "engine_tpot_seconds",
@@ -63,6 +63,58 @@ def test_an_explanation_by_another_cause_is_contradicting_evidence():
     assert result.cause.fault == "engine-dead"
     assert any("GPU lost" in line for line in lines(result, "against"))
     assert not any("GPU lost" in line for line in lines(result, "for"))
+
+
+def surge():
+    """A surge of a service, shown by its queue; nothing is known of the KV caches of its replicas."""
+    desk = Desk()
+    queue = finding(CHAT, "traffic-surge", signal="svc_queue_requests", observed=538.0)
+    desk.step(30, [alert(CHAT, "traffic-surge")], [queue])
+    return desk
+
+
+def test_a_sign_that_the_same_quantity_elsewhere_shows_is_not_missing():
+    result = explanation.explain(surge().only, surge().knowledge)
+    assert [sign.signal for sign in result.unseen] == ["svc_requests_per_second", "engine_kv_cache_usage_ratio"]
+
+
+def test_a_missing_sign_contradicts_nothing_and_is_checked_next():
+    result = explanation.explain(surge().only, surge().knowledge)
+    assert lines(result, "against") == ()
+    assert lines(result, "check")[1] == (
+        "Expected, and not among the evidence so far: Requests per second rises, KV cache utilization rises."
+    )
+
+
+def test_a_sign_of_both_faults_on_whole_and_parts_distinguishes_neither():
+    desk = surge()
+    other = replace(desk.only.hypotheses[0], fault="engine-hung", confidence=0.2)
+    both = replace(desk.only, hypotheses=(*desk.only.hypotheses[:1], other))
+    (alternative, *_) = explanation.explain(both, desk.knowledge).alternatives
+    assert alternative.fault == "engine-hung"
+    assert "engine_requests_waiting" not in {sign.signal for sign in alternative.telling}
+
+
+def scaling(status: ActionStatus) -> Action:
+    return Action(
+        "act-1", "plan", ActionKind.SCALE, CHAT, {}, "plan", False, Verdict.ALLOWED, DecisionReason.WITHIN_LIMITS,
+        status, T0,
+    )  # fmt: skip
+
+
+def test_an_action_that_was_decided_is_not_only_possible():
+    desk = surge()
+    result = explanation.explain(desk.only, desk.knowledge, [scaling(ActionStatus.DONE)])
+    assert (result.remedy, result.possible) == ((ActionKind.SCALE,), ())
+    assert "Actions decided: scale (done)." in lines(result, "remedy")
+    assert not any("may take" in line for line in lines(result, "remedy"))
+    assert explanation_text.as_json(result, "en")["decided"] == [{"kind": "scale", "status": "done"}]
+
+
+def test_a_refused_action_is_still_possible():
+    desk = surge()
+    result = explanation.explain(desk.only, desk.knowledge, [scaling(ActionStatus.REFUSED)])
+    assert (result.decided, result.possible) == ((), (ActionKind.SCALE,))
 
 
 def test_no_cause_is_reported_as_unknown():

@@ -7,7 +7,7 @@ from importlib import resources
 
 import pytest
 
-from outrider.text.i18n import LANGUAGES, texts, translate
+from outrider.text.i18n import LANGUAGES, fill, texts, translate
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,42 @@ def test_plural_forms_follow_their_count(language):
             assert re.search(r"\{\w+\} $", text[: found.start()]), key
         given = dict.fromkeys(re.findall(r"\{(\w+)\}", text), "7")
         assert not written.search(translate(key, language, **given)), key
+
+
+# Between a number and its noun: no words that begin another phrase, as in "1 of the requests".
+_ADJECTIVE = (
+    r"(?:(?!(?:of|the|for|in|on|than|to|per|with|at|by|and|from|over|all|s|x|is|are|more|needs)\b)[a-z][a-z-]* )"
+)
+_NOUNS = {
+    "replicas", "GPUs", "pods", "nodes", "services", "targets", "requests", "tokens", "samples", "alerts", "actions",
+    "minutes", "hours", "days", "scrapes", "times", "values", "peers", "entities", "incidents", "approvals", "findings",
+}  # fmt: skip
+
+
+def _counted_nouns() -> set[str]:
+    """Every noun that a text of the catalog counts, and the most common ones."""
+    plurals = re.findall(r"\[[^|\[\]]+\|([^|\[\]]+)\]", " ".join(texts("en").values()))
+    return _NOUNS | {word for plural in plurals for word in plural.split()[:2] if word.endswith("s")} - {"has", "is"}
+
+
+def test_no_english_text_counts_one_thing_in_the_plural():
+    nouns = "|".join(sorted(_counted_nouns()))
+    plural = re.compile(rf"\b1 {_ADJECTIVE}{{0,2}}(?:{nouns})\b(?!/)")
+    names = dict.fromkeys(("target", "guard", "gpu"), "x")  # followed by a verb or a noun that they do not count
+    written = {
+        key: translate(key, "en", **dict.fromkeys(re.findall(r"\{(\w+)\}", text), "1") | names)
+        for key, text in texts("en").items()
+    }
+    assert {key: text for key, text in written.items() if plural.search(text)} == {}
+    assert plural.search("median of 1 peers")
+    assert plural.search("1 similar targets")
+
+
+def test_a_text_outside_the_catalog_counts_like_one_of_it():
+    assert fill("{n} [pod is|pods are] evicted from {node}", n=1, node="a") == "1 pod is evicted from a"
+    assert (
+        fill("{n} [pod is|pods are] evicted from {node}", n=2, node="{n} [x|y]") == "2 pods are evicted from {n} [x|y]"
+    )
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -17,6 +17,16 @@ def test_every_signal_is_complete():
         assert list(signal.bounds) == sorted(signal.bounds)
 
 
+def test_the_quantity_of_the_parts_belongs_to_another_kind_of_entity():
+    wholes = [signal for signal in catalog.signals().values() if signal.of_parts]
+    assert wholes
+    for whole in wholes:
+        part = catalog.signal(whole.of_parts)
+        assert part.entity is not whole.entity, whole.name
+        assert part.bounds == whole.bounds, whole.name
+        assert part.of_parts == "", whole.name
+
+
 def test_names_end_in_their_units():
     for name, signal in catalog.signals().items():
         if name.endswith("_ratio"):

@@ -85,8 +85,29 @@ def test_replicas_removed_by_a_scale_in_start_again_in_time(build):
 def test_if_nothing_can_be_started_the_limit_is_the_reason(build, limits, reason):
     result = _plan(build, _constant(40.0), current_replicas=12, ready_replicas=12, **limits)
     assert result.needed_by is None
-    assert any("prevents further starts" in line and reason in line for line in derivation.lines(result))
+    assert any("no further start is possible" in line and reason in line for line in derivation.lines(result))
     assert "- (the" in table([serialization.recommendation(result)], "en"), "a column may break the words behind"
+
+
+def test_while_enough_are_ordered_nothing_is_to_be_started(build):
+    starting = {"current_replicas": 20, "ready_replicas": 12, "ceiling": 40}
+    result = _plan(build, _constant(40.0), **starting)
+    assert result.target_replicas == 20
+    assert (result.need_at, result.needed_by) == (build.now, None), "a start time would ask for more"
+    assert any("enough replicas are ordered, none is to be started" in line for line in derivation.lines(result))
+    assert "- (enough are" in table([serialization.recommendation(result)], "en")
+
+
+def test_the_start_of_a_later_rise_is_that_of_the_next_need(build):
+    values = build.wave(6.0, level=20.0, noise=0.0)
+    plans = (
+        _plan(build, np.roll(values, turn), current_replicas=20, ready_replicas=20, ceiling=40)
+        for turn in range(0, 144, 12)
+    )
+    result = next(plan for plan in plans if plan.needed_by is not None and plan.target_replicas <= 20)
+    assert result.needed_by > build.now
+    assert any(line.startswith("next need from") for line in derivation.lines(result))
+    assert "(next need)" in " ".join(table([serialization.recommendation(result)], "en").split())
 
 
 def test_a_service_that_is_never_short_has_no_line_of_it(build):

@@ -244,7 +244,9 @@ def test_below_autonomy_act_an_approval_is_requested_once(world):
     assert {a.reason for a in waiting} == {DecisionReason.AUTONOMY_APPROVE}
     world.up[HOME] = True
     world.run(1)
-    assert {world.fleet.actions[a.id].status for a in waiting} == {ActionStatus.CANCELLED}
+    withdrawn = [world.fleet.actions[a.id] for a in waiting]
+    assert {a.status for a in withdrawn} == {ActionStatus.CANCELLED}
+    assert {a.reason for a in withdrawn} == {DecisionReason.CLUSTER_ANSWERS}
 
 
 def test_a_request_to_switch_stands_while_only_measurements_change(world):

@@ -114,7 +114,8 @@ def test_a_restore_by_hand_cancels_the_change_that_waits(degraded):
     newest = degraded.changes()[-1]
     fleet.actions["deeper"] = replace(newest, id="deeper", status=ActionStatus.WAITING_APPROVAL)
     restore(degraded)
-    assert fleet.actions["deeper"].status is ActionStatus.CANCELLED
+    deeper = fleet.actions["deeper"]
+    assert (deeper.status, deeper.reason) == (ActionStatus.CANCELLED, DecisionReason.RESTORED_BY_HAND)
 
 
 def test_a_restore_by_hand_needs_no_values_but_obeys_a_pause(degraded):

@@ -112,6 +112,7 @@ def test_a_diagnostic_not_yet_begun_is_cancelled_when_an_operator_returns_the_no
         (ActionKind.RUN_DIAGNOSTIC, ActionStatus.CANCELLED),
         (ActionKind.UNCORDON, ActionStatus.INTENDED),
     }
+    assert DecisionReason.DIAGNOSTIC_NOT_NEEDED in {action.reason for action in made}
 
 
 def test_a_second_fault_makes_the_diagnostic_void(repaired, words):

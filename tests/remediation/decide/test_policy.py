@@ -19,6 +19,7 @@ from outrider.text import yaml_file
 from outrider.topology import Topology
 from outrider.vocabulary.faults import faults
 from remediation.decide.history import action_id
+from remediation.decide.owners import Owners
 from remediation.decide.recheck import recheck
 from remediation.decide.service_load import LoadSample, ServiceLoad
 from remediation.playbooks.conditions import Check, Condition
@@ -243,9 +244,10 @@ def test_an_approval_request_is_withdrawn_when_a_guard_refuses(fleet, words):
     fleet.facts = replace(fleet.facts, untrusted=frozenset({fleet.nodes[0]}))
     made = fleet.cycle()
     assert [(a.status, a.reason) for a in made] == [
-        (ActionStatus.CANCELLED, DecisionReason.NEEDS_APPROVAL),
+        (ActionStatus.CANCELLED, DecisionReason.VALUES_NOT_TRUSTED),
         (ActionStatus.REFUSED, DecisionReason.VALUES_NOT_TRUSTED),
     ]
+    assert [answer.guard for answer in made[0].objections] == ["trusted_values", "approval"]
 
 
 def test_higher_confidence_turns_an_approval_request_into_an_action(fleet):
@@ -255,6 +257,17 @@ def test_higher_confidence_turns_an_approval_request_into_an_action(fleet):
     fleet.incidents["inc"] = replace(fleet.incidents["inc"], hypotheses=sure)
     made = fleet.cycle()
     assert [a.status for a in made] == [ActionStatus.CANCELLED, ActionStatus.INTENDED]
+    assert made[0].reason is DecisionReason.APPROVAL_NOT_NEEDED
+
+
+def test_a_request_that_an_owner_objects_to_is_withdrawn_and_names_the_owner(fleet):
+    fleet.policy = replace(fleet.policy, ask_for=frozenset({ActionKind.CORDON}))
+    fleet.break_("pcie-degraded", fleet.gpus[0])
+    fleet.cycle()
+    fleet.facts = replace(fleet.facts, owners={fleet.nodes[0]: Owners(quarantined_by="NVSentinel")})
+    withdrawn, refused = fleet.cycle()
+    assert (withdrawn.status, withdrawn.reason) == (ActionStatus.CANCELLED, DecisionReason.OWNED)
+    assert withdrawn.detail == refused.detail == "NVSentinel"
 
 
 # --- the plan -------------------------------------------------------------------------------------
@@ -285,8 +298,9 @@ def test_a_changed_plan_replaces_the_approval_request(make_fleet):
         (ActionStatus.CANCELLED, 10),
         (ActionStatus.WAITING_APPROVAL, 12),
     ]
+    assert made[0].reason is DecisionReason.REQUEST_CHANGED
     fleet.recommend(8, 8)
-    assert [a.status for a in fleet.cycle()] == [ActionStatus.CANCELLED]
+    assert [(a.status, a.reason) for a in fleet.cycle()] == [(ActionStatus.CANCELLED, DecisionReason.PLAN_CHANGED)]
     assert fleet.cycle() == ()
 
 

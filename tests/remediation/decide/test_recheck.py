@@ -127,7 +127,7 @@ def test_a_drain_whose_last_pod_has_left_the_service_ends_under_the_level_it_beg
     drain = intent(ActionKind.DRAIN, NODES[0])
     serving = replace(WELL, topology=Topology.build([(NODES[0], SERVICE)]))
     assert recheck(drain, policy, serving, NOW) is None
-    begun = replace(drain, detail="1 pods are evicted", started_at=NOW)
+    begun = replace(drain, detail="1 pod is evicted", started_at=NOW)
     assert recheck(begun, policy, WELL, NOW) is None
     assert recheck(drain, policy, WELL, NOW) is DecisionReason.AUTONOMY_APPROVE
     lowered = replace(policy, autonomy=AutonomyLevels(Autonomy.ACT, services={"chat": Autonomy.OBSERVE}))

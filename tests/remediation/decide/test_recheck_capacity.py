@@ -91,12 +91,12 @@ def test_a_disruption_budget_holds_what_has_not_begun(fleet, kind):
     assert target.kind in (EntityKind.NODE, EntityKind.POD)
     action = approved(kind, target)
     assert recheck(action, fleet.policy, facts, T0) is DecisionReason.DISRUPTION_BUDGET
-    begun = replace(action, detail="1 pods are evicted")
+    begun = replace(action, detail="1 pod is evicted")
     assert recheck(begun, fleet.policy, facts, T0 + timedelta(minutes=1)) is None
 
 
 def test_a_begun_drain_keeps_to_the_minimum(fleet):
-    begun = replace(approved(ActionKind.DRAIN, fleet.nodes[0]), detail="1 pods are evicted")
+    begun = replace(approved(ActionKind.DRAIN, fleet.nodes[0]), detail="1 pod is evicted")
     assert recheck(begun, fleet.policy, facts_of(fleet, 4, needed=4), T0) is None
     assert recheck(begun, fleet.policy, facts_of(fleet, 1), T0) is DecisionReason.SERVICE_MINIMUM
 

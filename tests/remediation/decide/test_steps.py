@@ -65,7 +65,9 @@ def test_a_request_is_withdrawn_when_its_precondition_no_longer_holds(fleet):
     fleet.facts = replace(fleet.facts, not_ready=frozenset(fleet.nodes[:1]))
     assert [action.status for action in run.round().actions] == [ActionStatus.WAITING_APPROVAL]
     fleet.facts = replace(fleet.facts, not_ready=frozenset())
-    assert [action.status for action in run.round().actions] == [ActionStatus.CANCELLED]
+    (withdrawn,) = run.round().actions
+    assert (withdrawn.status, withdrawn.reason) == (ActionStatus.CANCELLED, DecisionReason.PRECONDITION_NOT_MET)
+    assert withdrawn.detail == "node_not_ready"
 
 
 def test_the_next_step_waits_for_the_check(fleet):

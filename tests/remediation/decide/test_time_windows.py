@@ -46,6 +46,24 @@ def test_a_window_past_midnight_belongs_to_the_day_of_its_start():
     assert not night.contains(utc("2026-11-22T21:30"))  # Sunday
 
 
+def test_a_window_names_its_end_and_its_next_opening():
+    night = weekly("22:00", "06:00", SATURDAY)
+    assert night.end(utc("2026-11-21T21:30")) == utc("2026-11-22T05:00")
+    assert night.end(utc("2026-11-22T05:00")) is None
+    assert night.next_start(utc("2026-11-22T05:00")) == utc("2026-11-28T21:00")
+    once = TimeWindow(
+        "w", BERLIN, DateSpan(datetime.fromisoformat("2026-11-21T22:00"), datetime.fromisoformat("2026-11-22T06:00"))
+    )
+    assert once.next_start(utc("2026-11-20T12:00")) == utc("2026-11-21T21:00")
+    assert once.next_start(utc("2026-11-22T12:00")) is None
+    weekend = weekly("00:00", "00:00", SATURDAY, SUNDAY, zone=UTC)
+    assert weekend.end(utc("2026-11-21T12:00")) == utc("2026-11-23T00:00")
+
+
+def test_a_window_in_a_skipped_hour_opens_a_day_later():
+    assert weekly("02:15", "02:45").next_start(utc("2027-03-27T12:00")) == utc("2027-03-29T00:15")
+
+
 def test_equal_start_and_end_mean_a_whole_day():
     assert open_minutes(weekly("00:00", "00:00", SUNDAY, zone=SHANGHAI), "2026-11-22") == 24 * 60
 

@@ -12,7 +12,7 @@ import pytest
 
 from outrider.audit import AuditEvent
 from outrider.clock import ManualClock
-from outrider.model import ActionStatus, AlertState, Priority
+from outrider.model import ActionStatus, AlertState, EntityKind, Hypothesis, Priority
 from outrider.ports import CycleCommit
 from outrider.testing.names import GPU, LOST_GPU, NOW
 from outrider.testing.story import Story
@@ -212,7 +212,7 @@ def test_an_incident_has_evidence_timeline_and_actions(busy):
 def test_an_incident_is_explained(busy, language, owner):
     found = busy.get(f"/incidents/{INCIDENT}", lang=language)
     explanation = found["explanation"]
-    assert [one["name"] for one in explanation["sections"]][:4] == ["what", "for", "against", "others"]
+    assert [one["name"] for one in explanation["sections"]][:4] == ["what", "for", "others", "check"]
     assert (explanation["known"], explanation["team"], explanation["team_name"]) == (True, "hardware", owner)
     assert explanation["runbook"] == "docs/runbooks/gpu-lost.md"
     assert explanation["unknown_confidence"] == found["unknown_confidence"] == 0.02
@@ -278,6 +278,22 @@ def test_plan_and_forecast_have_the_values_of_the_dashboard(busy):
     chinese = busy.get("/forecasts", lang="zh")["forecasts"][0]
     assert "加入 Prophet 后回测误差为 0.108" in chinese["why_model"]
     assert chinese["why"] == forecast["why"]
+
+
+def test_the_plan_of_a_service_has_one_sentence_and_names_an_open_incident_of_load(fresh):
+    chat, code = fresh.get("/plan")["recommendations"]
+    assert (chat["state"], chat["load_incidents"]) == ("grow_later", [])
+    assert chat["sentence"] == "chat: 8 replicas running, 11 needed; start by 2026-05-04 14:11 UTC (44 GPUs)"
+    assert chat["why"] == "sized for the forecast peak"
+    assert code["sentence"] == "code: no plan yet: throughput not calibrated"
+    lost = fresh.state.incident(INCIDENT)
+    service = next(one for one in fresh.state.topology().of_kind(EntityKind.SERVICE) if one.name == "chat")
+    surge = replace(lost, id="surge", hypotheses=(Hypothesis(service, "traffic-surge", 0.9),))
+    fresh.state.commit(CycleCommit(fresh.state.cycles(limit=1)[0], incidents=(surge,)))
+    for path, key in (("/plan", "recommendations"), ("/overview", "plan")):
+        chat = fresh.get(path)[key][0]
+        assert (chat["load_incidents"], chat["why"]) == (["surge"], None)
+        assert "incident of load open (Traffic surge)" in chat["sentence"]
 
 
 def test_kept_forecasts_are_those_of_a_known_service(busy):

@@ -138,8 +138,8 @@ def test_high_ttft_puts_a_healthy_service_at_risk():
 def test_an_urgent_incident_puts_a_healthy_service_at_risk():
     open_one = incident(NOW, NOW, ())
     assert slo_status.health(recent(), None, (open_one,), SloDefaults()) == ("at_risk", "urgent_incident")
-    assert slo_status.concerns(open_one, SERVICE["chat"])
-    assert not slo_status.concerns(open_one, SERVICE["code"])
+    assert open_one.concerns(SERVICE["chat"])
+    assert not open_one.concerns(SERVICE["code"])
 
 
 def test_minutes_without_calls_are_neither_good_nor_bad():

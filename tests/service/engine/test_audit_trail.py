@@ -5,7 +5,18 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from outrider.audit import AuditEvent
-from outrider.model import CycleRecord, DecisionReason, GuardAnswer, HoldReason, Verdict
+from outrider.model import (
+    Action,
+    ActionKind,
+    ActionStatus,
+    CycleRecord,
+    DecisionReason,
+    EntityKind,
+    EntityRef,
+    GuardAnswer,
+    HoldReason,
+    Verdict,
+)
 from remediation.decide.limits import Decisions, Hold
 from service.engine.audit_trail import CycleDecisions, StandingReasons, of_cycle
 
@@ -17,6 +28,17 @@ def held_by(budget: str) -> CycleDecisions:
     objection = GuardAnswer("disruption_budget", Verdict.REFUSED, DecisionReason.DISRUPTION_BUDGET, budget)
     decisions = Decisions(holds=(Hold("inc-1", HoldReason.HELD_BY_GUARD, objection),))
     return CycleDecisions((), (), (), (), None, decisions, {})
+
+
+def test_a_withdrawn_request_names_what_withdrew_it() -> None:
+    node = EntityRef("c", EntityKind.NODE, None, "node-3")
+    drain = Action(
+        "act-1", "ses", ActionKind.DRAIN, node, {}, "inc-1", False, Verdict.ASK, DecisionReason.OWNED,
+        ActionStatus.CANCELLED, NOW, detail="NVSentinel",
+    )  # fmt: skip
+    decided = CycleDecisions((), (), (), (), None, Decisions(actions=(drain,)), {})
+    (record,), _ = of_cycle(RECORD, decided, StandingReasons())
+    assert (record.reason, record.detail["status"], record.detail["about"]) == ("owned", "cancelled", "NVSentinel")
 
 
 def test_a_hold_names_the_budget_and_is_recorded_again_for_another_one() -> None:

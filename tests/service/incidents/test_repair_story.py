@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from outrider.audit import AuditEvent, AuditRecord
-from outrider.model import Action, ActionKind, ActionStatus, DecisionReason, EntityKind, EntityRef, Verdict
+from outrider.model import (
+    Action,
+    ActionKind,
+    ActionStatus,
+    DecisionReason,
+    EntityKind,
+    EntityRef,
+    GuardAnswer,
+    ReasonText,
+    Verdict,
+)
 from outrider.text.i18n import LANGUAGES
 from service.incidents.repair_story import of_incident, sentence
 
@@ -43,7 +54,7 @@ RECORDS = [
 
 
 def test_the_records_of_an_incident_are_in_order_without_those_of_others() -> None:
-    story = [sentence(item, {"act-1": DRAIN}, "en") for item in of_incident(RECORDS, [DRAIN], "inc-1")]
+    story = [sentence(item, {"act-1": DRAIN}, "en", "inc-1") for item in of_incident(RECORDS, [DRAIN], "inc-1")]
     assert story == [
         "Opened as P1. Suspected cause: GPU lost, node-3.",
         "cordon (node-3): verified (node is cordoned).",
@@ -56,10 +67,55 @@ def test_the_records_of_an_incident_are_in_order_without_those_of_others() -> No
 
 def test_a_withdrawn_request_is_not_a_second_request() -> None:
     withdrawn = record(
-        3, AuditEvent.ACTION_DECIDED, "drain node/node-3", "needs_approval", action="act-1", because="inc-1",
-        decision="ask", status="cancelled",
+        3, AuditEvent.ACTION_DECIDED, "drain node/node-3", "owned", action="act-1", because="inc-1",
+        decision="ask", status="cancelled", about="NVSentinel",
     )  # fmt: skip
-    assert sentence(withdrawn, {}, "en") == "drain (node-3): request withdrawn, needs manual approval."
+    assert sentence(withdrawn, {}, "en", "inc-1") == (
+        "drain (node-3): request withdrawn, managed by another program or person (NVSentinel)."
+    )
+    unmet = replace(withdrawn, reason="precondition_not_met", detail={**withdrawn.detail, "about": "drained"})
+    assert sentence(unmet, {}, "en", "inc-1").endswith("a precondition is not met any more (no replica is left).")
+
+
+HEADROOM = ReasonText("guards.headroom", {
+    "service": "chat", "headroom": "0", "count": "1", "ready": "8", "needed": "8",
+})  # fmt: skip
+TIGHT = GuardAnswer("headroom", Verdict.ASK, DecisionReason.NO_HEADROOM, compared=(HEADROOM,))
+
+
+@pytest.mark.parametrize("status", [ActionStatus.CANCELLED, ActionStatus.REFUSED])
+def test_the_numbers_of_the_guard_are_part_of_the_reason(status: ActionStatus) -> None:
+    decided = record(
+        3, AuditEvent.ACTION_DECIDED, "drain node/node-3", "no_headroom", action="act-1", because="inc-1",
+        decision="refused", status=status, objections="headroom: no_headroom",
+    )  # fmt: skip
+    known = {"act-1": replace(DRAIN, status=status, objections=(TIGHT,))}
+    assert sentence(decided, known, "en", "inc-1").endswith(
+        ", remaining capacity would be insufficient (chat: headroom 0 replicas, needs 1 (8 serving, load needs 8))."
+    )
+
+
+def test_a_hold_names_the_guard_that_holds() -> None:
+    held = record(3, AuditEvent.HELD, "inc-1", "held_by_guard", guard="disruption_budget llm/web")
+    assert sentence(held, {}, "en", "inc-1") == (
+        "No action: a guard holds the next step (a PodDisruptionBudget allows no disruption: llm/web)."
+    )
+
+
+def test_a_scaling_names_its_numbers_and_the_plan_that_ordered_it() -> None:
+    chat = EntityRef("c", EntityKind.SERVICE, "llm", "chat")
+    scaled = replace(DRAIN, kind=ActionKind.SCALE, target=chat, params={"current": 8, "replicas": 10}, because="plan")
+    decided = record(
+        1, AuditEvent.ACTION_DECIDED, "scale service/chat", "within_limits", action="act-1", because="plan",
+        decision="allowed",
+    )  # fmt: skip
+    known = {"act-1": scaled}
+    assert of_incident([decided], [scaled], "inc-1") == [decided]
+    assert sentence(decided, known, "en", "inc-1") == (
+        "scale (service chat, 8 to 10 replicas), ordered by the capacity plan: allowed, within the configured limits."
+    )
+    other = replace(decided, detail={**decided.detail, "because": "inc-2"})
+    assert "ordered for incident inc-2" in sentence(other, known, "en", "inc-1")
 
 
 def test_a_recommendation_is_not_a_request() -> None:
@@ -73,7 +129,7 @@ def test_a_recommendation_is_not_a_request() -> None:
 @pytest.mark.parametrize("event", list(AuditEvent))
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_every_event_has_a_sentence_in_every_language(event: AuditEvent, language: str) -> None:
-    text = sentence(record(0, event, "cordon node/node-3", "opened"), {}, language)
+    text = sentence(record(0, event, "cordon node/node-3", "opened"), {}, language, "inc-1")
     assert text
     assert "story." not in text
     assert "{" not in text

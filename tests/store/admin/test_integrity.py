@@ -432,11 +432,11 @@ def test_unreadable_records_are_counted_and_the_first_is_named(filled: str) -> N
     reports = check(filled, deep=True)
     for text in (
         "Table alert: 2 rows",
-        "Table incident: 1 rows cannot be read, the first is i5",
-        "Table document: 1 rows",
+        "Table incident: 1 row cannot be read, the first is i5",
+        "Table document: 1 row",
     ):
         assert text in messages(reports["state"])
-    assert "Table event: 1 rows" in messages(reports["metrics"])
+    assert "Table event: 1 row" in messages(reports["metrics"])
 
 
 def test_at_most_twenty_problems_are_reported(sqlite_url: str) -> None:

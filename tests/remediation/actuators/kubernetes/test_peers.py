@@ -92,7 +92,7 @@ def test_a_drain_without_approval_names_the_protected_pod_and_leaves_it(
 ) -> None:
     name = protected_pod["metadata"]["name"]
     outcome = actuator.perform(an_action(ActionKind.DRAIN, A))
-    assert f"1 pods are evicted; protected, not evicted: {SPACE}/{name}" in outcome.detail
+    assert f"1 pod is evicted; protected, not evicted: {SPACE}/{name}" in outcome.detail
     assert ending(cluster) == {pod["metadata"]["name"] for pod in cluster.pods(SPACE)} - {name} - replacements(cluster)
 
 

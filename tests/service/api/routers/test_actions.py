@@ -14,6 +14,7 @@ from outrider.model import (
     EntityKind,
     EntityRef,
     GuardAnswer,
+    ReasonText,
     Verdict,
 )
 from outrider.ports import CycleCommit
@@ -68,14 +69,15 @@ def test_two_approvals_need_names(world):
 
 
 def test_a_recommendation_cannot_be_approved_with_one_step(world):
-    objection = GuardAnswer("autonomy", Verdict.ASK, DecisionReason.AUTONOMY_RECOMMEND)
+    level = ReasonText("guards.autonomy", {"level": "recommend"})
+    objection = GuardAnswer("autonomy", Verdict.ASK, DecisionReason.AUTONOMY_RECOMMEND, compared=(level,))
     add(world, "idea", ActionStatus.PROPOSED, objections=(objection,), approvals_needed=2)
     assert post(world, "/actions/idea/approve").status_code == 409
     requested = post(world, "/actions/idea/request", "ann").json()
     assert (requested["status"], requested["requested_by"]) == ("waiting_approval", "ann")
-    assert requested["objections"] == [
-        {"name": "autonomy", "verdict": "ask", "reason": "autonomy_recommend", "detail": ""}
-    ]
+    (shown,) = requested["objections"]
+    assert {"name": "autonomy", "verdict": "ask", "reason": "autonomy_recommend", "detail": ""}.items() <= shown.items()
+    assert shown["compared"] == "level recommend"
     own = post(world, "/actions/idea/approve", "ann")
     assert (own.status_code, own.json()["error"]["message"]) == (409, "ann has requested this action already.")
     assert post(world, "/actions/idea/approve", "bo").json()["status"] == "waiting_approval"
@@ -167,3 +169,16 @@ def test_a_dry_run_restores_nothing(world):
     refused = post(world, RESTORE)
     assert refused.status_code == 409
     assert "dry_run" in refused.json()["error"]["message"]
+
+
+def test_an_incident_lists_the_scaling_that_the_plan_ordered_meanwhile(world):
+    incident = next(one for one in world.state.incidents() if one.resolved_at is None)
+    when = incident.opened_at + timedelta(seconds=15)
+    chat = next(one for one in world.state.topology().of_kind(EntityKind.SERVICE) if incident.concerns(one))
+    add(world, "by-plan", ActionStatus.DONE, kind=ActionKind.SCALE, target=chat, because="plan", decided_at=when)
+    shown = world.get(f"/incidents/{incident.id}")
+    assert "by-plan" in [action["id"] for action in shown["actions"]]
+    listed = world.get("/actions", incident=incident.id, limit=2)
+    rest = world.get("/actions", incident=incident.id, limit=100, cursor=listed["next_cursor"])
+    assert [*listed["actions"], *rest["actions"]] == shown["actions"]
+    assert world.get("/actions", incident="unknown")["actions"] == []

@@ -176,8 +176,12 @@ def test_the_plan_shows_every_guard_that_objects_with_its_detail(platform):
     assert answers["freeze"]["detail"] == "holidays"
     assert {"maintenance_window", "disruption_budget", "autonomy"} <= {answer["name"] for answer in rows[-1]["guards"]}
     shown = platform.text("plan", "--fault", "gpu-thermal-throttle", "--entity", "node-3")
-    assert "freeze: frozen (holidays)" in shown
+    assert "freeze refuses: frozen (holidays until " in shown
+    assert "breaker refuses: the breaker is open until it is reset (open since 2026-" in shown
+    assert "approval requests approval: needs manual approval (cordon: two people must approve)" in shown
     passed = {answer["name"] for answer in row["guards"]} - set(answers)
-    block = next(block for block in shown.split("\n\n") if "cordon" in block)
-    (line,) = [line for line in block.splitlines() if line.startswith("  passes: ")]
-    assert set(line.removeprefix("  passes: ").split(", ")) == passed, "each guard is shown, also those that pass"
+    block = next(block for block in shown.split("\n\n") if "\ncordon " in block)
+    lines = [line.strip().split(" passes: ") for line in block.splitlines() if " passes: " in line]
+    assert {name for name, _ in lines} == passed, "each guard is shown, also those that pass"
+    assert all(text for _, text in lines)
+    assert ["rate_limit", "2 of 20 actions of the last hour used"] in lines

@@ -52,7 +52,10 @@ def test_the_steps_of_a_named_fault_have_guards_and_exact_requests(folder):
     assert {row["status"] for row in rows} <= {"proposed", "refused", "waiting_approval"}
     for row in rows:
         assert {"hold", "cooldown", "node_breaker", "service_minimum", "headroom", "autonomy"} <= set(verdicts(row))
-        assert all(set(guard) == {"name", "verdict", "reason", "detail"} for guard in row["guards"])
+        keys = {"name", "verdict", "reason", "detail", "compared", "facts"}
+        assert all(set(guard) == keys for guard in row["guards"])
+        (rate,) = (guard for guard in row["guards"] if guard["name"] == "rate_limit")
+        assert rate["facts"] == [{"text": "guards.rate_limit", "used": rate["facts"][0]["used"], "most": "20"}]
         (request,) = row["requests"]
         assert (request["method"], request["url"]) == ("POST", "http://127.0.0.1:9/control/actions")
         assert request["body"]["kind"] == row["kind"]
@@ -66,6 +69,10 @@ def test_without_a_fault_the_steps_of_open_incidents_show_their_recorded_actions
     assert by_kind["drain"]["status"] == "waiting_approval"
     assert recorded[by_kind["drain"]["id"]] == "waiting_approval"
     assert verdicts(by_kind["drain"])["approval"] == "ask"
+    assert by_kind["drain"]["held"] is None, "it waits for a person"
+    assert (by_kind["reboot_node"]["missing"], by_kind["reboot_node"]["held"]) == ("drained", "precondition_not_met")
+    chinese = answer("remediate", "plan", "-o", "json", "--lang", "zh", cwd=folder)
+    assert any("置信度" in guard["compared"] for row in chinese for guard in row["guards"])
 
 
 @pytest.mark.parametrize(
@@ -104,7 +111,10 @@ def test_the_plan_of_a_surge_shows_the_degrade_ladder(folder):
     assert {"hold", "trusted_values", "autonomy"} <= set(verdicts(level))
     (request,) = level["requests"]
     assert request["body"]["params"]["max_output_tokens"] == 192
+    assert (level["decision"], level["held"]) == ("allowed", "not_due_yet")
     shown = run(*SURGE, "-o", "table", cwd=folder).stdout
+    headline = next(line.split() for line in shown.splitlines() if line.startswith("degrade_service"))
+    assert headline[2:4] == ["held", "not_due_yet"], "the headline agrees with the thresholds below it"
     assert "present degrade level: 0 (normal)" in shown
     assert "next level: 3 (output capped), once all of these are reached for 15s" in shown
     assert "not reached: expected wait over the TTFT objective is -, limit 2" in shown
