@@ -51,15 +51,20 @@ def because(reasons: Iterable[ReasonText], language: Language = "en") -> str:
 
 
 def compared(reasons: Iterable[ReasonText], language: Language = "en") -> str:
-    """What a guard compared, as text without a full stop; empty if there is nothing. ``action`` is a kind."""
+    """What a guard compared, as text without a full stop; empty if there is nothing.
+
+    ``action`` is a kind of action, ``entity`` one of components, and ``kinds`` several of these.
+    """
     return translate("plan.why_between", language).join(
-        translate(reason.text, language, **_with_action(reason.arguments, language)) for reason in reasons
+        translate(reason.text, language, **_with_kinds(reason.arguments, language)) for reason in reasons
     )
 
 
-def _with_action(arguments: Mapping[str, str], language: Language) -> dict[str, str]:
+def _with_kinds(arguments: Mapping[str, str], language: Language) -> dict[str, str]:
+    sets = {"action": "action_kind", "entity": "entity_kind", "kinds": "entity_kind"}
     return {
-        name: word("action_kind", value, language) if name == "action" else value for name, value in arguments.items()
+        name: ", ".join(word(sets[name], kind, language) for kind in value.split(", ")) if name in sets else value
+        for name, value in arguments.items()
     }
 
 

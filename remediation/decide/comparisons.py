@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Final
 
 from outrider.clock import rfc3339
-from outrider.model import ActionKind, EntityRef, GuardAnswer, ReasonText, Verdict
+from outrider.model import TARGET_KINDS, ActionKind, EntityRef, GuardAnswer, ReasonText, Verdict
 from outrider.vocabulary.units import format_duration
 from remediation.decide import guards
 from remediation.decide.context import DecisionContext
@@ -59,6 +59,11 @@ def _say(name: str, /, **arguments: object) -> ReasonText:
     return ReasonText(f"guards.{name}", {key: str(value) for key, value in arguments.items()})
 
 
+def _target(case: _Case) -> Iterator[ReasonText]:
+    kinds = ", ".join(sorted(TARGET_KINDS[case.kind]))
+    yield _say("target", action=case.kind, entity=case.proposal.target.kind, kinds=kinds)
+
+
 def _performer(case: _Case) -> Iterator[ReasonText]:
     yield _say("performer_missing" if case.kind in case.policy.unperformed else "performer", action=case.kind)
 
@@ -71,7 +76,7 @@ def _cluster(case: _Case) -> Iterator[ReasonText]:
 
 def _hold(case: _Case) -> Iterator[ReasonText]:
     if not case.refused:
-        yield _say("hold")
+        yield _say("hold", cluster=case.proposal.target.cluster)
 
 
 def _breaker(case: _Case) -> Iterator[ReasonText]:
@@ -286,6 +291,7 @@ def _names(entities: Iterable[EntityRef]) -> str:
 
 
 _COMPARED: Final[Mapping[str, Callable[[_Case], Iterator[ReasonText]]]] = {
+    "target": _target,
     "performer": _performer,
     "cluster": _cluster,
     "hold": _hold,
