@@ -14,18 +14,30 @@ from service.config.settings_base import Section
 class BasicAuthSettings(Section):
     """A user name, and a file with the password."""
 
-    username: str = Field(description="User name.", min_length=1)
-    password_file: Path | None = Field(None, description="File with the password, read at every request.")
+    username: str = Field(description="User name.", min_length=1, examples=["outrider"])
+    password_file: Path | None = Field(
+        None, description="File with the password, read at every request.", examples=["/run/secrets/password"]
+    )
 
 
 class TlsSettings(Section):
     """Trusted certificates, and the client certificate."""
 
-    ca_file: Path | None = Field(None, description="CA certificates to trust instead of the system's (PEM).")
-    cert_file: Path | None = Field(None, description="Client certificate for mutual TLS (PEM).")
-    key_file: Path | None = Field(None, description="Key of the client certificate, if cert_file does not contain it.")
+    ca_file: Path | None = Field(
+        None, description="CA certificates to trust instead of the system's (PEM).", examples=["/run/secrets/ca.crt"]
+    )
+    cert_file: Path | None = Field(
+        None, description="Client certificate for mutual TLS (PEM).", examples=["/run/secrets/tls.crt"]
+    )
+    key_file: Path | None = Field(
+        None,
+        description="Key of the client certificate, if cert_file does not contain it.",
+        examples=["/run/secrets/tls.key"],
+    )
     server_name: str | None = Field(
-        None, description=("Expected name in the server certificate, if it differs from the URL.")
+        None,
+        description=("Expected name in the server certificate, if it differs from the URL."),
+        examples=["api.example"],
     )
     insecure_skip_verify: bool = Field(False, description="Skip certificate verification; for tests only.")
 
@@ -39,11 +51,16 @@ class TlsSettings(Section):
 class AccessSettings(Section):
     """Access to a server. Credentials are in files, never in the configuration itself."""
 
-    headers: dict[str, str] = Field({}, description="Additional request headers.")
-    header_files: dict[str, Path] = Field({}, description="Additional request headers whose values are in files.")
+    headers: dict[str, str] = Field({}, description="Additional request headers.", examples=["{X-Team: platform}"])
+    header_files: dict[str, Path] = Field(
+        {},
+        description="Additional request headers whose values are in files.",
+        examples=["{X-Api-Key: /run/secrets/key}"],
+    )
     bearer_token_file: Path | None = Field(
         None,
         description="File with a bearer token; in a pod /var/run/secrets/kubernetes.io/serviceaccount/token.",
+        examples=["/run/secrets/token"],
     )
     basic_auth: BasicAuthSettings | None = Field(None, description="User name and password.")
     tls: TlsSettings | None = Field(None, description="Certificates, for https.")

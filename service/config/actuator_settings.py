@@ -32,10 +32,11 @@ class EngineActuatorSettings(AccessSettings):
     url: str = Field(
         "",
         description=(
-            "Base URL of the engine of a replica, for example http://{name}.{namespace}:8000. Placeholders: name, "
+            "Base URL of the engine of a replica. Placeholders: name, "
             "namespace, host, cluster. Without host and cluster it serves the configured cluster only. Default: the "
             "address of its metrics page."
         ),
+        examples=["http://{name}.{namespace}:8000"],
     )
     timeout: Duration = Field(_TIMEOUT, description="Deadline of a request; a drain is requested again after it.")
 
@@ -43,8 +44,16 @@ class EngineActuatorSettings(AccessSettings):
 class JobHookSettings(Section):
     """A Kubernetes Job on the node."""
 
-    template: Path | None = Field(None, description="File with a Job manifest. Default: the packaged one of the kind.")
-    image: str = Field("", description="Image of the containers; required by a packaged manifest.")
+    template: Path | None = Field(
+        None,
+        description="File with a Job manifest. Default: the packaged one of the kind.",
+        examples=["/etc/outrider/reset-job.yaml"],
+    )
+    image: str = Field(
+        "",
+        description="Image of the containers; required by a packaged manifest.",
+        examples=["registry.example/dcgm:4.2"],
+    )
     namespace: str = Field("outrider", description="Namespace of the Job, where the account may create Jobs.")
     check: PackagedCheck = Field(
         "dcgm",
@@ -55,7 +64,11 @@ class JobHookSettings(Section):
     )
     level: Literal[1, 2] = Field(1, description="Level of dcgmi diag: 1 takes seconds, 2 about two minutes.")
     runtime_class: str = Field("nvidia", description="runtimeClassName of the pod, if the template has none.")
-    limits: dict[str, str] = Field({}, description="Resource limits of the containers, for example nvidia.com/gpu.")
+    limits: dict[str, str] = Field(
+        {},
+        description="Resource limits of the containers.",
+        examples=['{nvidia.com/gpu: "8"}'],
+    )
     deadline: Duration = Field(timedelta(minutes=15), description="activeDeadlineSeconds, if the template has none.")
     keeps: Duration = Field(
         timedelta(hours=24), description="ttlSecondsAfterFinished; reports of other nodes are compared for this time."
@@ -68,8 +81,10 @@ class JobHookSettings(Section):
 class WebhookHookSettings(AccessSettings):
     """A signed webhook."""
 
-    url: str = Field(description="URL that accepts the POST.", min_length=1)
-    secret_file: Path | None = Field(None, description="File with the secret of the HMAC-SHA256 signature.")
+    url: str = Field(description="URL that accepts the POST.", min_length=1, examples=["https://bmc.example/reboot"])
+    secret_file: Path | None = Field(
+        None, description="File with the secret of the HMAC-SHA256 signature.", examples=["/run/secrets/hook"]
+    )
     timeout: Duration = Field(_TIMEOUT, description="Deadline of a request.")
 
 
@@ -100,9 +115,15 @@ class HookSettings(Section):
 class GslbReadSettings(Section):
     """Reads the share back from the provider's API."""
 
-    url: str = Field(description="URL of the GET; placeholders as in remediation.gslb.url.", min_length=1)
+    url: str = Field(
+        description="URL of the GET; placeholders as in remediation.gslb.url.",
+        min_length=1,
+        examples=["https://dns.example/pools/{service}"],
+    )
     share: str = Field(
-        description="Dotted path of the number in the JSON, for example weights.{cluster}.", min_length=1
+        description="Dotted path of the number in the JSON; placeholders as in remediation.gslb.url.",
+        min_length=1,
+        examples=["weights.{cluster}"],
     )
     whole: Annotated[float, Field(gt=0)] = Field(
         1.0, description="Number that stands for all traffic, for example 100."
@@ -112,20 +133,30 @@ class GslbReadSettings(Section):
 class GslbDnsSettings(Section):
     """Reads the addresses back from DNS."""
 
-    name: str = Field(description="Name to resolve.", min_length=1)
-    addresses: dict[str, list[str]] = Field(description="Addresses of the name by cluster.", min_length=1)
-    servers: NameServers = Field([], description="DNS servers. Default: those of the system.")
+    name: str = Field(description="Name to resolve.", min_length=1, examples=["chat.example"])
+    addresses: dict[str, list[str]] = Field(
+        description="Addresses of the name by cluster.", min_length=1, examples=["{eu-1: [10.0.0.1], us-1: [10.1.0.1]}"]
+    )
+    servers: NameServers = Field([], description="DNS servers. Default: those of the system.", examples=["[10.0.0.10]"])
 
 
 class GslbSettings(AccessSettings):
     """Request that switches traffic between clusters, for the performer gslb."""
 
     url: str = Field(
-        description="URL; placeholders: id, service, namespace, cluster, share (0-1), percent (0-100).", min_length=1
+        description="URL; placeholders: id, service, namespace, cluster, share (0-1), percent (0-100).",
+        min_length=1,
+        examples=["https://dns.example/pools/{service}"],
     )
     method: Literal["POST", "PUT", "PATCH"] = Field("POST", description="Request method.")
-    body: dict[str, Any] = Field({}, description="JSON body, with the same placeholders in its texts.")
-    names: dict[str, str] = Field({}, description="Map from a cluster to the provider's name of it.")
+    body: dict[str, Any] = Field(
+        {},
+        description="JSON body, with the same placeholders in its texts.",
+        examples=['{cluster: "{cluster}", weight: "{percent}"}'],
+    )
+    names: dict[str, str] = Field(
+        {}, description="Map from a cluster to the provider's name of it.", examples=["{eu-1: pool-a}"]
+    )
     read: GslbReadSettings | None = Field(None, description="Verification by the provider's API.")
     dns: GslbDnsSettings | None = Field(None, description="Verification by DNS.")
     timeout: Duration = Field(_TIMEOUT, description="Deadline of a request.")

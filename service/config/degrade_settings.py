@@ -26,16 +26,20 @@ class DegradeServiceSettings(Section):
 
     enabled: bool = Field(default=True, description="Degrade this service at all.")
     classes: list[RequestClassName] = Field(
-        [], description="Request classes that clients mark; only marked classes are rejected or deferred."
+        [],
+        description="Request classes that clients mark; only marked classes are rejected or deferred.",
+        examples=["[vip, standard, offline]"],
     )
     pause: list[str] = Field(
-        [], description="Deployments of offline work in the service's namespace, scaled to zero at pause_offline."
+        [],
+        description="Deployments of offline work in the service's namespace, scaled to zero at pause_offline.",
+        examples=["[embeddings-batch]"],
     )
     fallback_model: str | None = Field(
-        None, description="Smaller or quantised model for the level smaller_model. Default: none."
+        None, description="Smaller or quantised model for the level smaller_model. Default: none.", examples=["chat-8b"]
     )
     max_output_tokens: Annotated[int, Field(ge=1)] | None = Field(
-        None, description="Lower limit of every output cap of the ladder, in tokens. Default: none."
+        None, description="Lower limit of every output cap of the ladder, in tokens. Default: none.", examples=["256"]
     )
     wait_objective: Duration | None = Field(
         None,
@@ -43,8 +47,11 @@ class DegradeServiceSettings(Section):
             "TTFT against which the queue is measured. Default: the shortest limit of the service's TTFT SLOs, else "
             "that of the ladder."
         ),
+        examples=["2s"],
     )
-    levels: list[LevelName] | None = Field(None, description="Levels that this service may take. Default: all.")
+    levels: list[LevelName] | None = Field(
+        None, description="Levels that this service may take. Default: all.", examples=["[pause_offline, cap_output]"]
+    )
 
     def options(self, startup: timedelta, objective: timedelta | None = None) -> ServiceOptions:
         """Returns the options of the service; ``startup`` is its start-up time, ``objective`` the TTFT of its SLO."""
@@ -64,13 +71,23 @@ class DegradeSettings(Section):
     """Degrade ladder: levels that shed load until ordered replicas serve."""
 
     enabled: bool = Field(default=True, description="Degrade services whose load scaling cannot cover in time.")
-    file: Path | None = Field(None, description="YAML file with an own ladder. Default: the packaged one.")
-    services: dict[str, DegradeServiceSettings] = Field({}, description="Map from a service name to its options.")
+    file: Path | None = Field(
+        None,
+        description="YAML file with an own ladder. Default: the packaged one.",
+        examples=["/etc/outrider/ladder.yaml"],
+    )
+    services: dict[str, DegradeServiceSettings] = Field(
+        {}, description="Map from a service name to its options.", examples=["{chat: {classes: [vip, standard]}}"]
+    )
     webhook: str | None = Field(
-        None, description="URL of the gateway that gets each change of level as a POST. Default: none."
+        None,
+        description="URL of the gateway that gets each change of level as a POST. Default: none.",
+        examples=["https://gateway.example/degrade"],
     )
     webhook_secret_file: Path | None = Field(
-        None, description="File with the secret that signs the webhook (HMAC-SHA256). Default: unsigned."
+        None,
+        description="File with the secret that signs the webhook (HMAC-SHA256). Default: unsigned.",
+        examples=["/run/secrets/degrade"],
     )
     config_map: bool = Field(
         default=True,
@@ -108,8 +125,13 @@ class ClusterSwitchSettings(Section):
     standby: dict[str, str] = Field(
         {},
         description="Map from a cluster to its standby. Default: the only other cluster that has the same service.",
+        examples=["{eu-1: us-1}"],
     )
-    file: Path | None = Field(None, description="YAML file with own times and shares. Default: the packaged one.")
+    file: Path | None = Field(
+        None,
+        description="YAML file with own times and shares. Default: the packaged one.",
+        examples=["/etc/outrider/switch.yaml"],
+    )
 
     def procedure(self) -> ClusterSwitch | None:
         """Returns the procedure, None if it is disabled. Raises ConfigError for an invalid file."""

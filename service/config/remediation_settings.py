@@ -86,13 +86,19 @@ WallTime = Annotated[time | datetime, BeforeValidator(_wall_time)]
 class TimeWindowSettings(Section):
     """A span of time, every week or once. Start and end are both times of day, or both dates with times."""
 
-    name: str = Field(description="Name in reasons and on the dashboard.", min_length=1)
+    name: str = Field(description="Name in reasons and on the dashboard.", min_length=1, examples=["nightly"])
     timezone: TimeZone = Field("UTC", description="Time zone of start and end, for example Europe/Berlin.")
-    start: WallTime = Field(description='Start, for example "22:00" or "2026-12-24 18:00".')
-    end: WallTime = Field(description="End, not included. A time of day that is not after start is on the next day.")
-    days: list[Day] = Field([], description="Days of the week on which a weekly span starts. Default: every day.")
-    services: list[str] = Field([], description="Services, as name or namespace/name. Default: all.")
-    environments: list[str] = Field([], description="Environments. Default: all.")
+    start: WallTime = Field(description="Start: a time of day, or a date with a time.", examples=['"22:00"'])
+    end: WallTime = Field(
+        description="End, not included. A time of day that is not after start is on the next day.", examples=['"04:30"']
+    )
+    days: list[Day] = Field(
+        [], description="Days of the week on which a weekly span starts. Default: every day.", examples=["[sat, sun]"]
+    )
+    services: list[str] = Field(
+        [], description="Services, as name or namespace/name. Default: all.", examples=["[chat, llm/code]"]
+    )
+    environments: list[str] = Field([], description="Environments. Default: all.", examples=["[prod]"])
 
     @model_validator(mode="after")
     def _consistent(self) -> TimeWindowSettings:
@@ -123,18 +129,24 @@ class TimeWindowSettings(Section):
 class EnvironmentSettings(Section):
     """An environment: an entity belongs to it by its cluster or by its namespace."""
 
-    clusters: list[str] = Field([], description="Clusters; * matches any characters.")
-    namespaces: list[str] = Field([], description="Namespaces; * matches any characters.")
+    clusters: list[str] = Field([], description="Clusters; * matches any characters.", examples=["[eu-1]"])
+    namespaces: list[str] = Field([], description="Namespaces; * matches any characters.", examples=['["prod-*"]'])
 
 
 class AutonomySettings(Section):
     """Levels of autonomy of single playbooks, services and environments. The strictest level that names one applies."""
 
     playbooks: dict[str, Level] = Field(
-        {}, description="Map from the fault of a playbook to its level; plan: scaling by the capacity plan."
+        {},
+        description="Map from the fault of a playbook to its level; plan: scaling by the capacity plan.",
+        examples=["{engine-hung: act, plan: recommend}"],
     )
-    services: dict[str, Level] = Field({}, description="Map from a service, as name or namespace/name, to its level.")
-    environments: dict[str, Level] = Field({}, description="Map from an environment to its level.")
+    services: dict[str, Level] = Field(
+        {}, description="Map from a service, as name or namespace/name, to its level.", examples=["{chat: act}"]
+    )
+    environments: dict[str, Level] = Field(
+        {}, description="Map from an environment to its level.", examples=["{prod: approve}"]
+    )
 
 
 class BreakerSettings(Section):
@@ -172,7 +184,7 @@ class ServiceMinimumSettings(Section):
         _POLICY.service_minimum, description="Minimum of every service that services does not name."
     )
     services: dict[str, Annotated[int, Field(ge=0)]] = Field(
-        {}, description="Map from a service, as name or namespace/name, to its minimum."
+        {}, description="Map from a service, as name or namespace/name, to its minimum.", examples=["{chat: 4}"]
     )
 
 
@@ -190,12 +202,20 @@ class RemediationSettings(Section):
         AutonomySettings(), description="Levels of playbooks, services and environments."
     )
     environments: dict[str, EnvironmentSettings] = Field(
-        {}, description="Map from the name of an environment to its clusters and namespaces."
+        {},
+        description="Map from the name of an environment to its clusters and namespaces.",
+        examples=['{prod: {namespaces: ["prod-*"]}}'],
     )
     maintenance_windows: list[TimeWindowSettings] = Field(
-        [], description="A service with a window here is disrupted only within one of them."
+        [],
+        description="A service with a window here is disrupted only within one of them.",
+        examples=['[{name: nightly, timezone: Asia/Shanghai, start: "01:00", end: "05:00"}]'],
     )
-    freezes: list[TimeWindowSettings] = Field([], description="Times in which Outrider only undoes earlier actions.")
+    freezes: list[TimeWindowSettings] = Field(
+        [],
+        description="Times in which Outrider only undoes earlier actions.",
+        examples=['[{name: holidays, timezone: Europe/Berlin, start: "2026-12-24 12:00", end: "2027-01-02 06:00"}]'],
+    )
     disruptive: list[ActionKind] = Field(
         sorted(DISRUPTIVE), description="Action kinds that wait for a maintenance window."
     )
@@ -204,9 +224,15 @@ class RemediationSettings(Section):
         True, description="Decide about unambiguous hard faults as soon as they are read, before the cycle."
     )
     kill_switch_file: Path | None = Field(
-        None, description="While this file exists or cannot be checked, nothing is sent to a cluster, not even undo."
+        None,
+        description="While this file exists or cannot be checked, nothing is sent to a cluster, not even undo.",
+        examples=["/etc/outrider/stop"],
     )
-    playbooks: list[Path] = Field([], description="Playbook files that override the packaged ones by fault.")
+    playbooks: list[Path] = Field(
+        [],
+        description="Playbook files that override the packaged ones by fault.",
+        examples=["[/etc/outrider/playbooks.yaml]"],
+    )
     actuator: DefaultActuatorName = Field(
         "dry_run", description="Performer of actions, unless actuators names another one."
     )
@@ -219,6 +245,7 @@ class RemediationSettings(Section):
             "degrade: degrade levels, by remediation.degrade. With actuator kubernetes, traffic, engine and degrade "
             "perform their kinds by default; with kubernetes or autoscalers, also configured hooks and gslb."
         ),
+        examples=["{scale: autoscalers, drain: kubernetes}"],
     )
     kubernetes: KubernetesApiSettings = Field(
         KubernetesApiSettings(), description="API server of the performers kubernetes and traffic."
@@ -226,10 +253,14 @@ class RemediationSettings(Section):
     traffic: TrafficSettings = Field(TrafficSettings(), description="Routing techniques of the performer traffic.")
     engine: EngineActuatorSettings = Field(EngineActuatorSettings(), description="Endpoints of inference engines.")
     hooks: dict[HookKind, HookSettings] = Field(
-        {}, description="Map from reset_gpu, reboot_node or run_diagnostic to its hook."
+        {},
+        description="Map from reset_gpu, reboot_node or run_diagnostic to its hook.",
+        examples=['{reboot_node: {webhook: {url: "https://bmc.example/reboot"}}}'],
     )
     gslb: GslbSettings | None = Field(None, description="Request that switches traffic between clusters.")
-    control_url: str | None = Field(None, description="Control endpoint of the simulated fleet.")
+    control_url: str | None = Field(
+        None, description="Control endpoint of the simulated fleet.", examples=["http://127.0.0.1:9400"]
+    )
     max_cordoned_nodes: Annotated[int, Field(ge=0)] = Field(
         2, description="Maximum nodes out of service at once; 0: none."
     )
@@ -249,8 +280,12 @@ class RemediationSettings(Section):
         description="Maximum share of the replicas that one scale-in removes, at least one.",
     )
     min_confidence: Ratio = Field(0.6, description="Minimum confidence of a cause; below it actions need approval.")
-    ask_for: list[ActionKind] = Field([], description="Action kinds that always need approval.")
-    two_person: list[ActionKind] = Field([], description="Action kinds that need the approval of two people.")
+    ask_for: list[ActionKind] = Field(
+        [], description="Action kinds that always need approval.", examples=["[rollback]"]
+    )
+    two_person: list[ActionKind] = Field(
+        [], description="Action kinds that need the approval of two people.", examples=["[drain, reboot_node]"]
+    )
     approval_expires: Duration = Field(
         timedelta(minutes=30), description="Time after which a request for approval expires."
     )

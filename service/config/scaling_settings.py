@@ -58,14 +58,23 @@ _IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 class KubernetesApiSettings(Section):
     """API server that actions change."""
 
-    url: str | None = Field(None, description="URL as https://host:port. Default inside a pod: its own cluster.")
+    url: str | None = Field(
+        None,
+        description="URL as https://host:port. Default inside a pod: its own cluster.",
+        examples=["https://10.0.0.1:6443"],
+    )
     cluster: str | None = Field(
         None,
         description="Cluster of this server; targets of another one are refused. Default: the configured cluster.",
         pattern=r"^[^/]+$",
+        examples=["eu-1"],
     )
-    bearer_token_file: Path | None = Field(None, description=("Token file of an account that may perform the actions."))
-    ca_file: Path | None = Field(None, description="CA certificates of the server.")
+    bearer_token_file: Path | None = Field(
+        None,
+        description=("Token file of an account that may perform the actions."),
+        examples=["/run/secrets/outrider-act"],
+    )
+    ca_file: Path | None = Field(None, description="CA certificates of the server.", examples=["/run/secrets/ca.crt"])
     insecure_skip_verify: bool = Field(False, description="Skip certificate verification; for tests only.")
 
     def server(self) -> tuple[str | None, Access]:

@@ -57,16 +57,23 @@ class RouteSettings(Section):
             "service, inference_pool: a pod loses a label that the selector needs; http_route (Gateway API), "
             "virtual_service (Istio): weights of backends; destination_rule (Istio): outlier ejection; "
             "ingress_canary (ingress-nginx): canary weight."
-        )
+        ),
+        examples=["http_route"],
     )
     name: str = Field(
-        "", description="Name of the object. Default: the service name, or the only object that selects the pod."
+        "",
+        description="Name of the object. Default: the service name, or the only object that selects the pod.",
+        examples=["chat-route"],
     )
-    namespace: str = Field("", description="Namespace of the object. Default: that of the service.")
-    label: str = Field("", description="Label that a pod loses. Default: one that its controller does not need.")
+    namespace: str = Field("", description="Namespace of the object. Default: that of the service.", examples=["llm"])
+    label: str = Field(
+        "", description="Label that a pod loses. Default: one that its controller does not need.", examples=["app"]
+    )
     replace: bool = Field(False, description="Permit that a ReplicaSet replaces a pod that lost its label.")
     backends: dict[str, str] = Field(
-        {}, description="Map from a replica to its backend in the route. Default: by the selectors of the backends."
+        {},
+        description="Map from a replica to its backend in the route. Default: by the selectors of the backends.",
+        examples=["{chat-0: chat-blue}"],
     )
     ejection: EjectionSettings = Field(EjectionSettings(), description="Outlier detection of a destination_rule.")
 
@@ -89,6 +96,7 @@ class TrafficSettings(Section):
     routes: dict[str, RouteSettings] = Field(
         {},
         description=("Map from a service, as name or namespace/name, to its routing technique. Default: kind service."),
+        examples=["{chat: {kind: http_route}}"],
     )
 
     def by_service(self) -> dict[str, TrafficRoute]:
