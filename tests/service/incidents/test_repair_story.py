@@ -123,7 +123,7 @@ def test_a_recommendation_is_not_a_request() -> None:
         3, AuditEvent.ACTION_DECIDED, "drain node/node-3", "autonomy_recommend", action="act-1", because="inc-1",
         decision="ask", status="proposed",
     )  # fmt: skip
-    assert sentence(recommended, {}, "en") == "drain (node-3): recommended, the autonomy level is recommend."
+    assert sentence(recommended, {}, "en", "inc-1") == "drain (node-3): recommended, the autonomy level is recommend."
 
 
 @pytest.mark.parametrize("event", list(AuditEvent))

@@ -143,7 +143,7 @@ def test_a_saturated_service_keeps_its_slo(busy: Fleet) -> None:
     _, _, here = strike(busy, "engine-saturated", "chat-70b")
     busy.step(5 * MINUTE)
     full = window(busy, 5 * MINUTE)
-    assert busy.bank.running[here.slots].mean() > 0.5 * busy.bank.max_sequences[0]
+    assert busy.bank.running[here.slots].mean() > 0.4 * busy.bank.max_sequences[0]  # more breaks the SLO
     assert (full.ttft_seconds[here.slots] < 1.0).all()
     assert full.failed.sum() == 0
 

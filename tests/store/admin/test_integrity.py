@@ -361,19 +361,19 @@ def test_a_cycle_with_decisions_and_no_values_is_reported(filled: str) -> None:
         connection.execute(sa.delete(metadata.block).where(metadata.block.c.end_us == at))
     database.close()
     (problem,) = check(filled)["metrics"].problems
-    assert "1 cycles have decisions and no values, the first at 2026-03-01T13:00:00Z" in problem.message
+    assert "1 cycle has decisions and no values, the first at 2026-03-01T13:00:00Z" in problem.message
     reports = check(filled, spooled=lambda: checks.BufferedCycles([at]))["metrics"]
-    assert (reports.problems, "wait in the write buffer" in reports.notes[-1]) == ([], True)
+    assert (reports.problems, "in the write buffer" in reports.notes[-1]) == ([], True)
     reports = check(filled, spooled=lambda: checks.BufferedCycles(lost=[Span(at - 15, at, 2)]))["metrics"]
     assert (reports.problems, "the write buffer dropped them" in reports.notes[-1]) == ([], True)
     for other in (Span(0, at - 1, 1000), Span(at + 1, at + 9, 1000), Span(0, at, 0)):
         reports = check(filled, spooled=lambda other=other: checks.BufferedCycles(lost=[other]))["metrics"]
-        assert "1 cycles have decisions and no values" in messages(reports)
+        assert "1 cycle has decisions and no values" in messages(reports)
     reports = check(filled, spooled=lambda: checks.BufferedCycles(record_error="dropped.json cannot be read."))[
         "metrics"
     ]
     assert "dropped.json cannot be read" in reports.notes[-1]
-    assert "1 cycles have decisions and no values" in messages(reports)
+    assert "1 cycle has decisions and no values" in messages(reports)
 
 
 def cycles(store_url: str, count: int) -> tuple[SqlMetricStore, Callable[[int], None]]:
@@ -419,7 +419,7 @@ def test_hidden_rows_do_not_count_as_values(store_url: str) -> None:
     metrics, _ = cycles(store_url, 10)
     metrics.close()
     change(store_url, "metrics", "INSERT INTO hidden (block_id) SELECT max(id) - 1 FROM block")
-    assert "1 cycles have decisions and no values" in messages(check(store_url)["metrics"])
+    assert "1 cycle has decisions and no values" in messages(check(store_url)["metrics"])
 
 
 @pytest.mark.slow

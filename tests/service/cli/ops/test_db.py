@@ -116,7 +116,7 @@ def test_buffered_cycles_are_not_damage(tmp_path: Path) -> None:
     spool.mkdir()
     (spool / f"{1:012d}-{micros}.cycle").touch()
     found = answer("db", "check", cwd=tmp_path)
-    assert "wait in the write buffer" in found["databases"][1]["notes"][0]
+    assert "in the write buffer" in found["databases"][1]["notes"][0]
 
 
 def test_a_newer_database_is_refused_by_every_command(folder: Path) -> None:

@@ -294,7 +294,7 @@ def test_a_disruption_budget_forbids_a_drill(namespace: Cluster) -> None:
 def test_a_service_with_one_ready_pod_is_not_broken(namespace: Cluster) -> None:
     pod = namespace.pods(DRILLED)[0]
     namespace.pod_status(pod, conditions=[{"type": "Ready", "status": "False"}])
-    with pytest.raises(UsageError, match="has 1 ready pods; a drill needs 2"):
+    with pytest.raises(UsageError, match="has 1 ready pod; a drill needs 2"):
         drill_of(namespace).plan(order("engine-dead"))
 
 
