@@ -18,7 +18,7 @@ from outrider.model import ActionKind, EntityKind, Priority
 from outrider.text import yaml_file
 from outrider.vocabulary import catalog
 from outrider.vocabulary.faults import faults
-from outrider.vocabulary.rules import RULE_ACTIONS, Rule, RuleCheck
+from outrider.vocabulary.rules import RULE_ACTIONS, AbsentPolicy, Rule, RuleCheck
 from outrider.vocabulary.units import parse_duration
 
 ROUTES = ("phone", "sms", "im", "mail", "report")
@@ -26,12 +26,14 @@ PLAN = "plan:"
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 _FUNCTIONS = frozenset({"last", "sum", "mean", "max", "min", "quantile", "rate", "present", "greatest"})
 _DURATIONS = ("wait", "clear", "answer_within")
+_ABSENT = "expected keep, fire or {resolve_after: 10m}"
 _THEN = (*sorted(kind.value for kind in RULE_ACTIONS), *(check.value for check in RuleCheck))
 _TEXTS = ("name", "expr", "default_action_text", "runbook")
 _KEYS = frozenset(
     {
         *_TEXTS,
         *_DURATIONS,
+        "absent",
         "kind",
         "faults",
         "detectors",
@@ -111,7 +113,7 @@ def check(raw: _Raw) -> list[ConfigProblem]:
     ]
     if not isinstance(keys.get("name"), str) or not _NAME.fullmatch(keys["name"]):
         problems.append(raw.problem("name", "expected a name of lowercase letters, digits and hyphens"))
-    problems += _check_choices(raw) + _check_numbers(raw) + _check_condition(raw)
+    problems += _check_choices(raw) + _check_numbers(raw) + _check_absent(raw) + _check_condition(raw)
     return problems
 
 
@@ -168,6 +170,22 @@ def _check_numbers(raw: _Raw) -> list[ConfigProblem]:
     return problems
 
 
+def _check_absent(raw: _Raw) -> list[ConfigProblem]:
+    value = raw.keys.get("absent", AbsentPolicy.KEEP.value)
+    if value == AbsentPolicy.FIRE.value and not raw.keys.get("expr"):
+        return [raw.problem("absent", "fire needs a rule with expr: a finding has no missing values")]
+    if isinstance(value, dict):
+        if set(value) != {"resolve_after"}:
+            return [raw.problem("absent", _ABSENT)]
+        try:
+            parse_duration(str(value["resolve_after"]))
+        except UsageError as error:
+            return [raw.problem("absent", f"resolve_after: {error.message}; {error.hint}")]
+    elif value not in (AbsentPolicy.KEEP.value, AbsentPolicy.FIRE.value):
+        return [raw.problem("absent", _ABSENT)]
+    return []
+
+
 def _check_condition(raw: _Raw) -> list[ConfigProblem]:
     keys = raw.keys
     expr, matches = keys.get("expr"), keys.get("faults") or keys.get("detectors")
@@ -216,7 +234,14 @@ def _rule(keys: dict[str, Any]) -> Rule:
         runbook=keys.get("runbook", ""),
         labels={str(name): str(value) for name, value in (keys.get("labels") or {}).items()},
         threshold=None if keys.get("threshold") is None else float(keys["threshold"]),
+        **_absent(keys.get("absent", AbsentPolicy.KEEP.value)),
     )
+
+
+def _absent(value: Any) -> dict[str, Any]:
+    if isinstance(value, dict):
+        return {"absent": AbsentPolicy.RESOLVE, "resolve_after": parse_duration(str(value["resolve_after"]))}
+    return {"absent": AbsentPolicy(value)}
 
 
 def _then(word: str) -> ActionKind | RuleCheck:

@@ -1,8 +1,8 @@
 """Alert state machine: pending -> firing -> resolved. Pure; all times are arguments.
 
-An alert is one (rule, entity). Missing values never resolve it, and its priority never falls while it fires. An alert
-that returns after it resolved is a new episode with its own ``starts_at``. An alert on an entity that the cluster
-reports as deleted resolves at once: its last values say nothing about the fleet any more.
+An alert is one (rule, entity). Missing values do not resolve it, unless its rule gives a time. Its priority never falls
+while it fires. An alert that returns after it resolved is a new episode with its own ``starts_at``. An alert on an
+entity that the cluster reports as deleted resolves at once: its last values say nothing about the fleet any more.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from alerts.state.silence import mute
 from outrider.clock import parse_rfc3339, rfc3339
 from outrider.model import Alert, AlertReason, AlertState, EntityRef, Evidence, Finding, NoVerdict, Plan, Priority
 from outrider.vocabulary.faults import faults
-from outrider.vocabulary.rules import Rule
+from outrider.vocabulary.rules import AbsentPolicy, Rule
 
 __all__ = ["ServiceContext", "advance", "evidence_of", "fingerprint", "mute", "service_context"]
 
 _MOST_EVIDENCE = 8
 _FIRED_AT = "fired_at"
 _GONE_SINCE = "gone_since"
+_ABSENT_SINCE = "absent_since"
 _DETECTORS = "detectors"
 _PAIR = "priority_of_fault"  # label of alerts whose priority is the pair of their fault
 
@@ -84,7 +85,7 @@ def advance(
         if plan is None and all(name.startswith(PLAN) for name in detectors):
             after[print_] = alert
         elif missing_verdicts.about(detectors, alert.entity) and alert.rule in known:
-            after[print_] = _kept(alert, context)
+            after[print_] = _kept(alert, known[alert.rule], context, now)
         else:
             after[print_] = _gone(alert, known.get(alert.rule), context, now)
     return tuple(after[print_] for print_ in sorted(after))
@@ -160,9 +161,15 @@ def _waiting_time_void(alert: Alert, rule: Rule, now: datetime) -> bool:
     return alert.state is AlertState.PENDING and without_values and now - alert.seen_at > rule.wait
 
 
-def _kept(alert: Alert, context: ServiceContext) -> Alert:
-    """No verdict: the alert stays, and the clear time restarts with the next values."""
+def _kept(alert: Alert, rule: Rule, context: ServiceContext, now: datetime) -> Alert:
+    """No verdict: the alert stays, and the clear time restarts with the next values; a rule may end it after a time."""
     annotations = {key: text for key, text in alert.annotations.items() if key != _GONE_SINCE}
+    if rule.absent is AbsentPolicy.RESOLVE:
+        since = annotations.setdefault(_ABSENT_SINCE, rfc3339(now))
+        if now - parse_rfc3339(since) >= rule.resolve_after:
+            firing = alert.state is AlertState.FIRING
+            reason = AlertReason.ABSENT_TOO_LONG if firing else AlertReason.NEVER_FIRED
+            return replace(alert, state=AlertState.RESOLVED, reason=reason, ends_at=now)
     kept = replace(alert, reason=AlertReason.KEPT_WITHOUT_VALUES, annotations=annotations)
     return kept if alert.state is AlertState.PENDING else _raised(kept, context)
 
@@ -174,8 +181,8 @@ def _gone(alert: Alert, rule: Rule | None, context: ServiceContext, now: datetim
     since = alert.annotations.get(_GONE_SINCE, rfc3339(now))
     if rule is None or now - parse_rfc3339(since) >= rule.clear:
         return replace(alert, state=AlertState.RESOLVED, reason=AlertReason.CONDITION_GONE, ends_at=now)
-    clearing = replace(alert, reason=AlertReason.CONDITION_GONE, annotations={**alert.annotations, _GONE_SINCE: since})
-    return _raised(clearing, context)
+    annotations = {key: text for key, text in alert.annotations.items() if key != _ABSENT_SINCE} | {_GONE_SINCE: since}
+    return _raised(replace(alert, reason=AlertReason.CONDITION_GONE, annotations=annotations), context)
 
 
 def _raised(alert: Alert, context: ServiceContext) -> Alert:

@@ -1,8 +1,8 @@
 """Replays a rule over stored values at several thresholds and waiting times at once.
 
 The steps from values to alerts are those of the cycle: the compiled expression over the rule's window, then pending,
-firing, resolved with waiting and clear time. Missing values leave the state unchanged. A test compares this with the
-alert state machine.
+firing, resolved with waiting and clear time. Missing values follow the policy of the rule. A test compares this with
+the alert state machine.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from datetime import datetime, timedelta
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.rules.threshold import SHORTEST_WINDOW
+from detectors.base.condition_durations import late_seconds
+from detectors.rules.threshold import REMEMBERED, SHORTEST_WINDOW
 from detectors.rules.tunable_threshold import TunableThreshold
 from outrider.model import EntityRef, Floats, Priority, Window
+from outrider.vocabulary.rules import AbsentPolicy, Rule
 
 Flags = NDArray[np.bool_]
 
@@ -69,18 +71,19 @@ class RuleBacktest:
         dial: TunableThreshold,
         thresholds: Floats,
         waits: Floats,
-        clear: timedelta,
+        rule: Rule,
         entities: Sequence[EntityRef],
         judged: Sequence[JudgedAlert],
     ) -> None:
-        """``thresholds`` and ``waits`` (seconds) are parallel: one setting each."""
+        """``thresholds`` and ``waits`` (seconds) are parallel: one setting each; the rest is that of the rule."""
         self._dial = dial
+        self._rule = rule
         self._thresholds = np.asarray(thresholds, dtype=np.float64)
         self._waits = np.asarray(waits, dtype=np.float64)[:, None]
-        self._clear = clear.total_seconds()
+        self._clear = rule.clear.total_seconds()
         self._span = window_of(dial)
         shape = (self._thresholds.size, len(entities))
-        self._pending, self._gone, self._seen = (np.full(shape, np.nan) for _ in range(3))
+        self._pending, self._gone, self._seen, self._judged, self._absent = (np.full(shape, np.nan) for _ in range(5))
         self._firing, self._kept = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
         self._last = -np.inf
         places = {entity: row for row, entity in enumerate(entities)}
@@ -96,8 +99,17 @@ class RuleBacktest:
         """Replays the new columns from ``since`` on; earlier ones are their history."""
         for at, part in parts(window, since, self._span):
             if at > self._last:
-                self._step(*self._dial.judge(part, self._thresholds), at)
+                self._step(*self._with_absent(*self._dial.judge(part, self._thresholds), at, late_seconds(part)), at)
                 self._last = at
+
+    def _with_absent(self, holds: Flags, silent: Flags, at: float, late: float) -> tuple[Flags, Flags]:
+        """Values that are missing for too long count as true if the rule demands it, as in ``RuleDetector``."""
+        if self._rule.absent is not AbsentPolicy.FIRE:
+            return holds, silent
+        self._judged = np.where(silent, self._judged, at)
+        age = at - self._judged
+        absent = (age > late) & (age <= REMEMBERED.total_seconds())
+        return holds | absent, silent & ~absent
 
     def _step(self, holds: Flags, silent: Flags, at: float) -> None:
         """One cycle, as in ``alerts.state.machine``."""
@@ -111,12 +123,23 @@ class RuleBacktest:
         over = ~holds & ~silent
         self._gone = np.where(over & self._firing & np.isnan(self._gone), at, self._gone)
         ends = over & self._firing & (at - self._gone >= self._clear)
-        self._pending = np.where((over & ~self._firing) | ends, np.nan, self._pending)
+        too_long = self._without_values(silent & ~holds, at)
+        ends |= too_long & self._firing
+        self._pending = np.where(((over | too_long) & ~self._firing) | ends, np.nan, self._pending)
         self._gone = np.where(ends, np.nan, self._gone)
         self._kept = silent & ~holds
         self._firing = (self._firing | fires) & ~ends
         self.alarms += fires.sum(axis=1)
         self._match(at)
+
+    def _without_values(self, silent: Flags, at: float) -> Flags:
+        """Alerts that end because their values have been missing for the time that the rule gives."""
+        if self._rule.absent is not AbsentPolicy.RESOLVE:
+            return np.zeros(silent.shape, dtype=bool)
+        active = silent & ~np.isnan(self._pending)
+        self._absent = np.where(active, np.where(np.isnan(self._absent), at, self._absent), np.nan)
+        ends: Flags = active & (at - self._absent >= self._rule.resolve_after.total_seconds())
+        return ends
 
     def _match(self, at: float) -> None:
         """A judged span is caught if the same entity's alert fires within it."""

@@ -7,13 +7,14 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
-from detectors.base.condition_durations import unusable_reason
+from detectors.base.condition_durations import late_seconds, unusable_reason
 from detectors.base.findings import evidence, fingerprint
-from detectors.base.state_arrays import empty
-from detectors.rules.evaluation import Unknown
+from detectors.base.state_arrays import align, empty
+from detectors.rules.evaluation import Truths, Unknown
 from detectors.rules.expressions import Condition, compile_expression
 from outrider.model import (
     DetectorState,
+    EntityRef,
     Finding,
     Floats,
     Interval,
@@ -26,9 +27,11 @@ from outrider.model import (
 from outrider.ports import Detector
 from outrider.topology import Topology
 from outrider.vocabulary.faults import faults
-from outrider.vocabulary.rules import Rule
+from outrider.vocabulary.rules import AbsentPolicy, Rule
 
 PREFIX = "rule:"
+REMEMBERED = timedelta(days=1)  # an entity without values for longer has left the fleet
+_JUDGED_AT = "judged_at"  # unix seconds
 SHORTEST_WINDOW = timedelta(minutes=5)  # enough slots to decide whether the newest value is fresh
 
 
@@ -41,7 +44,11 @@ def compile_rules(rules: Sequence[Rule]) -> tuple[Detector, ...]:
 
 
 class RuleDetector:
-    """Finds the entities for which a rule's expression holds. Stateless."""
+    """Finds the entities for which a rule's expression holds.
+
+    Stateless, unless missing values count as true: then the state is the time of each entity's last verdict. An entity
+    that never had values is not found.
+    """
 
     state_version = 1
 
@@ -58,7 +65,7 @@ class RuleDetector:
 
     def initial(self) -> DetectorState:
         """Empty state."""
-        return empty(self.state_version, {})
+        return empty(self.state_version, {_JUDGED_AT: np.nan})
 
     def detect(
         self, state: DetectorState, window: Window, _topology: Topology, now: datetime
@@ -67,12 +74,58 @@ class RuleDetector:
         reason = unusable_reason(window, now.timestamp())
         if reason is not None:
             return state, (NoVerdict(self.name, None, reason),)
+        if self._rule.absent is AbsentPolicy.FIRE:
+            return self._with_absent(state, window, now)
         if not window.entities:
             return state, ()
-        truths = self._compiled.holds(window)
+        return state, self._verdicts(window, self._compiled.holds(window), now)
+
+    def _verdicts(self, window: Window, truths: Truths, now: datetime) -> tuple[Finding | NoVerdict, ...]:
         left, right, condition = self._sides(window)
         result = [self._finding(window, int(row), left, right, condition, now) for row in np.flatnonzero(truths.holds)]
-        return state, (*result, *self._silent(window, truths.unknown))
+        return (*result, *self._silent(window, truths.unknown))
+
+    def _with_absent(
+        self, state: DetectorState, window: Window, now: datetime
+    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
+        """As usual, and a finding for each entity whose last verdict is too old for the present."""
+        at = float(window.times[-1])
+        entities, judged_at = _followed(state, window, at)
+        count = len(window.entities)
+        verdicts: tuple[Finding | NoVerdict, ...] = ()
+        if count:
+            truths = self._compiled.holds(window)
+            judged_at[:count] = np.where(truths.unknown < Unknown.MISSING, at, judged_at[:count])
+            verdicts = self._verdicts(window, truths, now)
+        absent = np.flatnonzero(at - judged_at > late_seconds(window))
+        found = [self._absence(entities[row], at - float(judged_at[row]), now) for row in absent]
+        after = DetectorState(self.state_version, entities, {_JUDGED_AT: judged_at})
+        return after, (*found, *verdicts)
+
+    def _absence(self, entity: EntityRef, seconds: float, now: datetime) -> Finding:
+        signals = self._compiled.signals
+        item = evidence(
+            signals[0] if signals else "",
+            None,
+            "rule_absent",
+            None,
+            rule=self._rule.name,
+            seconds=f"{seconds:.0f}",
+            expression=" ".join((self._rule.expr or "").split()),
+        )
+        return Finding(
+            detector=self.name,
+            entity=entity,
+            signals=signals,
+            severity=self._severity,
+            score=1.0,
+            observed=None,
+            expected=None,
+            window=TimeRange(now - timedelta(seconds=seconds), now),
+            evidence=(item,),
+            fingerprint=fingerprint(self.name, entity, "absent"),
+            fault=self._rule.fault,
+        )
 
     def _sides(self, window: Window) -> tuple[Floats, Floats, Condition | None]:
         condition = self._compiled.condition
@@ -120,6 +173,16 @@ class RuleDetector:
         if rows.size == len(window.entities) and len(set(unknown.tolist())) == 1:
             return [NoVerdict(self.name, None, reasons[int(unknown[0])])]
         return [NoVerdict(self.name, window.entities[row], reasons[int(unknown[row])]) for row in rows]
+
+
+def _followed(state: DetectorState, window: Window, at: float) -> tuple[tuple[EntityRef, ...], Floats]:
+    """The window's entities, then those remembered, each with the time of its last verdict; NaN without one."""
+    before = align(state, state.entities, {_JUDGED_AT: np.nan})[_JUDGED_AT]
+    there = set(window.entities)
+    recent = np.flatnonzero(before >= at - REMEMBERED.total_seconds())
+    away = tuple(state.entities[row] for row in recent if state.entities[row] not in there)
+    entities = (*window.entities, *away)
+    return entities, align(state, entities, {_JUDGED_AT: np.nan})[_JUDGED_AT]
 
 
 def _expected(symbol: str, limit: float) -> Interval | None:

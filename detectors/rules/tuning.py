@@ -152,8 +152,8 @@ def propose(
     now = Setting(dial.threshold, rule.wait)
     others = tuple(tried) if tried is not None else _candidates(dial, rule, within, read, apart)
     settings = (now, *others)
-    replayed = _replay(dial, settings, rule.clear, entities, within, read, span, min(piece, MOST_AT_ONCE), progress)
-    _add_apart(replayed, dial, settings, rule.clear, within, apart)
+    replayed = _replay(dial, settings, rule, entities, within, read, span, min(piece, MOST_AT_ONCE), progress)
+    _add_apart(replayed, dial, settings, rule, within, apart)
     again = replayed.caught[0]
     lost = tuple(item for item, seen in zip(within, again, strict=True) if not seen)
     days = (span.end - span.start) / timedelta(days=1)
@@ -236,7 +236,7 @@ def _effect(setting: Setting, place: int, judged: Sequence[JudgedAlert], replaye
 def _replay(
     dial: TunableThreshold,
     settings: Sequence[Setting],
-    clear: timedelta,
+    rule: Rule,
     entities: Sequence[EntityRef],
     judged: Sequence[JudgedAlert],
     read: Read,
@@ -244,7 +244,7 @@ def _replay(
     piece: timedelta,
     progress: Callable[[float], None],
 ) -> RuleBacktest:
-    replayed = RuleBacktest(dial, *_numbers(settings), clear, entities, judged)
+    replayed = RuleBacktest(dial, *_numbers(settings), rule, entities, judged)
     start, whole = span.start, (span.end - span.start).total_seconds()
     while start < span.end:
         end = min(start + piece, span.end)
@@ -263,7 +263,7 @@ def _add_apart(
     replayed: RuleBacktest,
     dial: TunableThreshold,
     settings: Sequence[Setting],
-    clear: timedelta,
+    rule: Rule,
     judged: Sequence[JudgedAlert],
     apart: Mapping[str, Window],
 ) -> None:
@@ -271,7 +271,7 @@ def _add_apart(
     for place, item in enumerate(judged):
         window = apart.get(item.id)
         if window is not None:
-            alone = RuleBacktest(dial, *_numbers(settings), clear, window.entities, (item,))
+            alone = RuleBacktest(dial, *_numbers(settings), rule, window.entities, (item,))
             alone.feed(window, item.starts_at)
             replayed.caught[:, place], replayed.fired_at[:, place] = alone.caught[:, 0], alone.fired_at[:, 0]
 

@@ -27,6 +27,7 @@ class AlertReason(StrEnum):
     STILL_TRUE = "still_true"
     CONDITION_GONE = "condition_gone"
     KEPT_WITHOUT_VALUES = "kept_without_values"
+    ABSENT_TOO_LONG = "absent_too_long"
     NEVER_FIRED = "never_fired"
     RESOLVED_BY_HAND = "resolved_by_hand"
     ENTITY_DELETED = "entity_deleted"

@@ -30,6 +30,14 @@ class RuleCheck(StrEnum):
     CAPACITY_PLAN = "capacity_plan"
 
 
+class AbsentPolicy(StrEnum):
+    """What the alerts of a rule do while values are missing, stale or not to be trusted."""
+
+    KEEP = "keep"  # the alert stays as it is
+    FIRE = "fire"  # no values count as a condition that is true
+    RESOLVE = "resolve"  # the alert ends after ``Rule.resolve_after``
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """One alert rule. Exactly one of ``expr`` and ``faults``/``detectors`` is its condition.
@@ -41,6 +49,7 @@ class Rule:
     ``routes`` are channel groups (``phone``, ``sms``, ``im``, ``mail``, ``report``); empty: those of the alert's
     priority. A detector ``plan:<measure>`` reads that figure of a recommendation's derivation and holds at
     ``threshold`` or above. ``then`` are the default actions of an incident that no playbook repairs, and the checks.
+    ``absent`` is the policy for missing values; ``AbsentPolicy.RESOLVE`` ends an alert after ``resolve_after`` of them.
     """
 
     name: str
@@ -60,3 +69,5 @@ class Rule:
     runbook: str = ""
     labels: dict[str, str] = field(default_factory=dict)
     threshold: float | None = None
+    absent: AbsentPolicy = AbsentPolicy.KEEP
+    resolve_after: timedelta = timedelta(0)

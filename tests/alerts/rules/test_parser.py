@@ -9,6 +9,7 @@ from outrider.model import ActionKind, EntityKind, Priority
 from outrider.text.i18n import LANGUAGES, texts
 from outrider.vocabulary import catalog
 from outrider.vocabulary.faults import faults
+from outrider.vocabulary.rules import AbsentPolicy
 
 ROOT = Path(__file__).parents[3]
 
@@ -130,11 +131,30 @@ def test_mistakes_of_a_file_are_reported_in_line_order_with_the_expectation(tmp_
         ("{name: a, faults: [gpu-lost], routes: [pigeon]}", "routes", "unknown routes"),
         ("{name: a, faults: [gpu-lost], fault: nothing}", "fault", "unknown fault"),
         ("{name: a, faults: [gpu-lost], labels: 3}", "labels", "mapping"),
+        ("{name: a, faults: [gpu-lost], absent: fire}", "absent", "needs a rule with expr"),
+        ("{name: a, faults: [gpu-lost], absent: drop}", "absent", "keep, fire or {resolve_after"),
+        ("{name: a, faults: [gpu-lost], absent: {after: 3m}}", "absent", "keep, fire or {resolve_after"),
+        ("{name: a, faults: [gpu-lost], absent: {resolve_after: soon}}", "absent", "15s, 5m"),
     ],
 )
 def test_each_key_is_checked(tmp_path, rule, key, expected):
     found = problems_of(tmp_path, f"rules:\n  - {rule}\n")
     assert any(where.endswith(key) and expected in message and line == 2 for line, where, message in found), found
+
+
+def test_the_policy_for_missing_values_is_read(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "rules:\n"
+        "  - {name: gpu-lost, absent: {resolve_after: 10m}}\n"
+        "  - {name: kv-cache-full, absent: fire}\n"
+        "  - {name: gpu-memory-high, absent: keep}\n",
+        encoding="utf-8",
+    )
+    rules = by_name([file])
+    assert (rules["gpu-lost"].absent, rules["gpu-lost"].resolve_after) == (AbsentPolicy.RESOLVE, timedelta(minutes=10))
+    assert rules["kv-cache-full"].absent is AbsentPolicy.FIRE
+    assert {rules[name].absent for name in ("gpu-memory-high", "node-lost")} == {AbsentPolicy.KEEP}
 
 
 @pytest.mark.parametrize("text", ["", "- a\n", "rules: 3\n", "rules:\n  - just a text\n", "rules: [{name: x\n"])

@@ -21,7 +21,7 @@ from outrider.model import (
     Priority,
     Recommendation,
 )
-from outrider.vocabulary.rules import Rule
+from outrider.vocabulary.rules import AbsentPolicy, Rule
 
 DEAD = Rule("engine-dead", EntityKind.REPLICA, faults=("engine-dead",), clear=timedelta(seconds=30), runbook="r.md")
 SLOW = Rule(
@@ -107,6 +107,38 @@ def test_missing_data_never_resolves(world, about):
     assert alerts[0].state is AlertState.FIRING
     alerts = advance(alerts, [], None, RULES, world.context(), world.at(3630))
     assert alerts[0].state is AlertState.RESOLVED
+
+
+def test_a_rule_may_end_its_alert_after_a_time_without_values(world):
+    rule = replace(DEAD, absent=AbsentPolicy.RESOLVE, resolve_after=timedelta(minutes=10))
+    no_verdict = silent("liveness", world.replica)
+    alerts = advance([], [world.finding("engine-dead")], None, (rule,), world.context(), world.at(0))
+    alerts = advance(alerts, [no_verdict], None, (rule,), world.context(), world.at(60))
+    alerts = advance(alerts, [world.finding("engine-dead")], None, (rule,), world.context(), world.at(600))
+    for seconds in range(615, 1215, 15):  # the time begins again with each gap
+        alerts = advance(alerts, [no_verdict], None, (rule,), world.context(), world.at(seconds))
+        assert [(a.state, a.reason) for a in alerts] == [(AlertState.FIRING, AlertReason.KEPT_WITHOUT_VALUES)]
+    alerts = advance(alerts, [no_verdict], None, (rule,), world.context(), world.at(1215))
+    assert [(a.state, a.reason, a.ends_at) for a in alerts] == [
+        (AlertState.RESOLVED, AlertReason.ABSENT_TOO_LONG, world.at(1215))
+    ]
+
+
+def test_good_values_between_gaps_restart_the_time_without_values(world):
+    rule = replace(DEAD, absent=AbsentPolicy.RESOLVE, resolve_after=timedelta(minutes=10), clear=timedelta(hours=1))
+    no_verdict = silent("liveness", world.replica)
+    alerts = advance([], [world.finding("engine-dead")], None, (rule,), world.context(), world.at(0))
+    for seconds, verdicts in ((60, [no_verdict]), (630, []), (645, [no_verdict]), (1230, [no_verdict])):
+        alerts = advance(alerts, verdicts, None, (rule,), world.context(), world.at(seconds))
+        assert [a.state for a in alerts] == [AlertState.FIRING], seconds
+
+
+def test_a_pending_alert_without_values_never_fired(world):
+    rule = replace(SLOW, absent=AbsentPolicy.RESOLVE, resolve_after=timedelta(seconds=30))
+    alerts = advance([], [world.finding(detector="rule:slow")], None, (rule,), world.context(), world.at(0))
+    for seconds in (15, 45):
+        alerts = advance(alerts, [silent("rule:slow")], None, (rule,), world.context(), world.at(seconds))
+    assert [(a.state, a.reason) for a in alerts] == [(AlertState.RESOLVED, AlertReason.NEVER_FIRED)]
 
 
 def test_a_no_verdict_of_another_detector_or_entity_keeps_no_alert(world):

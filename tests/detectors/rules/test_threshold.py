@@ -14,7 +14,7 @@ from outrider.errors import UsageError
 from outrider.model import CellStatus, EntityKind, EntityRef, Finding, NoVerdictReason, Priority, SignalKey, Window
 from outrider.topology import Topology
 from outrider.vocabulary.catalog import signal
-from outrider.vocabulary.rules import Rule
+from outrider.vocabulary.rules import AbsentPolicy, Rule
 
 R, S = EntityKind.REPLICA, EntityKind.SERVICE
 
@@ -149,6 +149,47 @@ def test_one_no_verdict_covers_all_entities(find):
     verdicts = []
     find("engine_requests_waiting > 3", {"a": {"engine_up": [1.0]}, "b": {"engine_up": [1.0]}}, verdicts=verdicts)
     assert [item.entity for item in verdicts] == [None]
+
+
+def absent_cycles(columns, *, cycles, leave=False, window_of):
+    """The verdicts on one entity in each cycle of 5 s. It has the given values, then none, and may leave the window."""
+    (detector,) = compile_rules([rule("engine_requests_waiting > 10", absent=AbsentPolicy.FIRE)])
+    state, result = detector.initial(), []
+    for count in range(1, cycles + 1):
+        first = max(0, count - 20)
+        values = [*columns, *[None] * count][first:count]
+        rows = {"b": {"engine_up": values}}
+        if not leave or any(value is not None for value in values):
+            rows["a"] = {"engine_requests_waiting": values}
+        window = window_of(R, rows, start=1e9 + 5.0 * first)
+        state, verdicts = detector.detect(
+            state, window, Topology.build(()), datetime.fromtimestamp(window.times[-1], tz=UTC)
+        )
+        result.append([item for item in verdicts if item.entity is None or item.entity.name == "a"])
+    return result
+
+
+@pytest.mark.parametrize("leave", [False, True], ids=["in the window", "out of the window"])
+def test_missing_values_fire_if_the_rule_demands_it(window_of, leave):
+    cycles = absent_cycles([1.0, 1.0], cycles=60, leave=leave, window_of=window_of)
+    found = [[item for item in cycle if isinstance(item, Finding)] for cycle in cycles]
+    first = next(number for number, cycle in enumerate(found) if cycle)
+    assert 60 < 5 * first <= 135  # the last value describes the present for a minute, and may be missing for another
+    assert all(found[first:])
+    assert found[-1][0].evidence[0].text == "findings.rule_absent"
+    assert found[-1][0].observed is None
+
+
+def test_an_entity_that_never_had_values_is_not_absent(window_of):
+    cycles = absent_cycles([], cycles=60, window_of=window_of)
+    assert not any(isinstance(item, Finding) for cycle in cycles for item in cycle)
+
+
+def test_a_condition_that_is_true_is_found_once_while_missing_values_fire_too(window_of):
+    cycles = absent_cycles([20.0] * 8, cycles=60, window_of=window_of)
+    found = [sum(isinstance(item, Finding) for item in cycle) for cycle in cycles]
+    assert max(found) == 1
+    assert found[0] == found[-1] == 1
 
 
 @pytest.mark.parametrize(

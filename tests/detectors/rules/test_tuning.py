@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ from outrider.model import (
     Window,
 )
 from outrider.topology import Topology
-from outrider.vocabulary.rules import Rule
+from outrider.vocabulary.rules import AbsentPolicy, Rule
 
 T0 = datetime(2026, 5, 4, tzinfo=UTC)
 STEP = timedelta(seconds=15)
@@ -56,11 +57,12 @@ class Stored:
 def run_cycles(stored: Stored, rule: Rule) -> dict[EntityRef, list[datetime]]:
     """Times at which alerts fire in the cycle, with its detector and state machine."""
     detector, active, fired = RuleDetector(rule), (), {entity: [] for entity in stored.entities}
+    state = detector.initial()
     context = alert_state.service_context((), {}, {}, lambda _: ())
     for at in stored.times:
         now = datetime.fromtimestamp(at, tz=UTC)
         window = stored.read(now - detector.window + STEP / 2, now + STEP / 2)
-        _, verdicts = detector.detect(detector.initial(), window, Topology.build(()), now)
+        state, verdicts = detector.detect(state, window, Topology.build(()), now)
         before = {alert.fingerprint for alert in active if alert.state is AlertState.FIRING}
         after = alert_state.advance(active, verdicts, None, [rule], context, now)
         for alert in after:
@@ -70,6 +72,15 @@ def run_cycles(stored: Stored, rule: Rule) -> dict[EntityRef, list[datetime]]:
     return fired
 
 
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {},
+        {"absent": AbsentPolicy.FIRE},
+        {"absent": AbsentPolicy.RESOLVE, "resolve_after": timedelta(seconds=45)},
+    ],
+    ids=["keep", "fire", "resolve"],
+)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize(
     "expr",
@@ -81,7 +92,7 @@ def run_cycles(stored: Stored, rule: Rule) -> dict[EntityRef, list[datetime]]:
         "not last(engine_kv_cache_usage_ratio) > 0.2",
     ],
 )
-def test_the_backtest_fires_like_the_cycle(expr: str, seed: int) -> None:
+def test_the_backtest_fires_like_the_cycle(expr: str, seed: int, policy: dict[str, Any]) -> None:
     rng = np.random.default_rng(seed)
     steps = 160
     cache = np.clip(0.8 + np.cumsum(rng.normal(0, 0.07, (3, steps)), axis=1) % 0.4 - 0.2, 0, 1)
@@ -92,7 +103,7 @@ def test_the_backtest_fires_like_the_cycle(expr: str, seed: int) -> None:
         matrix[int(rng.integers(3)), begin : begin + 12] = np.nan
     stored = Stored(cache, waiting)
     wait, clear = (timedelta(seconds=int(rng.choice([0, 15, 60, 90]))) for _ in range(2))
-    rule = Rule("r", EntityKind.REPLICA, expr, priority=Priority.P2, wait=wait, clear=clear)
+    rule = Rule("r", EntityKind.REPLICA, expr, priority=Priority.P2, wait=wait, clear=clear, **policy)
     dial = tunable_threshold_of("r", expr)
     thresholds = [dial.threshold] * 2
     waits = [wait, wait + MINUTE]
@@ -101,7 +112,7 @@ def test_the_backtest_fires_like_the_cycle(expr: str, seed: int) -> None:
         waits.append(wait)
     numbers = np.array([np.nan if one is None else one for one in thresholds])
     seconds = np.array([one.total_seconds() for one in waits])
-    replayed = RuleBacktest(dial, numbers, seconds, clear, stored.entities, ())
+    replayed = RuleBacktest(dial, numbers, seconds, rule, stored.entities, ())
     for start in range(0, steps, 50):  # in pieces, each with its past
         begin = T0 + start * STEP
         replayed.feed(stored.read(begin - window_of(dial), begin + 50 * STEP), begin)
@@ -293,7 +304,7 @@ def test_a_no_verdict_is_equal_in_cycle_and_backtest() -> None:
     )
     assert isinstance(verdicts[0], NoVerdict)
     replayed = RuleBacktest(
-        tunable_threshold_of("r", EXPR), np.array([0.9]), np.array([0.0]), MINUTE, stored.entities, ()
+        tunable_threshold_of("r", EXPR), np.array([0.9]), np.array([0.0]), rule, stored.entities, ()
     )
     replayed.feed(stored.read(T0, T0 + 40 * STEP), T0)
     assert replayed.alarms.sum() == 0
