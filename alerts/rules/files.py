@@ -7,17 +7,22 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from alerts.rules.parser import merge_rules
+from alerts.rules.parser import RuleEntry, merge_entries
 from outrider.text import yaml_file
 from outrider.vocabulary.rules import Rule
 
 
-def load_rules(paths: Sequence[Path] | None = None) -> tuple[Rule, ...]:
-    """The packaged rules, changed by the files in ``paths``.
+def load_rules(paths: Sequence[Path] | None = None, enable: Sequence[str] = ()) -> tuple[Rule, ...]:
+    """The rules in force: the packaged ones, changed by the files in ``paths``, with those of ``enable`` switched on.
 
-    Raises ConfigError if a file cannot be read, and as ``merge_rules`` does.
+    Raises ConfigError if a file cannot be read, and as ``merge_entries`` does.
     """
-    return merge_rules((*packaged(), *(yaml_file.read(path) for path in paths or ())))
+    return tuple(entry.rule for entry in load_entries(paths, enable) if entry.enabled)
+
+
+def load_entries(paths: Sequence[Path] | None = None, enable: Sequence[str] = ()) -> tuple[RuleEntry, ...]:
+    """All rules, also those that are off. Raises as ``load_rules`` does."""
+    return merge_entries((*packaged(), *(yaml_file.read(path) for path in paths or ())), enable)
 
 
 @cache

@@ -1,14 +1,15 @@
 """Parses alert rules from YAML: the packaged ones, overlaid by name with those of the operator.
 
-A rule with a known name changes the keys it gives and keeps the others; ``enabled: false`` disables it. Every mistake
-in a file is reported with its line. Reads no files.
+A rule with a known name changes the keys it gives and keeps the others; ``enabled: false`` switches it off. The rules
+of a file with the key ``pack`` are off until they are switched on, one by one or all by the name of the pack. A rule
+that is on replaces those of ``instead_of``. Every mistake in a file is reported with its line. Reads no files.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -26,6 +27,8 @@ PLAN = "plan:"
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 _FUNCTIONS = frozenset({"last", "sum", "mean", "max", "min", "quantile", "rate", "present", "greatest"})
 _DURATIONS = ("wait", "clear", "answer_within")
+_NAME_EXPECTED = "expected a name of lowercase letters, digits and hyphens"
+_TOP_KEYS = ("rules", "version", "pack")
 _ABSENT = "expected keep, fire or {resolve_after: 10m}"
 _THEN = (*sorted(kind.value for kind in RULE_ACTIONS), *(check.value for check in RuleCheck))
 _TEXTS = ("name", "expr", "default_action_text", "runbook")
@@ -44,6 +47,7 @@ _KEYS = frozenset(
         "service_level",
         "then",
         "labels",
+        "instead_of",
         "enabled",
     }
 )
@@ -51,21 +55,37 @@ _KEYS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class _Raw:
-    """A rule as written, with its position."""
+    """A rule as written, with its position and the pack of its file."""
 
     document: yaml_file.Document
     path: tuple[str | int, ...]
     keys: dict[str, Any]
+    pack: str = ""
 
     def problem(self, key: str, message: str) -> ConfigProblem:
         """A mistake at one of its keys."""
         return self.document.problem((*self.path, key), message)
 
 
-def merge_rules(documents: Iterable[yaml_file.Document]) -> tuple[Rule, ...]:
-    """The rules in force, in the order of the documents.
+@dataclass(frozen=True, slots=True)
+class RuleEntry:
+    """A rule with its position. ``enabled`` False: it is switched off, or another rule replaces it."""
 
-    Raises ConfigError with every mistake of every document, in line order.
+    rule: Rule
+    pack: str
+    enabled: bool
+    document: yaml_file.Document
+    path: tuple[str | int, ...]
+
+    def problem(self, key: str, message: str) -> ConfigProblem:
+        """A mistake at one of its keys."""
+        return self.document.problem((*self.path, key), message)
+
+
+def merge_entries(documents: Iterable[yaml_file.Document], enable: Sequence[str] = ()) -> tuple[RuleEntry, ...]:
+    """All rules, in the order of the documents. ``enable`` are names of rules and packs to switch on.
+
+    Raises ConfigError with every mistake of every document, in line order, and UsageError for an unknown name.
     """
     problems: list[ConfigProblem] = []
     merged: dict[str, _Raw] = {}
@@ -78,11 +98,42 @@ def merge_rules(documents: Iterable[yaml_file.Document]) -> tuple[Rule, ...]:
             names.add(name)
             before = merged.get(name)
             keys = {**before.keys, **raw.keys} if before else raw.keys
-            merged[name] = _Raw(raw.document, raw.path, keys)
+            merged[name] = _Raw(raw.document, raw.path, keys, before.pack if before else raw.pack)
             problems += check(merged[name])
+    problems += _replacement_problems(merged)
     if problems:
         raise yaml_file.refuse(problems)
-    return tuple(_rule(raw.keys) for raw in merged.values() if raw.keys.get("enabled", True))
+    _refuse_unknown(enable, merged)
+    on = {name for name, raw in merged.items() if _is_on(name, raw, enable)}
+    replaced = {other for name in on for other in merged[name].keys.get("instead_of") or ()}
+    return tuple(
+        RuleEntry(_rule(raw.keys), raw.pack, name in on - replaced, raw.document, raw.path)
+        for name, raw in merged.items()
+    )
+
+
+def _is_on(name: str, raw: _Raw, enable: Sequence[str]) -> bool:
+    return name in enable or (raw.pack != "" and raw.pack in enable) or bool(raw.keys.get("enabled", raw.pack == ""))
+
+
+def _replacement_problems(merged: Mapping[str, _Raw]) -> Iterator[ConfigProblem]:
+    for name, raw in merged.items():
+        others = raw.keys.get("instead_of")
+        for other in others if isinstance(others, list) else ():
+            if isinstance(other, str) and (other not in merged or other == name):
+                yield raw.problem("instead_of", f"no other rule is named {other!r}{yaml_file.near(str(other), merged)}")
+
+
+def _refuse_unknown(enable: Sequence[str], merged: Mapping[str, _Raw]) -> None:
+    for name in enable:
+        if message := unknown_switch(name, ((other, raw.pack) for other, raw in merged.items())):
+            raise UsageError(message, hint="outrider rules list")
+
+
+def unknown_switch(name: str, known: Iterable[tuple[str, str]]) -> str:
+    """The mistake if no rule and no pack has the name; empty otherwise. ``known`` are pairs of rule and pack."""
+    names = tuple(dict.fromkeys(word for pair in known for word in pair if word))
+    return "" if name in names else f"no rule and no pack of rules is named {name!r}{yaml_file.near(name, names)}"
 
 
 def _raw_rules(document: yaml_file.Document, problems: list[ConfigProblem]) -> list[_Raw]:
@@ -91,14 +142,18 @@ def _raw_rules(document: yaml_file.Document, problems: list[ConfigProblem]) -> l
         problems.append(document.problem(("rules",), "expected a list of rules under the key rules"))
         return []
     problems += [
-        document.problem((str(key),), f"unknown key{yaml_file.near(str(key), ('rules', 'version'))}")
+        document.problem((str(key),), f"unknown key{yaml_file.near(str(key), _TOP_KEYS)}")
         for key in value
-        if key not in {"rules", "version"}
+        if key not in _TOP_KEYS
     ]
+    pack = value.get("pack", "")
+    if "pack" in value and (not isinstance(pack, str) or not _NAME.fullmatch(pack)):
+        problems.append(document.problem(("pack",), _NAME_EXPECTED))
     raws = []
     for index, entry in enumerate(value["rules"]):
         if isinstance(entry, dict):
-            raws.append(_Raw(document, ("rules", index), {str(key): item for key, item in entry.items()}))
+            keys = {str(key): item for key, item in entry.items()}
+            raws.append(_Raw(document, ("rules", index), keys, str(pack)))
         else:
             problems.append(document.problem(("rules", index), "expected a mapping such as {name: ..., expr: ...}"))
     return raws
@@ -112,7 +167,7 @@ def check(raw: _Raw) -> list[ConfigProblem]:
         raw.problem(key, "expected a text") for key in _TEXTS if key in keys and not isinstance(keys[key], str)
     ]
     if not isinstance(keys.get("name"), str) or not _NAME.fullmatch(keys["name"]):
-        problems.append(raw.problem("name", "expected a name of lowercase letters, digits and hyphens"))
+        problems.append(raw.problem("name", _NAME_EXPECTED))
     problems += _check_choices(raw) + _check_numbers(raw) + _check_absent(raw) + _check_condition(raw)
     return problems
 
@@ -132,12 +187,14 @@ def _check_choices(raw: _Raw) -> list[ConfigProblem]:
         "routes": ROUTES,
         "then": _THEN,
         "detectors": None,
+        "instead_of": None,
     }
     for key, allowed in lists.items():
         words = raw.keys.get(key, [])
         if not isinstance(words, list):
             problems.append(raw.problem(key, "expected a list"))
             continue
+        problems += [raw.problem(key, "expected a list of texts") for word in words if not isinstance(word, str)]
         if allowed is not None:
             problems += [raw.problem(key, _unknown(key, word, allowed)) for word in words if word not in allowed]
     return problems
@@ -232,6 +289,7 @@ def _rule(keys: dict[str, Any]) -> Rule:
         then=tuple(_then(str(word)) for word in keys.get("then") or ()),
         default_action_text=keys.get("default_action_text", ""),
         runbook=keys.get("runbook", ""),
+        instead_of=tuple(keys.get("instead_of") or ()),
         labels={str(name): str(value) for name, value in (keys.get("labels") or {}).items()},
         threshold=None if keys.get("threshold") is None else float(keys["threshold"]),
         **_absent(keys.get("absent", AbsentPolicy.KEEP.value)),

@@ -52,6 +52,10 @@ class BlackboxSheets:
         more, seconds = grown.increases, grown.seconds
         columns = {
             "svc_output_invalid_ratio": ratio(more[:, 1:-2].sum(axis=1), more[:, 0]),
+            "svc_answers_total": more[:, 0],
+            "svc_invalid_answers_total": more[:, 1:-2].sum(axis=1),
+            "svc_feedback_up_total": more[:, -2],
+            "svc_feedback_down_total": more[:, -1],
             "svc_feedback_up_per_second": more[:, -2] / seconds,
             "svc_feedback_down_per_second": more[:, -1] / seconds,
         }

@@ -50,6 +50,7 @@ class Rule:
     priority. A detector ``plan:<measure>`` reads that figure of a recommendation's derivation and holds at
     ``threshold`` or above. ``then`` are the default actions of an incident that no playbook repairs, and the checks.
     ``absent`` is the policy for missing values; ``AbsentPolicy.RESOLVE`` ends an alert after ``resolve_after`` of them.
+    ``instead_of`` are the rules that it replaces.
     """
 
     name: str
@@ -71,3 +72,4 @@ class Rule:
     threshold: float | None = None
     absent: AbsentPolicy = AbsentPolicy.KEEP
     resolve_after: timedelta = timedelta(0)
+    instead_of: tuple[str, ...] = ()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,7 +17,9 @@ import pydantic
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from alerts.rules import files as rule_files
-from outrider.errors import ConfigError, ConfigProblem
+from alerts.rules.parser import unknown_switch
+from detectors.rules.threshold import compile_rules
+from outrider.errors import ConfigError, ConfigProblem, UsageError
 from outrider.model import ActionKind
 from outrider.text import yaml_file
 from outrider.vocabulary.faults import faults as vocabulary
@@ -106,6 +109,9 @@ class RulesSettings(Section):
     """Alert rules in addition to the packaged ones."""
 
     files: list[Path] = Field([], description="Rule files that add to, override or disable the packaged rules.")
+    enable: list[str] = Field(
+        [], description="Rules that are off by default, and packs of them, to switch on, for example thresholds."
+    )
 
 
 class KnowledgeSettings(Section):
@@ -343,15 +349,24 @@ def _consistency_problems(settings: Settings, document: yaml_file.Document) -> l
     return problems
 
 
-def _rule_problems(rules: RulesSettings, document: yaml_file.Document) -> list[ConfigProblem]:
-    """Checks the operator's rule files."""
+def _rule_problems(rules: RulesSettings, document: yaml_file.Document) -> Iterator[ConfigProblem]:
+    """Checks the operator's rule files, with their expressions, and the names of rules to switch on."""
     readable, problems = yaml_file.readable(rules.files, document, ("rules", "files"))
+    yield from problems
     try:
-        if readable:
-            rule_files.load_rules(readable)
+        entries = rule_files.load_entries(readable)
     except ConfigError as error:
-        problems += error.problems
-    return problems
+        yield from error.problems
+        return
+    for entry in entries if readable else ():
+        try:
+            compile_rules([entry.rule])
+        except UsageError as error:
+            yield entry.problem("expr", error.message.removeprefix(f"rule {entry.rule.name}: "))
+    known = [(entry.rule.name, entry.pack) for entry in entries]
+    for index, name in enumerate(rules.enable):
+        if message := unknown_switch(name, known):
+            yield document.problem(("rules", "enable", index), message)
 
 
 def _game_day_problems(settings: Settings, document: yaml_file.Document, fleet: str | None) -> list[ConfigProblem]:

@@ -19,6 +19,13 @@ from service.config.settings_base import Duration, Section
 
 LATENCIES = {"ttft": "svc_ttft_seconds", "tpot": "svc_tpot_seconds", "latency": "svc_latency_seconds"}
 SUCCESS = "success"
+COUNTED = {
+    SUCCESS: (("svc_failed_total",), ("svc_requests_total",)),
+    "abort": (("svc_abandoned_total",), ("svc_requests_total",)),
+    "validity": (("svc_invalid_answers_total",), ("svc_answers_total",)),
+    "feedback": (("svc_feedback_down_total",), ("svc_feedback_down_total", "svc_feedback_up_total")),
+}
+"""SLIs without a limit: the signals of their bad events and of all events."""
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 _LONGEST = timedelta(days=90)
 _SHORTEST = max(burn.long for burn in BURNS)
@@ -32,8 +39,12 @@ class SloSettings(Section):
     service: str | None = Field(None, description="Service. Default: every service on its own.")
     namespace: str | None = Field(None, description="Kubernetes namespace of the service.")
     cluster: str | None = Field(None, description="Cluster of the service. Default: the configured one.")
-    sli: Literal["success", "ttft", "tpot", "latency"] = Field(
-        "success", description="Bad events: failed requests, or requests slower than the limit."
+    sli: Literal["success", "ttft", "tpot", "latency", "abort", "validity", "feedback"] = Field(
+        "success",
+        description=(
+            "Bad events: failed requests, requests slower than the limit, requests aborted by clients, invalid "
+            "answers, thumbs down."
+        ),
     )
     limit: Duration | None = Field(
         None,
@@ -94,8 +105,9 @@ def _events(
     sli: str, ladder: Sequence[float], limit: timedelta | None
 ) -> tuple[tuple[SignalKey, ...], tuple[SignalKey, ...]]:
     """Columns of bad events and of all events; slow requests are in the buckets above the limit."""
-    if sli == SUCCESS or limit is None:
-        return (SignalKey("svc_failed_total"),), (SignalKey("svc_requests_total"),)
+    if sli in COUNTED or limit is None:
+        bad, total = COUNTED.get(sli, COUNTED[SUCCESS])
+        return tuple(map(SignalKey, bad)), tuple(map(SignalKey, total))
     buckets = tuple(SignalKey(LATENCIES[sli], bucket=index) for index in range(len(ladder) + 1))
     within = sum(bound <= limit.total_seconds() * (1.0 + 1e-9) for bound in ladder)
     return buckets[within:], buckets
@@ -128,7 +140,7 @@ def slo_problems(slos: Sequence[SloSettings], document: yaml_file.Document) -> I
 
 
 def _limit(slo: SloSettings, path: tuple[str | int, ...], document: yaml_file.Document) -> Iterator[ConfigProblem]:
-    if slo.sli == SUCCESS:
+    if slo.sli in COUNTED:
         if slo.limit is not None:
             yield document.problem((*path, "limit"), "applies to ttft, tpot and latency only")
         return

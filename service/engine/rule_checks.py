@@ -31,6 +31,7 @@ SPAN = timedelta(minutes=10)
 LONGER = 1.5  # prompts of the last minutes against those before
 _TEXT = "incidents.timeline.check_"
 _LEAST_POINTS = 5
+_AVAILABLE = "_available_ratio"
 _REQUESTS, _TOKENS = SignalKey("svc_requests_total"), SignalKey("svc_prompt_tokens_total")
 
 
@@ -73,18 +74,20 @@ def _results(alert: Alert, facts: CheckFacts) -> Iterator[tuple[str, dict[str, s
 
 
 def _time_to_exhaustion(alert: Alert, facts: CheckFacts) -> Iterator[dict[str, str]]:
-    """Yields the hours until the ratio of the alert reaches 100 % at its present trend, if it rises."""
+    """Yields the hours until the ratio of the alert reaches its end at its present trend: 100 %, or 0 % available."""
     signal = next((item.signal for item in evidence_of(alert) if item.signal.endswith("_ratio")), None)
     if signal is None:
         return
     times, level = _values_of(alert.entity, alert.entity.kind, SignalKey(signal), facts.values)
-    if times.size < _LEAST_POINTS or level[-1] >= 1.0:
+    end = 0.0 if signal.endswith(_AVAILABLE) else 1.0
+    left = np.abs(end - level)
+    if times.size < _LEAST_POINTS or left[-1] <= 0.0:
         return
-    trend = theil_sen(level[None, :], times, all_pairs(times.size))
+    trend = theil_sen(-left[None, :], times, all_pairs(times.size))
     if not trend.low[0] > 0:
         return
-    hours = (1.0 - float(level[-1])) / float(trend.slope[0]) / 3600.0
-    yield {"signal": signal, "percent": f"{level[-1] * 100:.0f}", "hours": f"{hours:.2g}"}
+    hours = float(left[-1]) / float(trend.slope[0]) / 3600.0
+    yield {"signal": signal, "percent": f"{level[-1] * 100:.0f}", "end": f"{end * 100:.0f}", "hours": f"{hours:.2g}"}
 
 
 def _long_prompts(alert: Alert, facts: CheckFacts) -> Iterator[dict[str, str]]:

@@ -20,7 +20,8 @@ NEEDS = {kind: (*fleet_state.NEEDS.get(kind, ()), *situation.NEEDS.get(kind, ())
 
 def rules(settings: Settings) -> tuple[Rule, ...]:
     """Returns the packaged rules, those of the configuration, and one rule per SLO."""
-    return (*rule_files.load_rules(settings.rules.files or None), *slo_rules.rules_of(settings.resolved_slos))
+    loaded = rule_files.load_rules(settings.rules.files, settings.rules.enable)
+    return (*loaded, *slo_rules.rules_of(settings.resolved_slos))
 
 
 def detection(settings: Settings, loaded: Sequence[Rule], interval: timedelta | None = None) -> Detection:

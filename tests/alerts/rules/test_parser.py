@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from alerts.rules.files import load_rules
-from outrider.errors import ConfigError
+from alerts.rules.files import load_entries, load_rules
+from outrider.errors import ConfigError, UsageError
 from outrider.model import ActionKind, EntityKind, Priority
 from outrider.text.i18n import LANGUAGES, texts
 from outrider.vocabulary import catalog
@@ -57,7 +57,7 @@ def test_only_the_slo_of_the_service_is_service_level():
 
 
 def test_every_rule_has_texts_in_both_languages_and_a_runbook():
-    for rule in load_rules():
+    for rule in (entry.rule for entry in load_entries()):
         for language in LANGUAGES:
             known = texts(language)
             assert f"alerts.{rule.name}.name" in known
@@ -88,6 +88,52 @@ def test_a_user_file_changes_a_rule_by_name_and_keeps_the_rest(tmp_path):
     assert "anomaly" not in rules
     assert rules["hot-node"].kind is EntityKind.NODE
     assert len(rules) == len(before)
+
+
+def test_rules_of_a_pack_are_off_until_one_setting_switches_them_on(tmp_path):
+    packs = {entry.rule.name: entry.pack for entry in load_entries()}
+    assert {"thresholds", "quality"} <= set(packs.values())
+    assert not {name for name, pack in packs.items() if pack} & set(by_name())
+    of_pack = {rule.name for rule in load_rules(enable=["thresholds"])} - set(by_name())
+    assert of_pack == {name for name, pack in packs.items() if pack == "thresholds"}
+    assert {rule.name for rule in load_rules(enable=["aborts-high"])} - set(by_name()) == {"aborts-high"}
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "rules:\n  - {name: aborts-high, enabled: true, wait: 1m}\n  - {name: latency-p99-high, wait: 9m}\n"
+    )
+    assert by_name([file])["aborts-high"].wait == timedelta(minutes=1)
+    assert "latency-p99-high" not in by_name([file]), "a changed rule stays off"
+
+
+def test_a_rule_that_is_on_replaces_another():
+    rules = {rule.name: rule for rule in load_rules(enable=["gpu-lost-p0"])}
+    assert "gpu-lost" not in rules
+    assert rules["gpu-lost-p0"].priority is Priority.P0
+    assert {entry.rule.name: entry.enabled for entry in load_entries()}["gpu-lost"]
+
+
+def test_a_file_of_the_operator_may_be_a_pack(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("pack: nights\nrules:\n  - {name: hot, kind: node, expr: node_cpu_utilization_ratio > 0.9}\n")
+    assert "hot" not in by_name([file])
+    assert "hot" in {rule.name for rule in load_rules([file], ["nights"])}
+
+
+def test_an_unknown_switch_is_refused_with_the_nearest_name():
+    with pytest.raises(UsageError) as caught:
+        load_rules(enable=["threshold"])
+    assert 'did you mean "thresholds"' in caught.value.message
+
+
+def test_no_pack_has_the_name_of_a_rule():
+    entries = load_entries()
+    assert not {entry.pack for entry in entries} & {entry.rule.name for entry in entries}
+
+
+def test_with_every_pack_each_fault_is_still_matched_by_exactly_one_rule():
+    packs = sorted({entry.pack for entry in load_entries() if entry.pack})
+    matched = [fault for rule in load_rules(enable=packs) for fault in rule.faults]
+    assert sorted(matched) == sorted(faults())
 
 
 def test_mistakes_of_a_file_are_reported_in_line_order_with_the_expectation(tmp_path):
@@ -131,6 +177,10 @@ def test_mistakes_of_a_file_are_reported_in_line_order_with_the_expectation(tmp_
         ("{name: a, faults: [gpu-lost], routes: [pigeon]}", "routes", "unknown routes"),
         ("{name: a, faults: [gpu-lost], fault: nothing}", "fault", "unknown fault"),
         ("{name: a, faults: [gpu-lost], labels: 3}", "labels", "mapping"),
+        ("{name: a, faults: [gpu-lost], instead_of: gpu-lost}", "instead_of", "expected a list"),
+        ("{name: a, faults: [gpu-lost], instead_of: [{a: 1}]}", "instead_of", "a list of texts"),
+        ("{name: a, faults: [gpu-lost], instead_of: [gpu-lst]}", "instead_of", 'did you mean "gpu-lost"'),
+        ("{name: a, faults: [gpu-lost], instead_of: [a]}", "instead_of", "no other rule is named"),
         ("{name: a, faults: [gpu-lost], absent: fire}", "absent", "needs a rule with expr"),
         ("{name: a, faults: [gpu-lost], absent: drop}", "absent", "keep, fire or {resolve_after"),
         ("{name: a, faults: [gpu-lost], absent: {after: 3m}}", "absent", "keep, fire or {resolve_after"),
@@ -155,6 +205,10 @@ def test_the_policy_for_missing_values_is_read(tmp_path):
     assert (rules["gpu-lost"].absent, rules["gpu-lost"].resolve_after) == (AbsentPolicy.RESOLVE, timedelta(minutes=10))
     assert rules["kv-cache-full"].absent is AbsentPolicy.FIRE
     assert {rules[name].absent for name in ("gpu-memory-high", "node-lost")} == {AbsentPolicy.KEEP}
+
+
+def test_the_name_of_a_pack_is_checked(tmp_path):
+    assert problems_of(tmp_path, "pack: [a]\nrules: []\n")[0][:2] == (1, "pack")
 
 
 @pytest.mark.parametrize("text", ["", "- a\n", "rules: 3\n", "rules:\n  - just a text\n", "rules: [{name: x\n"])

@@ -6,6 +6,7 @@ from collectors.mapping import registry
 from outrider.errors import ConfigError
 from outrider.ports import StateRetention
 from service.config import settings
+from service.wiring.detectors import rules as wiring_rules
 from store.tsdb.retention import Retention
 
 
@@ -325,3 +326,28 @@ def test_a_playbook_file_is_not_a_configuration(tmp_path):
 def test_a_rule_file_that_is_missing_has_the_line_that_names_it(tmp_path):
     (found,) = problems(tmp_path, "cluster: c\nrules:\n  files:\n  - nowhere.yaml\n")
     assert found == (4, "rules.files[0]", "nowhere.yaml does not exist")
+
+
+def test_expressions_of_rule_files_are_compiled(tmp_path):
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(
+        "rules:\n- {name: a, kind: service,\n   expr: 'sum(svc_queue_requests, \"5m\") > 1'}\n", encoding="utf-8"
+    )
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, f"rules: {{files: [{rules}]}}\n")
+    (problem,) = caught.value.problems
+    assert (problem.file, problem.line) == (str(rules), 3)
+    assert "sum needs a counter" in problem.message
+
+
+def test_rules_to_switch_on_must_exist(tmp_path):
+    assert load(tmp_path, "rules: {enable: [thresholds, aborts-high]}\n").rules.enable == ["thresholds", "aborts-high"]
+    ((line, key, message),) = problems(tmp_path, "rules:\n  enable: [thresholds, abort-high]\n")
+    assert (line, key) == (2, "rules.enable[1]")
+    assert 'did you mean "aborts-high"' in message
+
+
+def test_rules_that_are_switched_on_are_in_force(tmp_path):
+    names = {rule.name for rule in wiring_rules(load(tmp_path, "rules: {enable: [gpu-lost-p0]}\n"))}
+    assert "gpu-lost-p0" in names
+    assert "gpu-lost" not in names

@@ -36,7 +36,8 @@ STEP = timedelta(seconds=15)
 POINTS = 40
 GPU = EntityRef("c", EntityKind.GPU, None, "GPU-0")
 CHAT = EntityRef("c", EntityKind.SERVICE, "llm", "chat")
-RATIO = "hw_accel_memory_used_ratio"
+NODE = EntityRef("c", EntityKind.NODE, None, "node-1")
+RATIO, AVAILABLE = "hw_accel_memory_used_ratio", "node_memory_available_ratio"
 
 
 class Values:
@@ -87,7 +88,17 @@ def test_the_time_to_exhaustion_follows_from_the_trend() -> None:
     climbing = 0.90 + 0.05 * np.arange(POINTS) / POINTS  # 0.05 in 10 min, 0.0513 left at the end
     ((what, arguments),) = lines(alert(GPU, "time_to_exhaustion", RATIO), Values(GPU, {RATIO: climbing}))
     assert what == "incidents.timeline.check_time_to_exhaustion"
-    assert (arguments["percent"], arguments["hours"]) == ("95", "0.17")
+    assert (arguments["percent"], arguments["end"], arguments["hours"]) == ("95", "100", "0.17")
+
+
+def test_available_memory_is_exhausted_at_zero() -> None:
+    falling = 0.10 - 0.05 * np.arange(POINTS) / POINTS  # 0.05 in 10 min, 0.0513 left at the end
+    values = Values(NODE, {AVAILABLE: falling})
+    ((what, arguments),) = lines(alert(NODE, "time_to_exhaustion", AVAILABLE), values)
+    assert what == "incidents.timeline.check_time_to_exhaustion"
+    assert (arguments["percent"], arguments["end"], arguments["hours"]) == ("5", "0", "0.17")
+    rising = Values(NODE, {AVAILABLE: falling[::-1]})
+    assert lines(alert(NODE, "time_to_exhaustion", AVAILABLE), rising) == ()
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import contextlib
 import io
 import json
 import sys
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from unittest import mock
 
 import httpx
@@ -13,13 +13,15 @@ import numpy as np
 import pytest
 
 from collectors.pipeline.scrape_manager import ScrapeManager
+from detectors.rules.burn_rate import BurnRateDetector
 from outrider.clock import ManualClock
 from outrider.documents.summaries import alert_summary
 from outrider.errors import ConfigError
-from outrider.model import AlertState, CellStatus, EntityKind, EntityRef, Priority, SampleBatch
+from outrider.model import AlertState, CellStatus, EntityKind, EntityRef, Finding, Priority, SampleBatch, Window
 from outrider.ports import Collected
 from outrider.testing.names import NOW, SERVICE
 from outrider.testing.story import Story
+from outrider.topology import Topology
 from service.api.app import create_app
 from service.api.dependencies import ApiExtras
 from service.cli import main
@@ -51,6 +53,7 @@ def load(tmp_path, text):
         ("- {name: a, sli: ttft}", 2, "limit", "is missing; expected one of 0.001, "),
         ("- {name: a, sli: ttft, limit: 200ms}", 2, "limit", "0.2 s is between two bounds of svc_ttft_seconds"),
         ("- {name: a, limit: 1s}", 2, "limit", "applies to ttft, tpot and latency only"),
+        ("- {name: a, sli: abort, limit: 1s}", 2, "limit", "applies to ttft, tpot and latency only"),
         ("- {name: a, objective: 1}", 2, "objective", "less than 1"),
         ("- {name: a, objektive: 0.9}", 2, "objektive", 'did you mean "objective"'),
         ("- {name: Big One}", 2, "name", "lowercase letters"),
@@ -66,6 +69,30 @@ def test_errors_name_line_and_key(tmp_path, text, line, key, expected):
     (problem,) = caught.value.problems
     assert (problem.line, problem.key.rpartition(".")[2]) == (line, key)
     assert expected in problem.message
+
+
+@pytest.mark.parametrize(
+    ("sli", "bad", "good"),
+    [
+        ("abort", "svc_abandoned_total", "svc_requests_total"),
+        ("validity", "svc_invalid_answers_total", "svc_answers_total"),
+        ("feedback", "svc_feedback_down_total", "svc_feedback_up_total"),
+    ],
+)
+def test_aborts_invalid_answers_and_votes_burn_a_budget(tmp_path, sli, bad, good):
+    (slo,) = load(tmp_path, f"slos:\n- {{name: a, sli: {sli}, objective: 0.99}}\n").resolved_slos
+    assert [key.name for key in slo.bad] == [bad]
+    detector, state, found = BurnRateDetector(slo), BurnRateDetector(slo).initial(), []
+    for minute in range(1, 70):
+        counts = {bad: 0.0 if minute < 60 else 90.0, good: 20.0 if sli == "feedback" else 100.0}
+        times = NOW.timestamp() + 60.0 * np.arange(max(0, minute - 10), minute)
+        row = [[counts[key.name] for key in slo.keys]] * times.size
+        status = np.zeros((1, times.size, len(slo.keys)), dtype=np.uint8)
+        window = Window(EntityKind.SERVICE, (CHAT,), times, slo.keys, np.array([row]), status, timedelta(minutes=1))
+        state, verdicts = detector.detect(state, window, Topology.build(()), datetime.fromtimestamp(times[-1], tz=UTC))
+        found.append(any(isinstance(item, Finding) for item in verdicts))
+    assert not any(found[:59])
+    assert found[-1]
 
 
 def test_a_latency_counts_the_buckets_above_its_limit(tmp_path):
