@@ -57,6 +57,7 @@ COMMANDS = {
         "service.cli.incidents.alerts", "alerts_app", "List, acknowledge, resolve and silence alerts."
     ),
     "incidents": LazyCommand("service.cli.incidents.alerts", "incidents_app", "List and show incidents."),
+    "rules": LazyCommand("service.cli.incidents.rules", "app", "List, test, import and export alert rules."),
     "feedback": LazyCommand(
         "service.cli.incidents.feedback", "app", "Record verdicts on alerts and tune rules with them."
     ),
