@@ -19,6 +19,7 @@ from outrider.model import ActionKind, EntityKind, Priority
 from outrider.text import yaml_file
 from outrider.vocabulary import catalog
 from outrider.vocabulary.faults import faults
+from outrider.vocabulary.request_class import RequestClass
 from outrider.vocabulary.rules import RULE_ACTIONS, AbsentPolicy, Rule, RuleCheck
 from outrider.vocabulary.units import parse_duration
 
@@ -48,6 +49,7 @@ _KEYS = frozenset(
         "then",
         "labels",
         "instead_of",
+        "where",
         "enabled",
     }
 )
@@ -168,7 +170,8 @@ def check(raw: _Raw) -> list[ConfigProblem]:
     ]
     if not isinstance(keys.get("name"), str) or not _NAME.fullmatch(keys["name"]):
         problems.append(raw.problem("name", _NAME_EXPECTED))
-    problems += _check_choices(raw) + _check_numbers(raw) + _check_absent(raw) + _check_condition(raw)
+    problems += _check_choices(raw) + _check_numbers(raw) + _check_absent(raw)
+    problems += _check_where(raw) + _check_condition(raw)
     return problems
 
 
@@ -243,6 +246,22 @@ def _check_absent(raw: _Raw) -> list[ConfigProblem]:
     return []
 
 
+def _check_where(raw: _Raw) -> list[ConfigProblem]:
+    where = raw.keys.get("where", {})
+    if not isinstance(where, dict):
+        return [raw.problem("where", "expected a mapping such as {namespace: prod, request_class: [vip]}")]
+    if where and not raw.keys.get("expr"):
+        return [raw.problem("where", "needs a rule with expr: findings are about any entity")]
+    problems = []
+    for key, value in where.items():
+        values = value if isinstance(value, list) else [value]
+        if not values or not all(isinstance(text, str) and text for text in values):
+            problems.append(raw.problem("where", f"{key}: expected a text or a list of texts"))
+        elif key == "request_class" and not all(str(RequestClass.parse(text)) for text in values):
+            problems.append(raw.problem("where", f"{key}: expected words such as vip, online or long"))
+    return problems
+
+
 def _check_condition(raw: _Raw) -> list[ConfigProblem]:
     keys = raw.keys
     expr, matches = keys.get("expr"), keys.get("faults") or keys.get("detectors")
@@ -292,6 +311,7 @@ def _rule(keys: dict[str, Any]) -> Rule:
         instead_of=tuple(keys.get("instead_of") or ()),
         labels={str(name): str(value) for name, value in (keys.get("labels") or {}).items()},
         threshold=None if keys.get("threshold") is None else float(keys["threshold"]),
+        where={str(key): _texts(value) for key, value in (keys.get("where") or {}).items()},
         **_absent(keys.get("absent", AbsentPolicy.KEEP.value)),
     )
 
@@ -300,6 +320,10 @@ def _absent(value: Any) -> dict[str, Any]:
     if isinstance(value, dict):
         return {"absent": AbsentPolicy.RESOLVE, "resolve_after": parse_duration(str(value["resolve_after"]))}
     return {"absent": AbsentPolicy(value)}
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(value) if isinstance(value, list) else (value,)
 
 
 def _then(word: str) -> ActionKind | RuleCheck:

@@ -12,6 +12,7 @@ from detectors.base.findings import evidence, fingerprint
 from detectors.base.state_arrays import align, empty
 from detectors.rules.evaluation import Truths, Unknown
 from detectors.rules.expressions import Condition, compile_expression
+from detectors.rules.selection import selected, selects
 from outrider.model import (
     DetectorState,
     EntityRef,
@@ -68,14 +69,15 @@ class RuleDetector:
         return empty(self.state_version, {_JUDGED_AT: np.nan})
 
     def detect(
-        self, state: DetectorState, window: Window, _topology: Topology, now: datetime
+        self, state: DetectorState, window: Window, topology: Topology, now: datetime
     ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
         """A finding if the expression holds, NoVerdict if values are missing or untrusted."""
         reason = unusable_reason(window, now.timestamp())
         if reason is not None:
             return state, (NoVerdict(self.name, None, reason),)
+        window = selected(window, self._rule.where, topology)
         if self._rule.absent is AbsentPolicy.FIRE:
-            return self._with_absent(state, window, now)
+            return self._with_absent(state, window, topology, now)
         if not window.entities:
             return state, ()
         return state, self._verdicts(window, self._compiled.holds(window), now)
@@ -86,7 +88,7 @@ class RuleDetector:
         return (*result, *self._silent(window, truths.unknown))
 
     def _with_absent(
-        self, state: DetectorState, window: Window, now: datetime
+        self, state: DetectorState, window: Window, topology: Topology, now: datetime
     ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
         """As usual, and a finding for each entity whose last verdict is too old for the present."""
         at = float(window.times[-1])
@@ -97,7 +99,11 @@ class RuleDetector:
             truths = self._compiled.holds(window)
             judged_at[:count] = np.where(truths.unknown < Unknown.MISSING, at, judged_at[:count])
             verdicts = self._verdicts(window, truths, now)
-        absent = np.flatnonzero(at - judged_at > late_seconds(window))
+        absent = [
+            row
+            for row in np.flatnonzero(at - judged_at > late_seconds(window))
+            if selects(self._rule.where, entities[row], topology)
+        ]
         found = [self._absence(entities[row], at - float(judged_at[row]), now) for row in absent]
         after = DetectorState(self.state_version, entities, {_JUDGED_AT: judged_at})
         return after, (*found, *verdicts)

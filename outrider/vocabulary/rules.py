@@ -5,6 +5,7 @@ The YAML files are in ``alerts/rules``; ``detectors`` compiles the expressions.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -50,7 +51,8 @@ class Rule:
     priority. A detector ``plan:<measure>`` reads that figure of a recommendation's derivation and holds at
     ``threshold`` or above. ``then`` are the default actions of an incident that no playbook repairs, and the checks.
     ``absent`` is the policy for missing values; ``AbsentPolicy.RESOLVE`` ends an alert after ``resolve_after`` of them.
-    ``instead_of`` are the rules that it replaces.
+    ``instead_of`` are the rules that it replaces. ``where`` limits ``expr`` to the entities that have one of the values
+    of each key; a key is ``name``, ``namespace``, ``cluster`` or a fact of the topology.
     """
 
     name: str
@@ -73,3 +75,4 @@ class Rule:
     absent: AbsentPolicy = AbsentPolicy.KEEP
     resolve_after: timedelta = timedelta(0)
     instead_of: tuple[str, ...] = ()
+    where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

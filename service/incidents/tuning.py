@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 import numpy as np
 
 from detectors.rules.rule_backtest import JudgedAlert
+from detectors.rules.selection import selects
 from detectors.rules.tunable_threshold import tunable_threshold_of
 from detectors.rules.tuning import LEAST_USELESS, LEAST_VERDICTS, Proposal, ProposalReason, Setting, occasions, propose
 from outrider.clock import rfc3339
@@ -86,7 +87,8 @@ def proposal_of(
     span = TimeRange(now - settings.store.retention.raw, now)
     if rule.expr is None:
         return propose(rule, judged, None, (), span)
-    entities, keys = metrics.entities(rule.kind), alert_feedback.keys_of(rule)
+    topology, keys = state.topology(), alert_feedback.keys_of(rule)
+    entities = [entity for entity in metrics.entities(rule.kind) if selects(rule.where, entity, topology)]
     return propose(
         rule,
         judged,

@@ -40,7 +40,7 @@ _INTERVAL = timedelta(seconds=15)
 _KINDS = tuple(kind.value for kind in EntityKind)
 _PLACE = ("namespace", "cluster")
 _TOP = ("rule_files", "enable", "slos", "interval", "tests")
-_TEST = ("name", "interval", "start", "input_series", "services", "alert_rule_test")
+_TEST = ("name", "interval", "start", "input_series", "facts", "services", "alert_rule_test")
 _CHECK = ("eval_time", "alertname", "state", "exp_alerts")
 
 
@@ -76,7 +76,7 @@ class AlertCheck:
 
 @dataclass(frozen=True, slots=True)
 class RuleTest:
-    """One test. ``services`` are the services that a fault of an entity can reach."""
+    """One test. ``services`` are the services that a fault of an entity can reach, ``facts`` those of the topology."""
 
     name: str
     line: int
@@ -84,6 +84,7 @@ class RuleTest:
     interval: timedelta
     series: tuple[InputSeries, ...]
     services: Mapping[EntityRef, tuple[EntityRef, ...]]
+    facts: Mapping[EntityRef, Mapping[str, str]]
     checks: tuple[AlertCheck, ...]
 
 
@@ -194,6 +195,7 @@ class _Reader(Shapes):
             interval=every,
             series=tuple(item for item in series if item is not None),
             services=self._services((*path, "services"), entry.get("services", [])),
+            facts=self._facts((*path, "facts"), entry.get("facts", [])),
             checks=tuple(item for item in checks if item is not None),
         )
 
@@ -313,6 +315,17 @@ class _Reader(Shapes):
             below, service = (self._named((*path, index, key), entry.get(key)) for key in ("entity", "service"))
             if below is not None and service is not None:
                 result[below] = (*result.get(below, ()), service)
+        return result
+
+    def _facts(self, path: Path_, value: Any) -> dict[EntityRef, dict[str, str]]:
+        result: dict[EntityRef, dict[str, str]] = {}
+        for index, item in enumerate(self.items(self._document, path, value)):
+            where = (*path, index)
+            entry = self._keys(where, self.mapping(self._document, where, item), ("entity", "labels"))
+            entity = self._named((*where, "entity"), entry.get("entity"))
+            labels = self.mapping(self._document, (*where, "labels"), entry.get("labels", {}))
+            if entity is not None:
+                result.setdefault(entity, {}).update({key: str(text) for key, text in labels.items()})
         return result
 
     def _named(self, path: Path_, value: Any) -> EntityRef | None:

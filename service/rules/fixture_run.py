@@ -95,7 +95,8 @@ def _cycles(test: RuleTest, wanted: frozenset[str], fixture: RuleFixture, count:
     slos = [slo for slo in fixture.slos if slo.rule in wanted]
     rules = [rule for rule in (*fixture.rules, *slo_rules.rules_of(slos)) if rule.name in wanted]
     detection = Detection((*threshold.compile_rules(rules), *burn_rate.compile_slos(slos)), test.interval)
-    topology = Topology.build([(below, service) for below, above in test.services.items() for service in above])
+    edges = [(below, service) for below, above in test.services.items() for service in above]
+    topology = Topology.build(edges, test.facts, test.facts)
     inputs = _Inputs(test)
     active: tuple[Alert, ...] = ()
     for step in range(count):

@@ -67,6 +67,7 @@ def _rule_json(entry: RuleEntry, language: Language) -> dict[str, Any]:
         "enabled": entry.enabled,
         "pack": entry.pack or None,
         "expr": rule.expr,
+        "where": {key: list(values) for key, values in rule.where.items()},
         "faults": list(rule.faults),
         "detectors": list(rule.detectors),
         "priority": rule.priority.value if rule.priority else None,

@@ -151,6 +151,47 @@ def test_the_policy_for_missing_values_can_be_tested(results):
     assert result.differences == ()
 
 
+@pytest.mark.parametrize(
+    ("where", "fires"),
+    [
+        ("{name: r0}", {"r0"}),
+        ("{name: [r0, r2]}", {"r0", "r2"}),
+        ("{namespace: llm}", {"r0", "r1"}),
+        ("{cluster: default, namespace: [llm, lab]}", {"r0", "r1", "r2"}),
+        ("{request_class: vip}", {"r0", "r1"}),
+        ("{request_class: [vip online]}", {"r0"}),
+        ("{request_class: [batch, interactive]}", {"r0", "r1", "r2"}),
+        ("{tenant: acme}", {"r2"}),
+        ("{tenant: nobody}", set()),
+    ],
+)
+def test_a_rule_may_cover_only_some_entities(results, where, fires):
+    test = """\
+rule_files: [rules.yaml]
+tests:
+  - facts:
+      - {entity: '{replica="r0", namespace="llm"}', labels: {request_class: vip-online}}
+      - {entity: '{replica="r1", namespace="llm"}', labels: {request_class: vip-offline}}
+      - {entity: '{replica="r2", namespace="lab"}', labels: {request_class: standard-online, tenant: acme}}
+    input_series:
+      - {series: 'engine_requests_waiting{replica="r0", namespace="llm"}', values: '20x20'}
+      - {series: 'engine_requests_waiting{replica="r1", namespace="llm"}', values: '20x20'}
+      - {series: 'engine_requests_waiting{replica="r2", namespace="lab"}', values: '20x20'}
+      - {series: 'engine_requests_waiting{replica="r3"}', values: '20x20'}
+    alert_rule_test: [{eval_time: 5m, alertname: mine}]
+"""
+    (result,) = results(test, rules=f"rules: [{RULE.replace('wait: 1m', f'wait: 1m, where: {where}')}]\n")
+    assert {alert.entity.name for alert in result.found} == fires
+
+
+def test_missing_values_fire_only_for_entities_that_the_rule_covers(results):
+    text = GOOD.replace("20x20", "1x10 _x30").replace("5m", "10m")
+    for name, fires in (("r0", True), ("other", False)):
+        more = f"wait: 1m, absent: fire, where: {{name: {name}}}"
+        (result,) = results(text, rules=f"rules: [{RULE.replace('wait: 1m', more)}]\n")
+        assert bool(result.found) is fires
+
+
 def test_slos_and_kpis_can_be_tested(results):
     (slo, kpi) = results(
         """\
