@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,6 +110,17 @@ def parse(text: str, file: str) -> Document:
     if problems:
         raise refuse(problems)
     return Document(file, value, lines)
+
+
+def documents(text: str, file: str) -> Iterator[Document]:
+    """The documents of a text, one after the other, with the line numbers of the file. Raises as ``parse`` does."""
+    start, lines = 0, [*text.splitlines(), "---"]
+    for number, line in enumerate(lines):
+        if line.rstrip() == "---":
+            part = "\n" * start + "\n".join(lines[start:number]) + "\n"
+            start = number + 1
+            if part.strip():
+                yield parse(part, file)
 
 
 def _walk(node: yaml.Node, path: Path_, lines: dict[Path_, int], problems: list[ConfigProblem], file: str) -> None:

@@ -187,6 +187,15 @@ def format_duration(duration: timedelta | float) -> str:
     return sign + (" ".join(parts[:2]) or "0s")
 
 
+def exact_duration(seconds: float) -> str:
+    """A duration of whole seconds in the largest unit that divides it: ``90m``, ``1h``, ``61s``."""
+    whole = round(seconds)
+    unit, size = next(
+        (unit, size) for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)) if whole % size == 0
+    )
+    return f"{whole // size}{unit}" if whole else "0s"
+
+
 def format_value(value: float | None, unit: str) -> str:
     """A value with its catalog unit for display: ``99.2 %``, ``1.4 s``, ``71.3 GiB``."""
     if value is None or not isfinite(value):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -50,7 +50,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     """Returns entries for ``slos``. Raises ConfigError with file, line, key and expected value of every error."""
     text = _text(path)
     reader = _Reader()
-    entries = [entry for document in _documents(text, str(path)) for entry in reader.read(document)]
+    entries = [entry for document in yaml_file.documents(text, str(path)) for entry in reader.read(document)]
     if reader.problems:
         raise yaml_file.refuse(reader.problems)
     if not entries:
@@ -63,17 +63,6 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}", hint="name a YAML file") from error
-
-
-def _documents(text: str, file: str) -> Iterator[Document]:
-    """Yields the documents of a file, with the line numbers of the file."""
-    start, lines = 0, [*text.splitlines(), "---"]
-    for number, line in enumerate(lines):
-        if line.rstrip() == "---":
-            part = "\n" * start + "\n".join(lines[start:number]) + "\n"
-            start = number + 1
-            if part.strip():
-                yield yaml_file.parse(part, file)
 
 
 class _Reader(Shapes):

@@ -143,7 +143,7 @@ class _Inputs:
         self._findings = [item for item in test.series if item.name == FINDING]
         self._plans = [item for item in test.series if item.name == PLANNED]
         self._ready = [item for item in test.series if item.name == _READY]
-        self._grids = _grids([item for item in test.series if item.name not in (FINDING, PLANNED)])
+        self._grids = grids([item for item in test.series if item.name not in (FINDING, PLANNED)])
 
     def batches(self, step: int, now: datetime) -> Iterator[SampleBatch]:
         """The values of one cycle: an entity without any is not on a page."""
@@ -179,7 +179,7 @@ class _Inputs:
 
 
 @dataclass(frozen=True, slots=True)
-class _Grid:
+class Grid:
     """Values of all entities of one kind: arrays of shape (entities, steps, keys)."""
 
     kind: EntityKind
@@ -189,6 +189,7 @@ class _Grid:
     status: Statuses
 
     def batch(self, step: int, now: datetime, interval: timedelta) -> SampleBatch | None:
+        """The values of one step; None if there are none."""
         if step >= self.values.shape[1]:
             return None
         rows = np.flatnonzero((self.status[:, step] != CellStatus.ABSENT).any(axis=1))
@@ -206,14 +207,15 @@ class _Grid:
         )
 
 
-def _grids(series: Sequence[InputSeries]) -> list[_Grid]:
+def grids(series: Sequence[InputSeries]) -> list[Grid]:
+    """The values of all series of signals, by kind of entity."""
     by_kind: dict[EntityKind, list[InputSeries]] = {}
     for item in series:
         by_kind.setdefault(item.entity.kind, []).append(item)
     return [_grid(kind, items) for kind, items in by_kind.items()]
 
 
-def _grid(kind: EntityKind, series: Sequence[InputSeries]) -> _Grid:
+def _grid(kind: EntityKind, series: Sequence[InputSeries]) -> Grid:
     entities = tuple(dict.fromkeys(item.entity for item in series))
     keys = tuple(dict.fromkeys(key for item in series for key in _keys(item.name)))
     shape = (len(entities), max(item.values.values.size for item in series), len(keys))
@@ -227,7 +229,7 @@ def _grid(kind: EntityKind, series: Sequence[InputSeries]) -> _Grid:
         else:
             values[row, :size, columns[SignalKey(item.name)]] = item.values.values
             status[row, :size, columns[SignalKey(item.name)]] = item.values.status
-    return _Grid(kind, entities, keys, values, status)
+    return Grid(kind, entities, keys, values, status)
 
 
 def _keys(name: str) -> tuple[SignalKey, ...]:

@@ -87,11 +87,12 @@ def victoria(folder: Path) -> Iterator[MetricServer]:
 
 
 @contextmanager
-def prometheus(folder: Path, *, out_of_order: str = "10y") -> Iterator[MetricServer]:
-    """Runs a Prometheus that accepts remote write, also of old samples."""
+def prometheus(folder: Path, *, out_of_order: str = "10y", rules: Sequence[str] = ()) -> Iterator[MetricServer]:
+    """Runs a Prometheus that accepts remote write, also of old samples, with rule files of the folder."""
     port = free_port()
     file = folder / "prometheus.yml"
-    file.write_text(f"storage: {{tsdb: {{out_of_order_time_window: {out_of_order}}}}}\n", encoding="utf-8")
+    storage = f"storage: {{tsdb: {{out_of_order_time_window: {out_of_order}}}}}\n"
+    file.write_text(f"{storage}rule_files: [{', '.join(rules)}]\n", encoding="utf-8")
     options = (
         f"--config.file={file}",
         f"--storage.tsdb.path={folder}/prometheus",

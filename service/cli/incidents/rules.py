@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import yaml
 
 from alerts.rules import files as rule_files
 from outrider.documents.summaries import rule_name
@@ -18,6 +19,7 @@ from service.cli.core.common import NO, ON_A_TERMINAL, YES, Context, leaf
 if TYPE_CHECKING:
     from alerts.rules.parser import RuleEntry
     from service.rules.fixture_run import CheckResult
+    from service.rules.prometheus_import import ImportedRules
 
 app = typer.Typer(help="List, test, import and export alert rules.", no_args_is_help=ON_A_TERMINAL)
 
@@ -49,6 +51,72 @@ def test(
     document = {"passed": len(cases) - failed, "failed": failed, "cases": cases}
     context.show(document, lambda shown: _cases_text(shown, context.language))
     return NO if failed else YES
+
+
+@leaf(app, "import", example="outrider rules import prometheus-rules.yaml --out imported.yaml")
+def import_(
+    context: Context,
+    file: Annotated[Path, typer.Argument(help="PrometheusRule object, or a rule file of Prometheus.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Rules file to write, for rules.files. Default: none is written.")
+    ] = None,
+) -> int:
+    """Translate Prometheus alert rules. Names each rule that has no translation; exits 1 if there is one."""
+    from service.rules import prometheus_import  # noqa: PLC0415 - reads every adapter
+
+    imported = prometheus_import.read(file)
+    if out is not None:
+        out.write_text(_rules_file(imported), encoding="utf-8")
+    document = {
+        "file": None if out is None else str(out),
+        "rules": imported.rules,
+        "left_out": [
+            {"name": rule.name, "group": rule.group, "line": rule.line, "reason": rule.reason}
+            for rule in imported.left_out
+        ],
+        "notes": [{"rule": note.rule, "text": note.text} for note in imported.notes],
+    }
+    context.show(document, lambda shown: _import_text(shown, imported, context.language))
+    return NO if imported.left_out else YES
+
+
+@leaf(app, "export", example="outrider rules export -o yaml > outrider-alerts.yaml")
+def export_(
+    context: Context,
+    adapter: Annotated[
+        str | None,
+        typer.Option(help="Read the metrics of this adapter. Default: the series that store.metrics receives."),
+    ] = None,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Print a rule file of Prometheus instead of a PrometheusRule object.")
+    ] = False,
+) -> None:
+    """Print the alert rules in force for a Prometheus. Rules that PromQL cannot express are named on standard error."""
+    from collectors.mapping import registry  # noqa: PLC0415 - not needed by the other commands
+    from service.rules import prometheus_export  # noqa: PLC0415
+    from service.wiring import detectors as wiring_detectors  # noqa: PLC0415
+
+    rules = wiring_detectors.rules(context.settings())
+    known = None if adapter is None else registry.adapter(adapter)
+    exported = prometheus_export.export(rules, context.language, known)
+    for name, reason in exported.left_out.items():
+        typer.echo(f"left out: {name}: {reason}", err=True)
+    context.show(exported.document["spec"] if plain else exported.document)
+
+
+def _rules_file(imported: ImportedRules) -> str:
+    """A rules file with the notes and the rules that were left out as comments."""
+    comments = [f"# {note.rule}: {note.text}" for note in imported.notes]
+    comments += [f"# left out: {rule.name} (line {rule.line}): {rule.reason}" for rule in imported.left_out]
+    rules = yaml.safe_dump({"version": 1, "rules": imported.rules}, allow_unicode=True, sort_keys=False, width=110)
+    return "".join(f"{' '.join(line.split())}\n" for line in comments) + rules
+
+
+def _import_text(shown: dict[str, Any], imported: ImportedRules, language: Language) -> str:
+    counted = translate("cli.rules_imported", language, imported=len(imported.rules), left_out=len(imported.left_out))
+    lines = [_rules_file(imported).rstrip()] if shown["file"] is None else []
+    lines += [f"{rule.name} (line {rule.line}): {rule.reason}" for rule in imported.left_out]
+    return "\n".join((*lines, counted))
 
 
 def _listed(error: ConfigError) -> ConfigError:

@@ -85,3 +85,51 @@ def test_rules_that_are_off_are_listed_with_their_pack(tmp_path):
     assert (rows["aborts-high"]["enabled"], rows["aborts-high"]["pack"]) == (False, "quality")
     assert "GPU 掉卡" in [row["title"] for row in json.loads(run("rules", "list", "--lang", "zh", cwd=tmp_path)[0])]
     assert "thresholds" in run("rules", "list", "-o", "table", cwd=tmp_path)[0]
+
+
+PROMETHEUS = """\
+groups:
+- name: g
+  rules:
+  - {alert: Down, expr: up == 0, for: 1m}
+  - {alert: Load, expr: node_load1 > 5}
+"""
+
+
+def test_imported_rules_are_reported_and_written(tmp_path):
+    file = written(tmp_path, PROMETHEUS)
+    out, _ = run("rules", "import", file, "--out", "own.yaml", cwd=tmp_path, code=1)
+    result = json.loads(out)
+    assert [rule["name"] for rule in result["rules"]] == ["down"]
+    assert result["left_out"] == [
+        {"name": "Load", "group": "g", "line": 5, "reason": "no adapter reads node_load1 as a signal"}
+    ]
+    text = (tmp_path / "own.yaml").read_text(encoding="utf-8")
+    assert "# left out: Load (line 5): no adapter reads node_load1 as a signal" in text
+    written(tmp_path, "rules: {files: [own.yaml]}\n", "outrider.yaml")
+    rows = {row["name"]: row for row in json.loads(run("rules", "list", cwd=tmp_path)[0])}
+    assert rows["down"]["expr"] == "last(target_up) == 0"
+
+
+def test_an_import_of_every_rule_exits_with_0(tmp_path):
+    file = written(tmp_path, PROMETHEUS.rpartition("  - {alert: Load")[0])
+    text, _ = run("rules", "import", file, "-o", "table", cwd=tmp_path)
+    assert "name: down" in text
+    assert "1 imported, 0 left out" in text
+
+
+def test_an_export_is_an_object_or_a_plain_rule_file(tmp_path):
+    written(tmp_path, "rules: {enable: [aborts-high]}\n", "outrider.yaml")
+    out, err = run("rules", "export", cwd=tmp_path)
+    document = json.loads(out)
+    assert document["kind"] == "PrometheusRule"
+    names = [rule["alert"] for rule in document["spec"]["groups"][0]["rules"]]
+    assert {"AbortsHigh", "AvailabilityLow"} <= set(names)
+    assert "left out: gpu-lost: it matches findings of detectors" in err
+    plain = json.loads(run("rules", "export", "--plain", "--adapter", "vllm", cwd=tmp_path)[0])
+    assert [rule["alert"] for rule in plain["groups"][0]["rules"]] == ["KvCacheFull", "ReplicaSlow"]
+
+
+def test_an_export_over_an_unknown_adapter_is_refused(tmp_path):
+    _, err = run("rules", "export", "--adapter", "vlm", cwd=tmp_path, code=2)
+    assert "unknown adapter 'vlm'" in err
