@@ -1,4 +1,4 @@
-"""Import of OpenSLO v1 and Sloth (prometheus/v1) objectives as ``slos``.
+"""Import of OpenSLO v1, Sloth (prometheus/v1) and Pyrra (pyrra.dev/v1alpha1) objectives as ``slos``.
 
 The SLI is derived from the two Prometheus queries: a histogram that an adapter knows with its bound ``le``, or a
 count of requests with status 5xx. An objective without a matching signal rejects the whole file.
@@ -17,14 +17,22 @@ from typing import Any
 
 import yaml
 
-from outrider.errors import ConfigError
+from outrider.errors import ConfigError, UsageError
 from outrider.text import yaml_file
 from outrider.text.yaml_file import Document, Path_
 from outrider.text.yaml_shapes import Shapes
 from outrider.vocabulary import catalog
+from outrider.vocabulary.units import parse_duration
+from outrider.wire import promql
 from service.config.slo_settings import LATENCIES, SUCCESS
 
-SLOTH, OPENSLO = "prometheus/v1", "openslo/v1"
+SLOTH, OPENSLO, PYRRA = "prometheus/v1", "openslo/v1", "pyrra.dev/v1alpha1"
+_OBJECTIVE = "ServiceLevelObjective"
+_OF_SERVICE = frozenset(
+    {"service", "model_name", "model", "destination_service_name", "destination_workload", "gen_ai_request_model"}
+)
+"""Labels of metrics whose value is the name of a service."""
+_OF_SOURCE = frozenset({"job", "reporter", "le"})  # select the source of a metric or a bucket, not some requests
 _TIMED = {
     "engine_ttft_seconds": "ttft",
     "svc_ttft_seconds": "ttft",
@@ -54,7 +62,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     if reader.problems:
         raise yaml_file.refuse(reader.problems)
     if not entries:
-        raise ConfigError(f"{path} contains no SLO", hint=f"expected {OPENSLO} documents (kind: SLO) or {SLOTH}")
+        raise ConfigError(f"{path} contains no SLO", hint=f"expected {OPENSLO} (kind: SLO), {SLOTH} or {PYRRA}")
     return entries
 
 
@@ -73,9 +81,99 @@ class _Reader(Shapes):
             return self._sloth(document, top)
         if top.get("apiVersion") == OPENSLO:
             return self._openslo(document, top) if top.get("kind") == "SLO" else ()
+        if top.get("apiVersion") == PYRRA:
+            return self._pyrra(document, (), top)
+        if top.get("kind") == "List":
+            items = self.items(document, ("items",), top.get("items", []))
+            return [
+                entry for index, item in enumerate(items) for entry in self._pyrra(document, ("items", index), item)
+            ]
         key = "version" if "version" in top else "apiVersion"
-        self.expected(document, (key,) if key in top else (), f'"{SLOTH}" or "{OPENSLO}"', top.get(key))
+        self.expected(document, (key,) if key in top else (), f'"{SLOTH}", "{OPENSLO}" or "{PYRRA}"', top.get(key))
         return ()
+
+    def _pyrra(self, document: Document, path: Path_, value: Any) -> list[dict[str, Any]]:
+        """A ServiceLevelObjective; a list of them has them under ``items``."""
+        top = self.mapping(document, path, value)
+        if top.get("kind") == f"{_OBJECTIVE}List":
+            where = (*path, "items")
+            items = enumerate(self.items(document, where, top.get("items", [])))
+            return [entry for index, item in items for entry in self._pyrra(document, (*where, index), item)]
+        if top.get("kind") != _OBJECTIVE:
+            self.expected(document, (*path, "kind"), _OBJECTIVE, top.get("kind"))
+            return []
+        at = (*path, "spec")
+        spec = self.mapping(document, at, top.get("spec", {}))
+        name = self.mapping(document, (*path, "metadata"), top.get("metadata", {})).get("name")
+        self._check_alerting(document, (*at, "alerting"), spec.get("alerting", {}))
+        parsed, place = self._pyrra_sli(document, (*at, "indicator"), spec.get("indicator", {}))
+        share = self._share(document, (*at, "target"), _number(spec.get("target")), 100.0)
+        entry = self._entry(document, (*path, "metadata", "name"), name, place.get("service"), share, parsed)
+        if not entry:
+            return []
+        if "namespace" in place and "service" in place:
+            entry["namespace"] = place["namespace"]
+        return [{**entry, "window": str(spec.get("window", "30d"))}]
+
+    def _check_alerting(self, document: Document, path: Path_, value: Any) -> None:
+        alerting = self.mapping(document, path, value)
+        for key, on in (("disabled", False), ("burnrates", True)):
+            if alerting.get(key, on) is not on:
+                self.expected(document, (*path, key), f"{str(on).lower()}: every SLO alerts", alerting[key])
+
+    def _pyrra_sli(self, document: Document, path: Path_, value: Any) -> tuple[_Sli | None, dict[str, str]]:
+        """The SLI of an indicator, and the service that its selectors name."""
+        indicator = self.mapping(document, path, value)
+        kind = next((key for key in ("ratio", "latency", "latencyNative") if key in indicator), None)
+        if kind is None:
+            self.expected(document, path, "ratio, latency or latencyNative", next(iter(indicator), None))
+            return None, {}
+        at = (*path, kind)
+        part = self.mapping(document, at, indicator[kind])
+        for index, label in enumerate(self.items(document, (*at, "grouping"), part.get("grouping") or [])):
+            if label not in _OF_SERVICE | {"namespace"}:
+                self.expected(document, (*at, "grouping", index), "a label that names a service", label)
+        total = self._metric(document, (*at, "total"), part)
+        if kind == "latencyNative":
+            events = self._native(document, (*at, "latency"), total, part.get("latency"))
+        else:
+            events = self._metric(document, (*at, "errors" if kind == "ratio" else "success"), part)
+        parsed = self._sli(document, at, events, total, good=False) if events and total else None
+        return parsed, self._place(document, (*at, "total"), total)
+
+    def _metric(self, document: Document, path: Path_, part: Mapping[str, Any]) -> str:
+        metric = self.mapping(document, path, part.get(str(path[-1]), {})).get("metric")
+        if not isinstance(metric, str) or not metric:
+            self.expected(document, (*path, "metric"), "a selector such as requests_total", metric)
+            return ""
+        return metric
+
+    def _native(self, document: Document, path: Path_, total: str, latency: Any) -> str:
+        """The selector of the bucket that a classic histogram of the name would have."""
+        try:
+            seconds = parse_duration(str(latency)).total_seconds()
+        except UsageError:
+            self.expected(document, path, "a duration such as 200ms", latency)
+            return ""
+        name = total.partition("{")[0].strip()
+        scale = _histograms().get(name, ("", 1.0))[1]
+        return f'{name}_bucket{{le="{seconds / scale:.12g}"}}'
+
+    def _place(self, document: Document, path: Path_, total: str) -> dict[str, str]:
+        """The service and namespace of a selector. Reports a matcher that selects only some requests of a service."""
+        try:
+            node = promql.parse(total) if total else None
+        except promql.PromqlError as error:
+            self.note(document, (*path, "metric"), str(error))
+            return {}
+        place: dict[str, str] = {}
+        for matcher in node.matchers if isinstance(node, promql.Selector) else ():
+            key = "service" if matcher.label in _OF_SERVICE else matcher.label
+            if key in ("service", "namespace") and matcher.symbol == "=":
+                place[key] = matcher.value
+            elif key not in _OF_SOURCE:
+                self.expected(document, (*path, "metric"), "matchers that name a service or namespace", str(matcher))
+        return place
 
     def _sloth(self, document: Document, top: Mapping[str, Any]) -> list[dict[str, Any]]:
         entries = []
@@ -165,6 +263,14 @@ class _Reader(Shapes):
             return None
         self.expected(document, path, f"queries over {_KNOWN}", total or events)
         return None
+
+
+def _number(value: Any) -> Any:
+    """The number in a text; Pyrra writes targets as texts."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
 
 
 def _names(metric: str, query: str) -> bool:

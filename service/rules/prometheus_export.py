@@ -15,9 +15,9 @@ from outrider.vocabulary.faults import faults
 from outrider.vocabulary.rules import AbsentPolicy, Rule
 from outrider.vocabulary.severity import SEVERITIES
 from outrider.vocabulary.units import exact_duration
+from outrider.wire.promql import PromqlError
 from service.rules.prometheus_import import API_VERSION, KIND, RULE_LABEL
 from service.rules.promql.series import AdapterSeries, SignalSeries, StoredSeries
-from service.rules.promql.syntax import PromqlError
 from service.rules.promql.writer import write
 
 _ENTITY = "{{ $labels.kind }} {{ $labels.namespace }}/{{ $labels.name }}"

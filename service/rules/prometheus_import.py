@@ -20,8 +20,8 @@ from outrider.text.yaml_file import Document, Path_
 from outrider.text.yaml_shapes import Shapes
 from outrider.vocabulary import severity
 from outrider.vocabulary.units import exact_duration
-from service.rules.promql import syntax
-from service.rules.promql.syntax import Aggregation, Binary, Call, Negative, Node, PromqlError, Selector
+from outrider.wire import promql
+from outrider.wire.promql import Aggregation, Binary, Call, Negative, Node, PromqlError, Selector
 from service.rules.promql.translation import translate
 
 API_VERSION, KIND = "monitoring.coreos.com/v1", "PrometheusRule"
@@ -145,7 +145,7 @@ def _entry(rule: _Rule, recorded: Mapping[str, _Rule], taken: set[str]) -> tuple
     """The rule as an entry of a rules file, with the notes about it."""
     labels = {str(key): str(text) for key, text in _mapping(rule.keys.get("labels")).items()}
     annotations = {str(key): str(text) for key, text in _mapping(rule.keys.get("annotations")).items()}
-    tree, budget = syntax.parse(str(rule.keys["expr"])), [_MOST_EXPANSIONS]
+    tree, budget = promql.parse(str(rule.keys["expr"])), [_MOST_EXPANSIONS]
     translated = translate(_expanded(tree, recorded, (), budget))
     name = _name(labels.get(RULE_LABEL) or rule.name, labels.get("severity", ""), taken)
     compile_expression(name, translated.expr)
@@ -181,7 +181,7 @@ def _expanded(node: Node, recorded: Mapping[str, _Rule], inside: tuple[str, ...]
             raise PromqlError(f"{node.metric} is a recorded series with matchers, labels or a range")
         if node.metric in inside:
             raise PromqlError(f"{node.metric} is recorded from itself")
-        return _expanded(syntax.parse(str(rule.keys["expr"])), recorded, (*inside, node.metric), budget)
+        return _expanded(promql.parse(str(rule.keys["expr"])), recorded, (*inside, node.metric), budget)
     if isinstance(node, Binary):
         left, right = (_expanded(part, recorded, inside, budget) for part in (node.left, node.right))
         return replace(node, left=left, right=right)
@@ -206,7 +206,7 @@ def _name(text: str, level: str, taken: set[str]) -> str:
 
 def _times(keys: Mapping[str, Any]) -> dict[str, str]:
     times = {key: str(keys.get(name) or "0s") for key, name in (("wait", "for"), ("clear", "keep_firing_for"))}
-    seconds = {key: syntax.seconds_of("0s" if text == "0" else text) for key, text in times.items()}
+    seconds = {key: promql.seconds_of("0s" if text == "0" else text) for key, text in times.items()}
     return {key: exact_duration(count) for key, count in seconds.items() if count}
 
 

@@ -56,9 +56,10 @@ def list_(context: Context) -> None:
 
 @leaf(app, "import", example="outrider slo import sloth.yaml > slos.yaml")
 def import_(
-    context: Context, file: Annotated[Path, typer.Argument(help="OpenSLO v1 or Sloth prometheus/v1 file.")]
+    context: Context,
+    file: Annotated[Path, typer.Argument(help="File of OpenSLO v1, Sloth prometheus/v1 or Pyrra v1alpha1.")],
 ) -> None:
-    """Convert OpenSLO or Sloth objectives to the slos section; rejects those without a matching signal."""
+    """Convert OpenSLO, Sloth or Pyrra objectives to the slos section; rejects those without a matching signal."""
     slos = slo_import.read(file)
     context.show(slos, lambda shown: yaml.safe_dump({"slos": shown}, allow_unicode=True, sort_keys=False).rstrip())
 

@@ -1,1 +1,1 @@
-"""PromQL of alert rules: parsed and translated into rule expressions, and written from them. Pure."""
+"""PromQL of alert rules: translated into rule expressions, and written from them. Pure."""

@@ -15,7 +15,7 @@ from collectors.mapping import registry
 from collectors.mapping.model import Adapter, Aggregate, EntitySpec, Match, Operator, Rule, Section, Term
 from outrider.model import EntityKind, SignalKind
 from outrider.vocabulary import catalog
-from service.rules.promql.syntax import Matcher
+from outrider.wire.promql import Matcher
 
 HISTOGRAM = "histogram"
 OF_TARGET = frozenset({"instance", "pod", "pod_name", "exported_pod"})  # labels of the target of a page

@@ -11,7 +11,7 @@ from collectors.prometheus.query_builder import Dialect, literal, queries
 from outrider.model import EntityKind, SignalKey, SignalKind
 from outrider.vocabulary import catalog
 from outrider.vocabulary.units import exact_duration
-from service.rules.promql.syntax import PromqlError
+from outrider.wire.promql import PromqlError
 
 FRESH = "1m"  # age at which a value still describes the present
 _OVER = {"sum": "sum_over_time", "mean": "avg_over_time", "max": "max_over_time", "min": "min_over_time"}

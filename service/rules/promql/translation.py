@@ -14,15 +14,7 @@ from collectors.mapping.model import Aggregate
 from outrider.model import EntityKind, SignalKind
 from outrider.vocabulary import catalog
 from outrider.vocabulary.units import exact_duration
-from service.rules.promql.metrics import (
-    HISTOGRAM,
-    MetricSignal,
-    literals,
-    rest_of,
-    signals_of_metrics,
-    signals_of_ratios,
-)
-from service.rules.promql.syntax import (
+from outrider.wire.promql import (
     Aggregation,
     Binary,
     Call,
@@ -33,6 +25,14 @@ from service.rules.promql.syntax import (
     PromqlError,
     Selector,
     Text,
+)
+from service.rules.promql.metrics import (
+    HISTOGRAM,
+    MetricSignal,
+    literals,
+    rest_of,
+    signals_of_metrics,
+    signals_of_ratios,
 )
 
 OF_SERVICE = {

@@ -10,8 +10,8 @@ import ast
 from dataclasses import dataclass
 
 from outrider.vocabulary.units import parse_duration
+from outrider.wire.promql import PromqlError
 from service.rules.promql.series import SignalSeries
-from service.rules.promql.syntax import PromqlError
 
 _COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.Gt: ">", ast.GtE: ">=", ast.Lt: "<", ast.LtE: "<=", ast.Eq: "==", ast.NotEq: "!=",

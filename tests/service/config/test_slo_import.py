@@ -60,6 +60,47 @@ spec:
     - target: 0.995
 """
 
+PYRRA = """\
+apiVersion: pyrra.dev/v1alpha1
+kind: ServiceLevelObjective
+metadata:
+  name: chat-errors
+  namespace: monitoring
+  labels: {prometheus: k8s}
+spec:
+  target: '99.9'
+  window: 4w
+  indicator:
+    ratio:
+      errors: {metric: 'istio_requests_total{destination_service_name="chat",namespace="llm",response_code=~"5.."}'}
+      total: {metric: 'istio_requests_total{destination_service_name="chat",namespace="llm"}'}
+---
+apiVersion: pyrra.dev/v1alpha1
+kind: ServiceLevelObjective
+metadata: {name: first-token}
+spec:
+  target: "99"
+  window: 28d
+  indicator:
+    latency:
+      success: {metric: 'vllm:time_to_first_token_seconds_bucket{job="vllm",le="1"}'}
+      total: {metric: 'vllm:time_to_first_token_seconds_count{job="vllm"}'}
+      grouping: [model_name]
+---
+apiVersion: v1
+kind: List
+items:
+- apiVersion: pyrra.dev/v1alpha1
+  kind: ServiceLevelObjective
+  metadata: {name: whole-request}
+  spec:
+    target: "95"
+    window: 2w
+    indicator:
+      latencyNative: {total: {metric: 'vllm:e2e_request_latency_seconds'}, latency: 10s}
+    alerting: {name: Slow, burnrates: true, absent: false}
+"""
+
 
 @pytest.fixture
 def file(tmp_path):
@@ -87,6 +128,59 @@ def test_openslo_is_read(file):
     ]  # fmt: skip
 
 
+def test_pyrra_is_read(file):
+    assert slo_import.read(file(PYRRA)) == [
+        {
+            "name": "chat-errors", "service": "chat", "sli": "success", "objective": 0.999, "namespace": "llm",
+            "window": "4w",
+        },
+        {"name": "first-token", "sli": "ttft", "limit": "1s", "objective": 0.99, "window": "28d"},
+        {"name": "whole-request", "sli": "latency", "limit": "10s", "objective": 0.95, "window": "2w"},
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["ServiceLevelObjectiveList", "List"])
+def test_lists_of_pyrra_are_read(file, kind):
+    item = yaml.safe_load(PYRRA.partition("---")[0])
+    api = {"apiVersion": "pyrra.dev/v1alpha1" if kind != "List" else "v1", "kind": kind}
+    (slo,) = slo_import.read(file(yaml.safe_dump({**api, "items": [item]})))
+    assert slo["name"] == "chat-errors"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key"),
+    [
+        ("target: '99.9'", "target: a lot", "spec.target"),
+        ("target: '99.9'", "target: '0'", "spec.target"),
+        ("name: chat-errors", "name: Chat_Errors", "metadata.name"),
+        ("kind: ServiceLevelObjective", "kind: Objective", "kind"),
+        ("ratio:", "bool_gauge:", "spec.indicator"),
+        ('namespace="llm"}', 'namespace="llm",handler="/v1"}', "spec.indicator.ratio.total.metric"),
+        ('namespace="llm"}', 'namespace!="llm"}', "spec.indicator.ratio.total.metric"),
+        ('namespace="llm"}', 'namespace="llm"', "spec.indicator.ratio.total.metric"),
+        ("total: {metric: 'istio", "total: {metrics: 'istio", "spec.indicator.ratio.total.metric"),
+        ("istio_requests_total", "my_requests_total", "spec.indicator.ratio"),
+        ("    ratio:\n", "    ratio:\n      grouping: [handler]\n", "spec.indicator.ratio.grouping[0]"),
+        ("  window: 4w\n", "  window: 4w\n  alerting: {disabled: true}\n", "spec.alerting.disabled"),
+        ("  window: 4w\n", "  window: 4w\n  alerting: {burnrates: false}\n", "spec.alerting.burnrates"),
+    ],
+)
+def test_what_an_objective_of_pyrra_cannot_have_here_is_named(file, old, new, key):
+    text = PYRRA.partition("---")[0]
+    assert old in text
+    with pytest.raises(ConfigError) as refused:
+        slo_import.read(file(text.replace(old, new)))
+    assert key in [problem.key for problem in refused.value.problems], refused.value.problems
+
+
+@pytest.mark.parametrize(("old", "new"), [("10s", "11s"), ("10s", "long"), ("vllm:e2e_request", "my_request")])
+def test_a_native_latency_needs_a_bound_of_a_known_histogram(file, old, new):
+    text = PYRRA.rpartition("---\n")[2]
+    with pytest.raises(ConfigError) as refused:
+        slo_import.read(file(text.replace(old, new)))
+    assert "latencyNative" in refused.value.problems[0].key
+
+
 def test_a_good_count_without_failures_is_a_success(file):
     text = OPENSLO.replace(
         'vllm:e2e_request_latency_seconds_bucket{le="10.0"}', 'istio_requests_total{response_code!~"5.."}'
@@ -95,7 +189,7 @@ def test_a_good_count_without_failures_is_a_success(file):
     assert slo_import.read(file(text))[0]["sli"] == "success"
 
 
-@pytest.mark.parametrize("text", [SLOTH, OPENSLO])
+@pytest.mark.parametrize("text", [SLOTH, OPENSLO, PYRRA])
 def test_an_import_is_a_valid_configuration(file, tmp_path, text):
     shown = run("slo", "import", str(file(text)), "-o", "table", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr

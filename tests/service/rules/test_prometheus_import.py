@@ -12,9 +12,9 @@ from collectors.mapping import registry
 from detectors.rules.expressions import compile_expression
 from outrider.errors import ConfigError
 from outrider.model import EntityKind, Priority
+from outrider.wire.promql import PromqlError, parse
 from service.rules import prometheus_export, prometheus_import
 from service.rules.promql.metrics import signals_of_metrics
-from service.rules.promql.syntax import PromqlError, parse
 from service.rules.promql.translation import translate
 
 TTFT = "histogram_quantile(0.99, sum by (le, model_name) (rate(vllm:time_to_first_token_seconds_bucket[5m])))"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.rules.promql.syntax import (
+from outrider.wire.promql import (
     Aggregation,
     Binary,
     Call,
