@@ -3,8 +3,9 @@
 Events of three days are counted in blocks of a minute and of half an hour in the detector's own state, so that no
 three-day window is kept. For an entity younger than the long window, the burn rate covers its lifetime: the question
 is the share of the budget spent. Without values, or with so few events that a few bad ones look like many, there is no
-verdict; a firing alert then continues. An entity unseen for three hours starts over. Misleading if clients retry
-failures: one fault then counts as many events.
+verdict; a firing alert then continues. An entity unseen for three hours starts over. An SLO on a part of a service
+sums the replicas of that part, and counts no history from before its start. Misleading if clients retry failures: one
+fault then counts as many events.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from detectors.base.findings import evidence, fingerprint
 from detectors.base.sampling import spacing
 from detectors.base.state_arrays import Arrays
 from detectors.learning import state_fingerprint
+from detectors.rules.service_parts import by_service
 from detectors.statistics.baseline import follow
 from detectors.statistics.rolling_counts import RollingCounts
 from outrider.model import (
@@ -80,6 +82,7 @@ class BurnRateDetector:
         self.kind = slo.kind
         self.keys = slo.keys
         self._counts = [f"{which}:{key}" for which, keys in (("bad", slo.bad), ("total", slo.total)) for key in keys]
+        self._counts += [f"where:{key}={'|'.join(values)}" for key, values in slo.where.items()]
 
     def initial(self) -> DetectorState:
         """Returns the state without counts."""
@@ -92,6 +95,8 @@ class BurnRateDetector:
 
     def warm(self, state: DetectorState, window: Window) -> DetectorState:
         """Counts the last three days of history. Finds nothing."""
+        if self._slo.where:
+            return state  # the facts of that time are not known
         entities, memory, last = self._follow(state, window)
         if window.times.size:
             reach = float(window.times[-1]) - HALF_HOURS.span.total_seconds()
@@ -99,7 +104,7 @@ class BurnRateDetector:
         return self._state(entities, memory, last)
 
     def detect(
-        self, state: DetectorState, window: Window, _topology: Topology, now: datetime
+        self, state: DetectorState, window: Window, topology: Topology, now: datetime
     ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
         """One finding per entity whose budget burns, with its most urgent pair of windows."""
         reason = unusable_reason(window, now.timestamp())
@@ -107,6 +112,8 @@ class BurnRateDetector:
             reason = NoVerdictReason.CLOCK_STEP
         if reason is not None:
             return state, (NoVerdict(self.name, None, reason),)
+        if self._slo.where:
+            window = by_service(window, self._slo.where, topology)
         entities, memory, last = self._follow(state, window)
         last = self._count(window, memory, last, last)
         mine = np.array([self._slo.about(entity) for entity in window.entities], dtype=np.bool_)
@@ -131,7 +138,7 @@ class BurnRateDetector:
         unsure = open_ & np.logical_or.reduce([entry.unsure for entry in burning])
         few = NoVerdictReason.NOT_ENOUGH_EVENTS
         verdicts += [NoVerdict(self.name, window.entities[row], few) for row in np.flatnonzero(unsure)]
-        status = np.stack([window.column_status(key) for key in self._slo.total], axis=2).min(axis=2)
+        status = np.stack([window.column_status(key) for key in self._slo.keys], axis=2).min(axis=2)
         return (*verdicts, *no_verdicts(self.name, window.entities, status, silent))
 
     def _burning(self, memory: Arrays, burn: Burn, at: float) -> _Burning:
@@ -177,7 +184,7 @@ class BurnRateDetector:
     def _count(self, window: Window, memory: Arrays, after: float, last: float) -> float:
         """Counts every column after ``after``; returns the time of the last count."""
         count, seconds = len(window.entities), spacing(window)
-        bad, total = _events(window, self._slo.bad), _events(window, self._slo.total)
+        bad, total = events(window, self._slo)
         for place in np.flatnonzero(window.times > after):
             at = float(window.times[place])
             has_events = np.zeros(memory["seen"].size, dtype=np.bool_)
@@ -232,7 +239,17 @@ def _share(bad: Floats, total: Floats) -> Floats:
     return np.divide(bad, total, out=np.full_like(bad, np.nan), where=total > 0)
 
 
-def _events(window: Window, keys: Sequence[SignalKey]) -> Floats:
+def events(window: Window, slo: Slo) -> tuple[Floats, Floats]:
+    """Bad events and all events, (entities, times); NaN if an entity has no usable value of either kind."""
+    bad, total = _sum(window, slo.bad), _sum(window, slo.total)
+    if slo.otherwise is None:
+        return bad, total
+    lacking = ~np.isfinite(total).any(axis=1, keepdims=True)
+    other_bad, other_total = (_sum(window, keys) for keys in slo.otherwise)
+    return np.where(lacking, other_bad, bad), np.where(lacking, other_total, total)
+
+
+def _sum(window: Window, keys: Sequence[SignalKey]) -> Floats:
     """Sums over the columns, (entities, times); NaN if none of them has a usable value."""
     values = np.stack([window.column(key) for key in keys], axis=2)
     status = np.stack([window.column_status(key) for key in keys], axis=2)

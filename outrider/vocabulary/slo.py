@@ -7,7 +7,8 @@ a twelfth of the long one, ends an alert soon after the burn ends.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from outrider.model import EntityKind, EntityRef, Priority, SignalKey
@@ -40,7 +41,8 @@ class Slo:
     ``bad`` and ``total`` are columns of counts (deltas or buckets) of entities of ``kind``, each summed. ``service``
     None: applies to each service separately. ``objective`` is in (0, 1); ``window`` is the period of its error budget.
     A long window with fewer events than ``least_events``, or fewer bad ones than ``least_bad``, raises nothing: one
-    error at five requests an hour is not an outage.
+    error at five requests an hour is not an outage. ``otherwise`` are the columns (bad, total) of entities that lack
+    those of ``total``. With ``where``, events are those of the replicas of a service with these facts, summed.
     """
 
     name: str
@@ -56,11 +58,14 @@ class Slo:
     routes: tuple[str, ...] = ()
     limit_seconds: float | None = None
     kind: EntityKind = EntityKind.SERVICE
+    otherwise: tuple[tuple[SignalKey, ...], tuple[SignalKey, ...]] | None = None
+    where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def keys(self) -> tuple[SignalKey, ...]:
         """Every column it needs, without duplicates."""
-        return tuple(dict.fromkeys((*self.total, *self.bad)))
+        other = () if self.otherwise is None else (*self.otherwise[1], *self.otherwise[0])
+        return tuple(dict.fromkeys((*self.total, *self.bad, *other)))
 
     @property
     def detector(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -13,12 +13,21 @@ from outrider.errors import ConfigProblem
 from outrider.model import EntityKind, EntityRef, Priority, SignalKey
 from outrider.text import yaml_file
 from outrider.vocabulary import catalog
+from outrider.vocabulary.request_class import RequestClass
 from outrider.vocabulary.slo import BURNS, Slo
 from outrider.vocabulary.units import format_duration
 from service.config.settings_base import Duration, Section
 
 LATENCIES = {"ttft": "svc_ttft_seconds", "tpot": "svc_tpot_seconds", "latency": "svc_latency_seconds"}
 SUCCESS = "success"
+OF_REPLICAS = {
+    "ttft": "engine_ttft_seconds",
+    "tpot": "engine_tpot_seconds",
+    "latency": "engine_e2e_seconds",
+}
+"""Latencies of replicas, with the bounds of those of services."""
+_FAILED_REPLICAS = (("engine_http_failed_total",), ("engine_http_requests_total",))
+_FAILED_ENGINES = (("engine_requests_failed_total",), ("engine_requests_finished_total",))  # without an HTTP server
 COUNTED = {
     SUCCESS: (("svc_failed_total",), ("svc_requests_total",)),
     "abort": (("svc_abandoned_total",), ("svc_requests_total",)),
@@ -39,6 +48,13 @@ class SloSettings(Section):
     service: str | None = Field(None, description="Service. Default: every service on its own.")
     namespace: str | None = Field(None, description="Kubernetes namespace of the service.")
     cluster: str | None = Field(None, description="Cluster of the service. Default: the configured one.")
+    where: dict[str, list[str]] = Field(
+        {},
+        description=(
+            "Only requests to replicas with these facts, for example {request_class: [vip]} or {tenant: [acme]}, for "
+            "replicas that serve one class or tenant alone."
+        ),
+    )
     sli: Literal["success", "ttft", "tpot", "latency", "abort", "validity", "feedback"] = Field(
         "success",
         description=(
@@ -72,6 +88,13 @@ class SloSettings(Section):
             raise ValueError("expected a name of lowercase letters, digits and hyphens")
         return value
 
+    @field_validator("where", mode="before")
+    @classmethod
+    def _lists(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return {key: [text] if isinstance(text, str) else text for key, text in value.items()}
+
     @property
     def ladder(self) -> tuple[float, ...]:
         """Possible limits in seconds; none for successes."""
@@ -79,7 +102,8 @@ class SloSettings(Section):
 
     def slo(self, cluster: str) -> Slo:
         """The SLO, for detectors. Not usable if ``slo_problems`` reports a problem."""
-        bad, total = _events(self.sli, self.ladder, self.limit)
+        bad, total = _events(self.sli, self.ladder, self.limit, of_replicas=bool(self.where))
+        without_http = bool(self.where) and self.sli == SUCCESS
         return Slo(
             name=self.name,
             objective=self.objective,
@@ -93,6 +117,9 @@ class SloSettings(Section):
             ticket=Priority(self.ticket),
             routes=tuple(self.routes),
             limit_seconds=self.limit.total_seconds() if self.limit is not None else None,
+            kind=EntityKind.REPLICA if self.where else EntityKind.SERVICE,
+            otherwise=(_keys(_FAILED_ENGINES[0]), _keys(_FAILED_ENGINES[1])) if without_http else None,
+            where={key: tuple(values) for key, values in self.where.items()},
         )
 
     def _service_entity(self, cluster: str) -> EntityRef | None:
@@ -102,22 +129,30 @@ class SloSettings(Section):
 
 
 def _events(
-    sli: str, ladder: Sequence[float], limit: timedelta | None
+    sli: str, ladder: Sequence[float], limit: timedelta | None, *, of_replicas: bool
 ) -> tuple[tuple[SignalKey, ...], tuple[SignalKey, ...]]:
     """Columns of bad events and of all events; slow requests are in the buckets above the limit."""
     if sli in COUNTED or limit is None:
-        bad, total = COUNTED.get(sli, COUNTED[SUCCESS])
-        return tuple(map(SignalKey, bad)), tuple(map(SignalKey, total))
-    buckets = tuple(SignalKey(LATENCIES[sli], bucket=index) for index in range(len(ladder) + 1))
+        bad, total = _FAILED_REPLICAS if of_replicas else COUNTED.get(sli, COUNTED[SUCCESS])
+        return _keys(bad), _keys(total)
+    name = (OF_REPLICAS if of_replicas else LATENCIES)[sli]
+    buckets = tuple(SignalKey(name, bucket=index) for index in range(len(ladder) + 1))
     within = sum(bound <= limit.total_seconds() * (1.0 + 1e-9) for bound in ladder)
     return buckets[within:], buckets
 
 
+def _keys(names: Sequence[str]) -> tuple[SignalKey, ...]:
+    return tuple(map(SignalKey, names))
+
+
 def ttft_limits(slos: Sequence[SloSettings]) -> dict[str | None, timedelta]:
-    """Returns the shortest TTFT limit of each service; that of None applies to every service without one."""
+    """Returns the shortest TTFT limit of each service; that of None applies to every service without one.
+
+    SLOs on a part of a service do not count.
+    """
     limits: dict[str | None, timedelta] = {}
     for slo in slos:
-        if slo.sli == "ttft" and slo.limit is not None:
+        if slo.sli == "ttft" and slo.limit is not None and not slo.where:
             limits[slo.service] = min(limits.get(slo.service, slo.limit), slo.limit)
     return limits
 
@@ -131,12 +166,24 @@ def slo_problems(slos: Sequence[SloSettings], document: yaml_file.Document) -> I
             yield document.problem((*path, "name"), f"duplicate SLO name {slo.name!r}")
         seen.add(slo.name)
         yield from _limit(slo, path, document)
+        yield from _where(slo, path, document)
         if not _SHORTEST <= slo.window <= _LONGEST:
             allowed = f"{format_duration(_SHORTEST)} to {format_duration(_LONGEST)}"
             yield document.problem((*path, "window"), f"is out of range; expected {allowed}")
         for key in ("namespace", "cluster"):
             if getattr(slo, key) is not None and slo.service is None:
                 yield document.problem((*path, key), "requires service")
+
+
+def _where(slo: SloSettings, path: tuple[str | int, ...], document: yaml_file.Document) -> Iterator[ConfigProblem]:
+    if slo.where and slo.sli not in (SUCCESS, *LATENCIES):
+        known = ", ".join((SUCCESS, *LATENCIES))
+        yield document.problem((*path, "where"), f"applies to {known} only: engines do not count {slo.sli}")
+    for key, values in slo.where.items():
+        if not values or not all(values):
+            yield document.problem((*path, "where", key), "expected a text or a list of texts")
+        elif key == "request_class" and not all(str(RequestClass.parse(text)) for text in values):
+            yield document.problem((*path, "where", key), "expected words such as vip, online or long")
 
 
 def _limit(slo: SloSettings, path: tuple[str | int, ...], document: yaml_file.Document) -> Iterator[ConfigProblem]:

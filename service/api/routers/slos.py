@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 from fastapi import APIRouter
 
+from detectors.rules import burn_rate
+from detectors.rules.selection import selects
 from outrider.documents import serialization
-from outrider.model import Alert, AlertState, EntityKind, EntityRef, Floats, SignalKey, Window
+from outrider.model import Alert, AlertState, EntityKind, EntityRef
 from outrider.ports import MetricStore
+from outrider.topology import Topology
 from outrider.vocabulary import indicators
 from outrider.vocabulary.slo import Slo
 from service.api.context import Context, Ctx
@@ -37,9 +40,10 @@ def by_service(ctx: Context, services: Sequence[EntityRef], now: datetime) -> di
     configured = ctx.settings.slos
     if not configured or not services:
         return {}
+    topology = ctx.topology()  # not within the cache, whose lock is not reentrant
     block = int(now.timestamp() // CACHE_TIME.total_seconds())
     counted: list[_Counts] = ctx.result_cache.get(
-        ("slos", block), lambda: [_counts(ctx.metrics, slo, services, now) for slo in configured]
+        ("slos", block), lambda: [_counts(ctx.metrics, slo, services, topology, now) for slo in configured]
     )
     firing = ctx.state.alerts(states=[AlertState.FIRING], limit=_ALERTS)
     burning = {(alert.rule, alert.entity): alert for alert in firing}
@@ -67,17 +71,29 @@ def _json(slo: Slo, bad: float, total: float, alert: Alert | None) -> dict[str, 
     }
 
 
-def _counts(metrics: MetricStore, slo: Slo, services: Sequence[EntityRef], now: datetime) -> _Counts:
+def _counts(
+    metrics: MetricStore, slo: Slo, services: Sequence[EntityRef], topology: Topology, now: datetime
+) -> _Counts:
     """(bad, all) events of each service within the SLO's window."""
     end = now + timedelta(seconds=1)
     wanted = [service for service in services if slo.about(service)]
-    if not wanted:
+    counted = {service: parts_of(slo, service, topology) for service in wanted}
+    entities = list(dict.fromkeys(entity for parts in counted.values() for entity in parts))
+    if not entities:
         return {}
-    window = metrics.read_windows(EntityKind.SERVICE, slo.keys, end - slo.window, end, STEP, wanted)
-    bad, total = _sums(window, slo.bad), _sums(window, slo.total)
-    return {service: (float(bad[row]), float(total[row])) for row, service in enumerate(window.entities)}
+    window = metrics.read_windows(slo.kind, slo.keys, end - slo.window, end, STEP, entities)
+    bad, total = (np.nansum(counts, axis=1) for counts in burn_rate.events(window, slo))
+    rows = {entity: row for row, entity in enumerate(window.entities)}
+    return {
+        service: (float(bad[mine].sum()), float(total[mine].sum()))
+        for service, parts in counted.items()
+        if (mine := [rows[entity] for entity in parts if entity in rows])
+    }
 
 
-def _sums(window: Window, keys: Sequence[SignalKey]) -> Floats:
-    sums: Floats = np.sum([np.nansum(window.column(key), axis=1) for key in keys], axis=0)
-    return sums
+def parts_of(slo: Slo, service: EntityRef, topology: Topology) -> Sequence[EntityRef]:
+    """The entities whose events count for a service: itself, or its replicas that the SLO covers."""
+    if not slo.where:
+        return [service]
+    replicas = topology.below(service, EntityKind.REPLICA)
+    return [replica for replica in replicas if selects(slo.where, replica, topology)]

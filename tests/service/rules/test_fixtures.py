@@ -218,6 +218,49 @@ tests:
     assert (slo.differences, kpi.differences) == ((), ())
 
 
+CLASSES = """\
+slos:
+  - {name: vip, objective: 0.99, where: {request_class: vip}}
+  - {name: batch, objective: 0.99, where: {request_class: batch}}
+interval: 1m
+tests:
+  - services:
+      - {entity: '{replica="r0"}', service: '{service="chat"}'}
+      - {entity: '{replica="r1"}', service: '{service="chat"}'}
+      - {entity: '{replica="r2"}', service: '{service="chat"}'}
+    facts:
+      - {entity: '{replica="r0"}', labels: {request_class: vip-online}}
+      - {entity: '{replica="r1"}', labels: {request_class: vip-online}}
+      - {entity: '{replica="r2"}', labels: {request_class: standard-offline}}
+    input_series:
+      - {series: 'TOTAL{replica="r0"}', values: '100x90'}
+      - {series: 'FAILED{replica="r0"}', values: '0x90'}
+      - {series: 'TOTAL{replica="r1"}', values: '100x90'}
+      - {series: 'FAILED{replica="r1"}', values: '0x59 90x30'}
+      - {series: 'TOTAL{replica="r2"}', values: '9000x90'}
+      - {series: 'FAILED{replica="r2"}', values: '0x90'}
+    alert_rule_test:
+      - {eval_time: 50m, alertname: slo-vip}
+      - eval_time: 80m
+        alertname: slo-vip
+        exp_alerts: [{exp_labels: {service: chat, priority: P1}}]
+      - {eval_time: 80m, alertname: slo-batch}
+"""
+
+
+@pytest.mark.parametrize(
+    ("total", "failed"),
+    [
+        ("engine_http_requests_total", "engine_http_failed_total"),
+        ("engine_requests_finished_total", "engine_requests_failed_total"),
+    ],
+    ids=["http", "engine"],
+)
+def test_the_budget_of_a_class_is_that_of_its_replicas(results, total, failed):
+    for result in results(CLASSES.replace("TOTAL", total).replace("FAILED", failed)):
+        assert result.differences == ()
+
+
 def test_the_rules_of_the_configuration_are_tested(results, tmp_path):
     own = tmp_path / "own.yaml"
     own.write_text(f"rules: [{RULE}]\n", encoding="utf-8")

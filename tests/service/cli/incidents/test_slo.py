@@ -22,10 +22,12 @@ from outrider.ports import Collected
 from outrider.testing.names import NOW, SERVICE
 from outrider.testing.story import Story
 from outrider.topology import Topology
+from outrider.vocabulary import catalog
 from service.api.app import create_app
 from service.api.dependencies import ApiExtras
+from service.api.routers import slos as slos_api
 from service.cli import main
-from service.config import settings
+from service.config import settings, slo_settings
 from service.config.api_settings import ApiSettings
 from service.config.slo_settings import SloSettings
 from service.wiring import platform
@@ -61,6 +63,9 @@ def load(tmp_path, text):
         ("- {name: a}\n- {name: a}", 3, "name", "duplicate SLO name 'a'"),
         ("- {name: a, namespace: x}", 2, "namespace", "requires service"),
         ("- {name: a, page: P9}", 2, "page", "P0"),
+        ("- {name: a, where: {request_class: x}}", 2, "request_class", "vip, online or long"),
+        ("- {name: a, where: {tenant: []}}", 2, "tenant", "a text or a list of texts"),
+        ("- {name: a, sli: abort, where: {tenant: b}}", 2, "where", "engines do not count abort"),
     ],
 )
 def test_errors_name_line_and_key(tmp_path, text, line, key, expected):
@@ -163,6 +168,27 @@ def test_a_burning_budget_fires_marks_the_service_and_ends():
     assert "错误预算" in alert_summary(alert, "zh")
     incident = service.cycle.parts.state.incidents(open_only=True)
     assert [one.services for one in incident] == [("chat",)]
+
+
+def test_an_slo_of_a_class_has_the_bounds_of_the_services_histogram(tmp_path):
+    (slo,) = load(
+        tmp_path, "slos:\n- {name: a, sli: ttft, limit: 1s, objective: 0.9, where: {request_class: vip}}\n"
+    ).resolved_slos
+    assert (slo.kind, slo.where) == (EntityKind.REPLICA, {"request_class": ("vip",)})
+    assert {key.name for key in slo.keys} == {"engine_ttft_seconds"}
+    for name, of_replicas in slo_settings.OF_REPLICAS.items():
+        assert catalog.signal(of_replicas).bounds == catalog.signal(slo_settings.LATENCIES[name]).bounds
+
+
+def test_the_events_of_a_class_are_those_of_its_replicas():
+    slo = SloSettings(name="vip", where={"tenant": ["acme"]}).slo("c")
+    service, other = (EntityRef("c", EntityKind.SERVICE, None, name) for name in ("chat", "code"))
+    replicas = [EntityRef("c", EntityKind.REPLICA, None, name) for name in ("a", "b", "c")]
+    facts = {replicas[0]: {"tenant": "acme"}, replicas[1]: {"tenant": "other"}, replicas[2]: {"tenant": "acme"}}
+    topology = Topology.build([(replica, service) for replica in replicas], [other], facts)
+    assert slos_api.parts_of(slo, service, topology) == [replicas[0], replicas[2]]
+    assert slos_api.parts_of(slo, other, topology) == []
+    assert slos_api.parts_of(SloSettings(name="all").slo("c"), other, topology) == [other]
 
 
 def test_without_an_slo_there_is_no_burn_rate_alert():
