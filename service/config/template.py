@@ -62,6 +62,11 @@ slos: []
 #  - {name: answers, sli: success, objective: 0.999}
 #  - {name: first-token, service: chat, sli: ttft, limit: 1s, objective: 0.99}
 
+# Your own alert rules, and packaged ones that are off (outrider rules list).
+# rules:
+#   files: [my-rules.yaml]
+#   enable: [thresholds]         # for example a lost GPU is P0, whole-request P99 above 2 s
+
 # Event sources: XIDs, OOM kills, rollouts, changed flags, engine logs.
 events: []
 #  - {type: kernel_log, path: /dev/kmsg, node: node-1}     # or url: http://agent.{node}:9800/klog of outrider agent
