@@ -204,8 +204,14 @@ class DecisionContext:
         entries = (entry for entry in self.plan.recommendations if isinstance(entry, Recommendation))
         return next((entry for entry in entries if entry.service == service), None)
 
-    def most_replicas(self, service: EntityRef, wanted: int) -> int:
-        """``wanted`` within the ceiling of the service and, where no node joins, the GPUs of its cluster."""
+    def replicas_within_limits(self, service: EntityRef, wanted: int) -> int:
+        """``wanted`` within the limits of the plan.
+
+        Without a plan they are the ceiling of the service and, where no node joins, the GPUs of its cluster.
+        """
+        planned = self.recommendation(service)
+        if planned is not None:
+            return min(wanted, planned.most_replicas)
         most = self.policy.within_ceiling(service, wanted)
         if not self.policy.fixed_nodes:
             return most
