@@ -326,6 +326,7 @@ class Fleet:
             fails = good & (self._random.random(len(arrivals)) < failing[place])
             self.bank.fail(slot[fails])
             good &= ~fails
+        self.traffic.accepted(arrivals.selected(good))
         self.bank.accept(
             slot[good],
             arrivals.at[good],
