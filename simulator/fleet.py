@@ -341,7 +341,7 @@ class Fleet:
         levels = self.degradations
         if not levels.active or self.effects.cluster.alive[0] < 0.5:
             return arrivals
-        rejected = levels.rejected(arrivals.service, arrivals.tenant)
+        rejected = levels.rejected(arrivals)
         self.traffic.rejected(arrivals.service[rejected])
         self.bank.refuse(int(rejected.sum()))
         return levels.passed(arrivals.selected(~rejected), end)
