@@ -288,6 +288,12 @@ class StateStore(StateReader, FeedbackStore, Protocol):
         """
         ...
 
+    def deliver_messages(
+        self, message_ids: Sequence[str], receipt: Receipt, now: datetime, follow_ups: Sequence[Message] = ()
+    ) -> None:
+        """Records the delivery of messages that were sent as one, in ONE transaction."""
+        ...
+
     def retry_message(self, message_id: str, by: str, now: datetime) -> bool:
         """Returns a dead letter to the outbox; False if it is not one."""
         ...

@@ -162,10 +162,8 @@ class MessageDelivery:
 
     def _delivered(self, batch: Sequence[Message], message: Message, receipt: Receipt) -> None:
         now = self._clock.now()
-        for part in batch:
-            self._state.finish_message(
-                part.id, delivered=True, now=now, receipt=receipt, follow_ups=self._end_copies(part, now)
-            )
+        copies = tuple(copy for part in batch for copy in self._end_copies(part, now))
+        self._state.deliver_messages([part.id for part in batch], receipt, now, copies)
         detail = {
             "channel": message.channel,
             "receipt": receipt.id,

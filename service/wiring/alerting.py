@@ -40,12 +40,13 @@ def explained(knowledge: Knowledge, incident: Incident, language: Language) -> l
 
 def notifiers(settings: Settings) -> dict[str, Notifier]:
     """Returns a notifier for each configured channel."""
-    return {name: _notifier(name, channel) for name, channel in settings.notify.channels.items()}
+    return {name: notifier(name, channel) for name, channel in settings.notify.channels.items()}
 
 
-def _notifier(name: str, channel: ChannelSettings) -> Notifier:
-    notifier, template = NOTIFIERS[channel.type].build(channel.keys), channel.body_template(name)
-    return notifier if template is None else templated(notifier, template)
+def notifier(name: str, channel: ChannelSettings) -> Notifier:
+    """Returns the notifier of one channel, with its template. Raises ConfigError."""
+    built, template = NOTIFIERS[channel.type].build(channel.keys), channel.body_template(name)
+    return built if template is None else templated(built, template)
 
 
 def explainer(settings: Settings) -> Explainer:

@@ -142,20 +142,35 @@ class MemoryStateStore(MemoryStateReader):
     ) -> tuple[str, ...]:
         """Records a delivery, a retry, or (neither) a final failure. A delivered message stays delivered."""
         with self._lock:
-            sending = self._outbox.get(message_id)
-            if sending is None:
-                raise state_rows.unknown("message", message_id)
+            sending = self._known(message_id)
             if sending.status == "delivered":
                 return ()
             sending.error = error
-            if not delivered and retry_at is not None:
+            if delivered:
+                sending.deliver(receipt, now)
+            elif retry_at is not None:
                 sending.status, sending.until = "waiting", retry_at
             else:
-                sending.status, sending.until, sending.ended_at = "delivered" if delivered else "failed", now, now
-            sending.receipt = receipt or sending.receipt
+                sending.status, sending.until, sending.ended_at = "failed", now, now
             new = tuple(message.id for message in follow_ups if message.id not in self._outbox)
             self._add_messages(follow_ups)
             return new
+
+    def _known(self, message_id: str) -> OutboxEntry:
+        sending = self._outbox.get(message_id)
+        if sending is None:
+            raise state_rows.unknown("message", message_id)
+        return sending
+
+    def deliver_messages(
+        self, message_ids: Sequence[str], receipt: Receipt, now: datetime, follow_ups: Sequence[Message] = ()
+    ) -> None:
+        """Records the delivery of messages that were sent as one."""
+        with self._lock:
+            for sending in [self._known(message_id) for message_id in message_ids]:
+                if sending.status != "delivered":
+                    sending.deliver(receipt, now)
+            self._add_messages(follow_ups)
 
     def _add_messages(self, messages: Sequence[Message]) -> None:
         for message in messages:

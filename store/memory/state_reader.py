@@ -50,6 +50,10 @@ class OutboxEntry:
     receipt: Receipt | None = None
     ended_at: datetime | None = None
 
+    def deliver(self, receipt: Receipt | None, now: datetime) -> None:
+        """Marks the message as delivered."""
+        self.status, self.until, self.ended_at, self.receipt, self.error = "delivered", now, now, receipt, ""
+
     def is_free(self, now: datetime) -> bool:
         """True if it may be claimed."""
         return self.status in ("waiting", "claimed") and self.until <= now

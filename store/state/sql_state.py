@@ -190,6 +190,23 @@ class SqlStateStore(SqlStateReader):
                 follow_ups=follow_ups,
             )
 
+    def deliver_messages(
+        self, message_ids: Sequence[str], receipt: Receipt, now: datetime, follow_ups: Sequence[Message] = ()
+    ) -> None:
+        """Records the delivery of messages that were sent as one, in one transaction."""
+        with self._database.writing() as connection:
+            for message_id in message_ids:
+                outbox.finish(
+                    connection,
+                    message_id,
+                    delivered=True,
+                    now=now,
+                    retry_at=None,
+                    error="",
+                    receipt=receipt,
+                    follow_ups=follow_ups,
+                )
+
     def retry_message(self, message_id: str, by: str, now: datetime) -> bool:
         """Returns a dead letter to the outbox, with audit; False if it is not one."""
         with self._database.writing() as connection:

@@ -669,6 +669,18 @@ def test_a_failure_and_its_follow_up_are_recorded_together(state: StateStore) ->
     assert state.claim_messages("one", T0, MINUTE) == (copy,)
 
 
+def test_messages_that_were_sent_as_one_are_delivered_together(state: StateStore) -> None:
+    state.commit(commit(messages=(message("m1"), message("m2"), message("m3"))))
+    state.claim_messages("one", T0, MINUTE)
+    copy = message("copy", channel="mail")
+    with pytest.raises(StoreError, match="No message 'ghost'"):
+        state.deliver_messages(["m3", "ghost"], Receipt("1"), T0)
+    state.deliver_messages(["m1", "m2"], Receipt("1", merged=2), T0, (copy,))
+    claimed = state.claim_messages("two", T0 + timedelta(hours=1), MINUTE)
+    assert {item.id for item in claimed} >= {"copy"}
+    assert not {"m1", "m2"} & {item.id for item in claimed}
+
+
 def test_a_dead_letter_is_listed_and_may_be_retried(state: StateStore) -> None:
     state.commit(commit(messages=(message("m1"), message("m2", T0 + STEP), message("m3"))))
     state.claim_messages("one", T0 + STEP, MINUTE)

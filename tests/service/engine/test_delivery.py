@@ -344,7 +344,7 @@ def test_a_run_ends_while_a_channel_is_at_its_limit():
 
 def test_an_error_of_the_store_ends_the_run_and_is_raised():
     class BrokenStore(MemoryStateStore):
-        def finish_message(self, message_id, **fields):
+        def deliver_messages(self, message_ids, receipt, now, follow_ups=()):
             raise StoreError("disk full")
 
     state = BrokenStore()
