@@ -145,7 +145,7 @@ def page() -> str:
         if model is ChannelSettings:
             lines += [
                 "",
-                "Other keys depend on the channel type: `url` or `url_file`, `secret_file`, `host`, `sender`, `to` ...",
+                "Other keys depend on the channel type: [notification channels](channels.md).",
             ]
         lines.append("")
     return "\n".join([*lines, *_action_kinds()])

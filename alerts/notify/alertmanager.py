@@ -19,6 +19,7 @@ from outrider.model import DeliveryNote, Message, NotifyReason, Priority, Receip
 from outrider.vocabulary.units import parse_duration
 
 _NAME = "alertmanager"
+KEYS = ("url", "token", "username", "password", "labels", "keep")
 _PATH = "/api/v2/alerts"
 _TEXT_LIMIT = 10_000
 _LABEL_LIMIT = 500
@@ -111,7 +112,7 @@ def _bounded(text: str) -> str:
 
 def from_settings(values: Mapping[str, Any]) -> AlertmanagerNotifier:
     """``url``, ``token``, ``username``, ``password``, ``labels``, ``keep``, ``timeout``."""
-    settings.accept(_NAME, values, ("url", "token", "username", "password", "labels", "keep"))
+    settings.accept(_NAME, values, KEYS)
     user = settings.optional(_NAME, values, "username")
     labels = values.get("labels") or {}
     if not isinstance(labels, Mapping) or not all(str(key).isidentifier() for key in labels):

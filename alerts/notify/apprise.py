@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from apprise import Apprise, NotifyType
 
 _NAME = "apprise"
+KEYS = ("urls",)
 _log = log.get("notify")
 _TITLE_LIMIT = 250
 _BODY_LIMIT = 8000  # Apprise shortens further to the limit of each service
@@ -86,7 +87,7 @@ def _add(services: Apprise, url: str) -> bool:
 
 def from_settings(values: Mapping[str, Any]) -> AppriseNotifier:
     """``urls`` (or ``urls_file`` with one a line), ``timeout``."""
-    settings.accept(_NAME, values, ("urls",))
+    settings.accept(_NAME, values, KEYS)
     named = settings.optional(_NAME, values, "urls").split() if values.get("urls_file") else ()
     urls = (*named, *settings.texts(_NAME, values, "urls"))
     if not urls:

@@ -33,6 +33,7 @@ from outrider.errors import CardRejectedError, DeliveryError
 from outrider.model import Message, Receipt
 
 _NAME = "dingtalk"
+KEYS = ("url", "secret", "at_mobiles")
 BODY_LIMIT_BYTES = 20_000
 _TITLE_LIMIT = 200
 _BUSY = -1
@@ -176,7 +177,7 @@ def _raise_for_errcode(response: http.HttpResponse) -> None:
 
 def from_settings(values: Mapping[str, Any]) -> DingTalkNotifier:
     """``url``, ``secret``, ``at_mobiles``, ``timeout``."""
-    settings.accept(_NAME, values, ("url", "secret", "at_mobiles"))
+    settings.accept(_NAME, values, KEYS)
     return DingTalkNotifier(
         settings.url(_NAME, values),
         secret=settings.optional(_NAME, values, "secret"),

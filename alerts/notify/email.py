@@ -25,6 +25,7 @@ from outrider.errors import ConfigError, DeliveryError
 from outrider.model import Message, NotifyReason, Priority, Receipt
 
 _NAME = "email"
+KEYS = ("host", "port", "security", "from", "to", "username", "password")
 _SUBJECT_LIMIT = 500  # characters; a header of any length is legal, but no reader shows it
 _BODY_LIMIT = 100_000
 _COLORS = {Priority.P0: "#b91c1c", Priority.P1: "#c2410c", Priority.P2: "#a16207", Priority.P3: "#475569"}
@@ -162,8 +163,7 @@ def _body(message: Message) -> str:
 
 def from_settings(values: Mapping[str, Any]) -> EmailNotifier:
     """``host``, ``port``, ``security``, ``from``, ``to``, ``username``, ``password``, ``timeout``."""
-    known = ("host", "port", "security", "from", "to", "username", "password")
-    settings.accept(_NAME, values, known)
+    settings.accept(_NAME, values, KEYS)
     security: Security = values.get("security", "starttls")
     if security not in get_args(Security):
         raise ConfigError(f"security of the {_NAME} channel must be one of {', '.join(get_args(Security))}")

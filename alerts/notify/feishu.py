@@ -24,6 +24,7 @@ from outrider.errors import CardRejectedError, ConfigError, DeliveryError
 from outrider.model import Message, NotifyReason, Priority, Receipt
 
 _NAME = "feishu"
+KEYS = ("url", "secret", "at_users")
 BODY_LIMIT_BYTES = 20_000
 _TITLE_LIMIT = 200
 _COLORS = {Priority.P0: "red", Priority.P1: "orange", Priority.P2: "yellow", Priority.P3: "grey"}
@@ -154,7 +155,7 @@ def _raise_for_code(response: http.HttpResponse) -> None:
 
 def from_settings(values: Mapping[str, Any]) -> FeishuNotifier:
     """``url``, ``secret``, ``at_users``, ``timeout``."""
-    settings.accept(_NAME, values, ("url", "secret", "at_users"))
+    settings.accept(_NAME, values, KEYS)
     users = settings.texts(_NAME, values, "at_users")
     if not all(_USER_ID.fullmatch(user) for user in users):
         raise ConfigError(f"at_users of the {_NAME} channel must be open ids or user ids", hint="or all")

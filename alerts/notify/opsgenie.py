@@ -19,6 +19,7 @@ from outrider.errors import DeliveryError
 from outrider.model import DeliveryNote, Message, NotifyReason, Priority, Receipt
 
 _NAME = "opsgenie"
+KEYS = ("api_key", "url", "teams")
 _API = "https://api.opsgenie.com"
 MESSAGE_LIMIT = 130
 ALIAS_LIMIT = 512
@@ -128,7 +129,7 @@ def _path(alias: str, action: str) -> str:
 
 def from_settings(values: Mapping[str, Any]) -> OpsgenieNotifier:
     """``api_key``, ``url``, ``teams``, ``timeout``."""
-    settings.accept(_NAME, values, ("api_key", "url", "teams"))
+    settings.accept(_NAME, values, KEYS)
     return OpsgenieNotifier(
         settings.required(_NAME, values, "api_key"),
         api=settings.url(_NAME, values, _API),

@@ -19,6 +19,7 @@ from outrider.errors import DeliveryError
 from outrider.model import DeliveryNote, Message, NotifyReason, Priority, Receipt
 
 _NAME = "pagerduty"
+KEYS = ("routing_key", "url")
 _API = "https://events.pagerduty.com/v2/enqueue"
 SUMMARY_LIMIT = 1024
 KEY_LIMIT = 255
@@ -103,7 +104,7 @@ def _bounded(text: str) -> str:
 
 def from_settings(values: Mapping[str, Any]) -> PagerDutyNotifier:
     """``routing_key``, ``url``, ``timeout``."""
-    settings.accept(_NAME, values, ("routing_key", "url"))
+    settings.accept(_NAME, values, KEYS)
     return PagerDutyNotifier(
         settings.required(_NAME, values, "routing_key"),
         api=settings.url(_NAME, values, _API),

@@ -52,6 +52,7 @@ class ChannelType:
     """
 
     build: Callable[[Mapping[str, Any]], Notifier]
+    keys: tuple[str, ...]
     reach: Reach
     buttons: Buttons
     size: str
@@ -65,19 +66,37 @@ class ChannelType:
 
 NOTIFIERS: dict[str, ChannelType] = {
     "dingtalk": ChannelType(
-        dingtalk.from_settings, Reach.CHAT, Buttons.BUTTONS, "20,000 bytes", RateLimit(20, _MINUTE), mentions=True
+        dingtalk.from_settings,
+        dingtalk.KEYS,
+        Reach.CHAT,
+        Buttons.BUTTONS,
+        "20,000 bytes",
+        RateLimit(20, _MINUTE),
+        mentions=True,
     ),
     "feishu": ChannelType(
-        feishu.from_settings, Reach.CHAT, Buttons.BUTTONS, "20,000 bytes", RateLimit(5, 3 * _SECOND), mentions=True
+        feishu.from_settings,
+        feishu.KEYS,
+        Reach.CHAT,
+        Buttons.BUTTONS,
+        "20,000 bytes",
+        RateLimit(5, 3 * _SECOND),
+        mentions=True,
     ),
     "wecom": ChannelType(
-        wecom.from_settings, Reach.CHAT, Buttons.LINKS, "4,096 bytes", RateLimit(20, _MINUTE), mentions=True
+        wecom.from_settings, wecom.KEYS, Reach.CHAT, Buttons.LINKS, "4,096 bytes", RateLimit(20, _MINUTE), mentions=True
     ),
     "slack": ChannelType(
-        slack_webhook.from_settings, Reach.CHAT, Buttons.BUTTONS, "3,000 characters", RateLimit(1, _SECOND)
+        slack_webhook.from_settings,
+        slack_webhook.KEYS,
+        Reach.CHAT,
+        Buttons.BUTTONS,
+        "3,000 characters",
+        RateLimit(1, _SECOND),
     ),
     "slack_bot": ChannelType(
         slack_bot.from_settings,
+        slack_bot.KEYS,
         Reach.CHAT,
         Buttons.BUTTONS,
         "3,000 characters",
@@ -85,13 +104,22 @@ NOTIFIERS: dict[str, ChannelType] = {
         edits=True,
         tracks=True,
     ),
-    "teams": ChannelType(teams.from_settings, Reach.CHAT, Buttons.BUTTONS, "28 KB", RateLimit(4, _SECOND)),
+    "teams": ChannelType(teams.from_settings, teams.KEYS, Reach.CHAT, Buttons.BUTTONS, "28 KB", RateLimit(4, _SECOND)),
     "email": ChannelType(
-        email.from_settings, Reach.MAIL, Buttons.LINKS, "100,000 characters", RateLimit(30, _MINUTE), limit_is_ours=True
+        email.from_settings,
+        email.KEYS,
+        Reach.MAIL,
+        Buttons.LINKS,
+        "100,000 characters",
+        RateLimit(30, _MINUTE),
+        limit_is_ours=True,
     ),
-    "webhook": ChannelType(webhook.from_settings, Reach.PROGRAM, Buttons.DATA, "4,096 characters a label"),
+    "webhook": ChannelType(
+        webhook.from_settings, webhook.KEYS, Reach.PROGRAM, Buttons.DATA, "4,096 characters a label"
+    ),
     "pagerduty": ChannelType(
         pagerduty.from_settings,
+        pagerduty.KEYS,
         Reach.ON_CALL,
         Buttons.LINKS,
         "1,024 characters of summary, 512 KB",
@@ -100,6 +128,7 @@ NOTIFIERS: dict[str, ChannelType] = {
     ),
     "opsgenie": ChannelType(
         opsgenie.from_settings,
+        opsgenie.KEYS,
         Reach.ON_CALL,
         Buttons.LINKS,
         "130 characters of message, 15,000 of description",
@@ -108,6 +137,7 @@ NOTIFIERS: dict[str, ChannelType] = {
     ),
     "aliyun_sms": ChannelType(
         aliyun_sms.from_settings,
+        aliyun_sms.KEYS,
         Reach.SMS,
         Buttons.NONE,
         "35 characters a variable",
@@ -116,6 +146,7 @@ NOTIFIERS: dict[str, ChannelType] = {
     ),
     "aliyun_voice": ChannelType(
         aliyun_voice.from_settings,
+        aliyun_voice.KEYS,
         Reach.PHONE,
         Buttons.NONE,
         "249 characters of variables",
@@ -123,6 +154,7 @@ NOTIFIERS: dict[str, ChannelType] = {
     ),
     "tencent_sms": ChannelType(
         tencent_sms.from_settings,
+        tencent_sms.KEYS,
         Reach.SMS,
         Buttons.NONE,
         "12 characters a parameter",
@@ -131,6 +163,7 @@ NOTIFIERS: dict[str, ChannelType] = {
     ),
     "tencent_voice": ChannelType(
         tencent_voice.from_settings,
+        tencent_voice.KEYS,
         Reach.PHONE,
         Buttons.NONE,
         "350 characters a call",
@@ -139,6 +172,7 @@ NOTIFIERS: dict[str, ChannelType] = {
     ),
     "twilio_sms": ChannelType(
         twilio_sms.from_settings,
+        twilio_sms.KEYS,
         Reach.SMS,
         Buttons.NONE,
         "1,600 characters",
@@ -147,6 +181,7 @@ NOTIFIERS: dict[str, ChannelType] = {
     ),
     "twilio_voice": ChannelType(
         twilio_voice.from_settings,
+        twilio_voice.KEYS,
         Reach.PHONE,
         Buttons.NONE,
         "4,000 characters of TwiML",
@@ -154,10 +189,17 @@ NOTIFIERS: dict[str, ChannelType] = {
         limit_is_ours=True,
     ),
     "alertmanager": ChannelType(
-        alertmanager.from_settings, Reach.PROGRAM, Buttons.NONE, "500 characters a label", merges=False, tracks=True
+        alertmanager.from_settings,
+        alertmanager.KEYS,
+        Reach.PROGRAM,
+        Buttons.NONE,
+        "500 characters a label",
+        merges=False,
+        tracks=True,
     ),
     "apprise": ChannelType(
         apprise.from_settings,
+        apprise.KEYS,
         Reach.CHAT,
         Buttons.LINKS,
         "8,000 characters",

@@ -17,6 +17,7 @@ from outrider.errors import CardRejectedError
 from outrider.model import Message, NotifyReason, Priority, Receipt
 
 _NAME = "teams"
+KEYS = ("url",)
 BODY_LIMIT_BYTES = 28_000
 _TITLE_LIMIT = 300
 _MOST_BUTTONS = 6
@@ -93,5 +94,5 @@ def _message(body: list[dict[str, Any]], actions: list[dict[str, Any]]) -> dict[
 
 def from_settings(values: Mapping[str, Any]) -> TeamsNotifier:
     """``url``, ``timeout``."""
-    settings.accept(_NAME, values, ("url",))
+    settings.accept(_NAME, values, KEYS)
     return TeamsNotifier(settings.url(_NAME, values), timeout=settings.timeout(_NAME, values))

@@ -18,6 +18,7 @@ from outrider.clock import Clock, SystemClock, rfc3339
 from outrider.model import Message, Receipt
 
 _NAME = "webhook"
+KEYS = ("url", "secret", "headers")
 _LABEL_LIMIT = 4096  # characters; a label of a metric may have a megabyte
 _ID_LIMIT = 200
 
@@ -88,7 +89,7 @@ def payload(message: Message) -> dict[str, Any]:
 
 def from_settings(values: Mapping[str, Any]) -> WebhookNotifier:
     """``url``, ``secret``, ``headers``, ``timeout``."""
-    settings.accept(_NAME, values, ("url", "secret", "headers"))
+    settings.accept(_NAME, values, KEYS)
     return WebhookNotifier(
         settings.url(_NAME, values),
         secret=settings.optional(_NAME, values, "secret"),

@@ -28,6 +28,7 @@ from outrider.errors import CardRejectedError, ConfigError, DeliveryError
 from outrider.model import Message, NotifyReason, Priority, Receipt
 
 _NAME = "wecom"
+KEYS = ("url", "at_users")
 MARKDOWN_LIMIT_BYTES = 4096
 TEXT_LIMIT_BYTES = 2048
 _TITLE_LIMIT = 150
@@ -103,7 +104,7 @@ def _raise_for_errcode(response: http.HttpResponse) -> None:
 
 def from_settings(values: Mapping[str, Any]) -> WeComNotifier:
     """``url``, ``at_users``, ``timeout``."""
-    settings.accept(_NAME, values, ("url", "at_users"))
+    settings.accept(_NAME, values, KEYS)
     users = settings.texts(_NAME, values, "at_users")
     if not all(_USER_ID.fullmatch(user) for user in users):
         raise ConfigError(f"at_users of the {_NAME} channel must be user ids")

@@ -18,6 +18,7 @@ from outrider.clock import Clock, SystemClock
 from outrider.model import DeliveryNote, Message, Receipt
 
 _NAME = "aliyun_sms"
+KEYS = ("access_key_id", "access_key_secret", "sign_name", "template_code", "template_parameters", "to", "url")
 _ENDPOINT = "https://dysmsapi.aliyuncs.com"
 VARIABLE_LIMIT = 35
 _PARAMETERS = {"priority": "priority", "what": "what", "where": "where", "since": "since"}
@@ -69,8 +70,7 @@ def template_param(message: Message, parameters: Mapping[str, str]) -> str:
 
 def from_settings(values: Mapping[str, Any]) -> AliyunSmsNotifier:
     """``access_key_id``, ``access_key_secret``, ``sign_name``, ``template_code``, ``template_parameters``, ``to``."""
-    known = ("access_key_id", "access_key_secret", "sign_name", "template_code", "template_parameters", "to", "url")
-    settings.accept(_NAME, values, known)
+    settings.accept(_NAME, values, KEYS)
     return AliyunSmsNotifier(
         account_of(_NAME, values, _ENDPOINT),
         settings.phones(_NAME, values),

@@ -19,6 +19,16 @@ from outrider.clock import Clock, SystemClock
 from outrider.model import DeliveryNote, Message, Receipt
 
 _NAME = "aliyun_voice"
+KEYS = (
+    "access_key_id",
+    "access_key_secret",
+    "tts_code",
+    "show_number",
+    "play_times",
+    "template_parameters",
+    "to",
+    "url",
+)
 _ENDPOINT = "https://dyvmsapi.aliyuncs.com"
 VARIABLES_LIMIT = 249  # characters of all variables
 OUT_ID_LIMIT_BYTES = 15
@@ -79,11 +89,7 @@ def tts_param(message: Message, parameters: Mapping[str, str]) -> str:
 
 def from_settings(values: Mapping[str, Any]) -> AliyunVoiceNotifier:
     """``access_key_id``, ``access_key_secret``, ``tts_code``, ``show_number``, ``play_times``, ``to``."""
-    known = (
-        "access_key_id", "access_key_secret", "tts_code", "show_number", "play_times", "template_parameters", "to",
-        "url",
-    )  # fmt: skip
-    settings.accept(_NAME, values, known)
+    settings.accept(_NAME, values, KEYS)
     return AliyunVoiceNotifier(
         account_of(_NAME, values, _ENDPOINT),
         settings.phones(_NAME, values),

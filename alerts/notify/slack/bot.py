@@ -19,6 +19,7 @@ from outrider.errors import CardRejectedError, DeliveryError
 from outrider.model import Message, NotifyReason, Receipt
 
 _NAME = "slack_bot"
+KEYS = ("token", "channel", "url")
 _API = "https://slack.com/api"
 _RETRYABLE = frozenset(
     {"ratelimited", "rate_limited", "service_unavailable", "internal_error", "fatal_error", "request_timeout",
@@ -100,7 +101,7 @@ class SlackBotNotifier:
 
 def from_settings(values: Mapping[str, Any]) -> SlackBotNotifier:
     """``token``, ``channel``, ``url``, ``timeout``."""
-    settings.accept(_NAME, values, ("token", "channel", "url"))
+    settings.accept(_NAME, values, KEYS)
     return SlackBotNotifier(
         settings.required(_NAME, values, "token"),
         settings.required(_NAME, values, "channel"),

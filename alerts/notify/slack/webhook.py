@@ -14,6 +14,7 @@ from outrider.errors import CardRejectedError
 from outrider.model import Message, Receipt
 
 _NAME = "slack"
+KEYS = ("url",)
 
 
 class SlackNotifier:
@@ -42,5 +43,5 @@ class SlackNotifier:
 
 def from_settings(values: Mapping[str, Any]) -> SlackNotifier:
     """``url``, ``timeout``."""
-    settings.accept(_NAME, values, ("url",))
+    settings.accept(_NAME, values, KEYS)
     return SlackNotifier(settings.url(_NAME, values), timeout=settings.timeout(_NAME, values))

@@ -18,6 +18,18 @@ from outrider.errors import ConfigError, DeliveryError
 from outrider.model import DeliveryNote, Message, Receipt
 
 _NAME = "tencent_sms"
+KEYS = (
+    "secret_id",
+    "secret_key",
+    "region",
+    "app_id",
+    "sign_name",
+    "template_id",
+    "template_parameters",
+    "parameter_limit",
+    "to",
+    "url",
+)
 _log = log.get("notify")
 _ENDPOINT = "https://sms.tencentcloudapi.com"
 _VERSION = "2021-01-11"
@@ -85,11 +97,7 @@ def _receipt(message: Message, answer: Mapping[str, Any]) -> Receipt:
 
 def from_settings(values: Mapping[str, Any]) -> TencentSmsNotifier:
     """``secret_id``, ``secret_key``, ``region``, ``app_id``, ``sign_name``, ``template_id``, ``to`` ..."""
-    known = (
-        "secret_id", "secret_key", "region", "app_id", "sign_name", "template_id", "template_parameters",
-        "parameter_limit", "to", "url",
-    )  # fmt: skip
-    settings.accept(_NAME, values, known)
+    settings.accept(_NAME, values, KEYS)
     numbers = settings.phones(_NAME, values, international=True)
     if len(numbers) > MOST_NUMBERS:
         raise ConfigError(f"to of the {_NAME} channel has more than {MOST_NUMBERS} numbers")

@@ -17,6 +17,7 @@ from outrider.clock import Clock, SystemClock
 from outrider.model import DeliveryNote, Message, Receipt
 
 _NAME = "tencent_voice"
+KEYS = ("secret_id", "secret_key", "region", "app_id", "template_id", "template_parameters", "play_times", "to", "url")
 _ENDPOINT = "https://vms.tencentcloudapi.com"
 _VERSION = "2020-09-02"
 VARIABLES_LIMIT = 250  # of the 350 characters of a message; the rest is the text of the template
@@ -69,10 +70,7 @@ class TencentVoiceNotifier:
 
 def from_settings(values: Mapping[str, Any]) -> TencentVoiceNotifier:
     """``secret_id``, ``secret_key``, ``region``, ``app_id``, ``template_id``, ``play_times``, ``to`` ..."""
-    known = (
-        "secret_id", "secret_key", "region", "app_id", "template_id", "template_parameters", "play_times", "to", "url",
-    )  # fmt: skip
-    settings.accept(_NAME, values, known)
+    settings.accept(_NAME, values, KEYS)
     return TencentVoiceNotifier(
         account_of(_NAME, values, _ENDPOINT, "vms", _VERSION),
         settings.phones(_NAME, values, international=True),

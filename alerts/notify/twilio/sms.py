@@ -12,6 +12,7 @@ from alerts.notify.twilio import api
 from outrider.model import DeliveryNote, Message, Receipt
 
 _NAME = "twilio_sms"
+KEYS = ("account_sid", "auth_token", "api_key", "api_key_secret", "from", "to", "url")
 BODY_LIMIT = 1600
 _TEXT_LIMIT = 300  # two segments of GSM-7; a link follows
 
@@ -50,8 +51,7 @@ def _sender(sender: str) -> dict[str, str]:
 
 def from_settings(values: Mapping[str, Any]) -> TwilioSmsNotifier:
     """``account_sid``, ``auth_token``, ``api_key``, ``api_key_secret``, ``from``, ``to``, ``url``, ``timeout``."""
-    known = ("account_sid", "auth_token", "api_key", "api_key_secret", "from", "to", "url")
-    settings.accept(_NAME, values, known)
+    settings.accept(_NAME, values, KEYS)
     return TwilioSmsNotifier(
         api.account_of(_NAME, values),
         settings.phones(_NAME, values, international=True),

@@ -16,6 +16,7 @@ from alerts.notify.twilio import api
 from outrider.model import DeliveryNote, Message, Receipt
 
 _NAME = "twilio_voice"
+KEYS = ("account_sid", "auth_token", "api_key", "api_key_secret", "from", "to", "play_times", "url")
 TWIML_LIMIT = 4000
 _TEXT_LIMIT = 300  # escaped, each character has at most 5
 _VOICES = {"en": "en-US", "zh": "zh-CN"}
@@ -59,8 +60,7 @@ def twiml(message: Message, play_times: int = 2) -> str:
 
 def from_settings(values: Mapping[str, Any]) -> TwilioVoiceNotifier:
     """``account_sid``, ``auth_token``, ``api_key``, ``api_key_secret``, ``from``, ``to``, ``play_times``, ``url``."""
-    known = ("account_sid", "auth_token", "api_key", "api_key_secret", "from", "to", "play_times", "url")
-    settings.accept(_NAME, values, known)
+    settings.accept(_NAME, values, KEYS)
     return TwilioVoiceNotifier(
         api.account_of(_NAME, values),
         settings.phones(_NAME, values, international=True),

@@ -93,7 +93,7 @@ class AliyunSms(Aliyun):
 
     def settings(self) -> dict[str, Any]:
         return {
-            "url": self.url, "access_key_id": "LTAI0", "access_key_secret": SECRET, "sign_name": "鸥睿",
+            "url": self.url, "access_key_id": "LTAI0", "access_key_secret": SECRET, "sign_name": "Outrider",
             "template_code": "SMS_154950909", "to": list(NUMBERS),
         }  # fmt: skip
 
@@ -220,8 +220,8 @@ class TencentSms(Tencent):
 
     def settings(self) -> dict[str, Any]:
         return {
-            "url": self.url, "secret_id": "AKID0", "secret_key": SECRET, "app_id": "1400006666", "sign_name": "鸥睿",
-            "template_id": "1110", "to": list(E164),
+            "url": self.url, "secret_id": "AKID0", "secret_key": SECRET, "app_id": "1400006666",
+            "sign_name": "Outrider", "template_id": "1110", "to": list(E164),
         }  # fmt: skip
 
     def result(self, document: Any) -> dict[str, Any]:
