@@ -29,6 +29,7 @@ LAST_URGENT_RETRY = timedelta(minutes=1)
 GIVE_UP_AFTER = timedelta(hours=24)
 WORKERS = 16  # channels at once
 CHECK_AGAIN = 0.5  # seconds, for messages of other channels while one is slow
+LIMIT_AGAIN = 1.0  # seconds, before a channel at its limit is tried again
 MOST_CLAIMED = 20  # of a channel without a limit; a lease must outlast their delivery
 MOST_MERGED = 500
 PATIENCE = timedelta(seconds=10)  # a limit per second merges nothing that the next seconds can deliver
@@ -72,12 +73,12 @@ class MessageDelivery:
         """Delivers messages until none is due, several channels at once. Returns their number."""
         delivered = 0
         running: dict[str, Future[int]] = {}
-        exhausted: set[str] = set()  # channels at their limit
+        exhausted: dict[str, float] = {}  # channels at their limit, and since when
         with ThreadPoolExecutor(WORKERS, thread_name_prefix="deliver") as threads:
             while True:
-                due = self._state.due_channels(self._clock.now())
-                for channel in due:
-                    if channel not in running and channel not in exhausted:
+                now = self._clock.monotonic()
+                for channel in self._state.due_channels(self._clock.now()):
+                    if channel not in running and now - exhausted.get(channel, -LIMIT_AGAIN) >= LIMIT_AGAIN:
                         running[channel] = threads.submit(self._deliver_channel, channel)
                 if not running:
                     return delivered
@@ -86,7 +87,7 @@ class MessageDelivery:
                     count = running.pop(channel).result()
                     delivered += count
                     if not count:
-                        exhausted.add(channel)
+                        exhausted[channel] = self._clock.monotonic()
 
     def _deliver_channel(self, channel: str) -> int:
         """Claims and delivers due messages of a channel. Returns the number of messages that were decided on."""

@@ -359,6 +359,7 @@ def test_simultaneous_pages_of_one_fault_are_one_message(world):
     assert slack.title.startswith("[P1] ")
     assert all(name in slack.title for name in ("3", "chat", "code", "search"))
     assert all(f"incident=inc-{number}" in slack.body for number in range(3))
+    assert all(name in slack.facts[Fact.WHERE] for name in ("chat", "code", "search")), "an SMS names all of them"
     assert [one.pages for one in result.incidents] == [1, 0, 0]
     assert set(result.reasons.values()) == {NotifyReason.OPENED}
 

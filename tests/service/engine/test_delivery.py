@@ -335,6 +335,21 @@ def test_a_slow_channel_does_not_delay_a_page_on_another_one():
     assert (phone.ids, slow.ids) == (["m-1"], ["n-1"])
 
 
+def test_a_slow_channel_does_not_keep_a_limited_one_from_sending_on():
+    class Limited(Channel):
+        def send(self, message):
+            if len(self.sent) == 2:
+                slow.delivered.set()
+            return super().send(message)
+
+    state, limited = MemoryStateStore(), Limited()
+    slow = SlowChannel(lambda: None)
+    policies = {"mail": ChannelPolicy(RateLimit(1, timedelta(milliseconds=100)))}
+    delivery = MessageDelivery(state, {"im": slow, "mail": limited}, SystemClock(), "one", policies)
+    state.commit(CycleCommit(RECORD, messages=(NOTE, *notes(3, channel="mail"))))
+    assert delivery.run() == 4
+
+
 def test_a_run_ends_while_a_channel_is_at_its_limit():
     channel = Channel()
     desk = Desk({"im": channel}, {"im": ChannelPolicy(RateLimit(1, MINUTE), merges=False)}, *notes(3))
