@@ -20,6 +20,7 @@ from outrider.errors import DeliveryError
 from outrider.model import ChannelPolicy, Message, Receipt
 from outrider.ports import Notifier, StateStore, ThreadingNotifier
 from service.engine.rate_window import RateWindow
+from service.engine.steady_time import SteadyTime
 
 _log = log.get("delivery")
 LEASE = timedelta(seconds=60)
@@ -61,13 +62,14 @@ class MessageDelivery:
         self._state = state
         self._notifiers = notifiers
         self._clock = clock
+        self._time = SteadyTime(clock)
         self._owner = owner
         self._policies = policies or {}
         self._channels: dict[str, _ChannelState] = {}
 
     def run_once(self) -> int:
         """Delivers the due messages of each channel once, one channel after another. Returns their number."""
-        return sum(self._deliver_channel(channel) for channel in self._state.due_channels(self._clock.now()))
+        return sum(self._deliver_channel(channel) for channel in self._state.due_channels(self._time.now()))
 
     def run(self) -> int:
         """Delivers messages until none is due, several channels at once. Returns their number."""
@@ -77,7 +79,7 @@ class MessageDelivery:
         with ThreadPoolExecutor(WORKERS, thread_name_prefix="deliver") as threads:
             while True:
                 now = self._clock.monotonic()
-                for channel in self._state.due_channels(self._clock.now()):
+                for channel in self._state.due_channels(self._time.now()):
                     if channel not in running and now - exhausted.get(channel, -LIMIT_AGAIN) >= LIMIT_AGAIN:
                         running[channel] = threads.submit(self._deliver_channel, channel)
                 if not running:
@@ -101,7 +103,7 @@ class MessageDelivery:
         if slots == 0 and not blocked:
             return 0
         most = MOST_CLAIMED if policy.limit is None else MOST_MERGED
-        messages = self._state.claim_messages(self._owner, self._clock.now(), LEASE, most, channel=channel)
+        messages = self._state.claim_messages(self._owner, self._time.now(), LEASE, most, channel=channel)
         if blocked:
             pause = timedelta(seconds=known.blocked_until - started)
             self._fail_all(messages, known, DeliveryError(
@@ -128,7 +130,7 @@ class MessageDelivery:
     def _put_back(self, messages: Sequence[Message], known: _ChannelState) -> None:
         """Returns claimed messages that exceed the limit to the outbox."""
         pause = timedelta(seconds=max(1.0, known.window.wait(self._clock.monotonic())))
-        now = self._clock.now()
+        now = self._time.now()
         for message in messages:
             self._state.finish_message(message.id, delivered=False, now=now, retry_at=now + pause)
 
@@ -162,7 +164,7 @@ class MessageDelivery:
             raise DeliveryError(text, retryable=False, reason="internal") from error
 
     def _delivered(self, batch: Sequence[Message], message: Message, receipt: Receipt) -> None:
-        now = self._clock.now()
+        now = self._time.now()
         copies = tuple(copy for part in batch for copy in self._end_copies(part, now))
         self._state.deliver_messages([part.id for part in batch], receipt, now, copies)
         detail = {
@@ -186,7 +188,7 @@ class MessageDelivery:
 
     def _fail_all(self, messages: Sequence[Message], known: _ChannelState, error: DeliveryError) -> None:
         """Records a failure of each message, and the pause of the channel."""
-        now = self._clock.now()
+        now = self._time.now()
         if error.reason != "paused":
             known.failing_since = known.failing_since or now
             if error.retry_after is not None:
@@ -226,7 +228,7 @@ class MessageDelivery:
 
     def _audit(self, at: datetime, event: AuditEvent, subject: str, reason: str, detail: Mapping[str, str]) -> None:
         texts = {name: text for name, text in detail.items() if text}
-        self._state.append_audit([AuditRecord(at, event, subject, reason, detail=texts)])
+        self._state.append_audit([AuditRecord(min(at, self._clock.now()), event, subject, reason, detail=texts)])
 
 
 def _clears_soon(count: int, policy: ChannelPolicy) -> bool:

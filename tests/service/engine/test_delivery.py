@@ -287,6 +287,22 @@ def test_an_urgent_message_is_retried_at_least_every_minute():
     assert channel.attempts >= 60
 
 
+@pytest.mark.parametrize("step", [timedelta(hours=-1), timedelta(hours=1)])
+def test_a_clock_that_steps_delays_no_retry(step):
+    channel = Channel(away())
+    desk = Desk({"im": channel}, {}, PAGE)
+    desk.delivery.run_once()
+    desk.clock.set(desk.clock.now() + step)
+    desk.clock.advance(timedelta(seconds=6))
+    desk.delivery.run_once()
+    assert channel.ids == ["m-1"]
+    later = replace(PAGE, id="m-2", incident="inc-2", created_at=desk.clock.now())
+    desk.add(later)
+    desk.delivery.run_once()
+    assert channel.ids == ["m-1", "m-2"]
+    assert all(record.at <= desk.clock.now() for record in desk.state.audit())
+
+
 def test_later_messages_of_an_incident_follow_the_first_in_its_thread():
     channel = ThreadChannel()
     desk = Desk({"im": channel}, {}, PAGE, NOTE)
