@@ -7,9 +7,10 @@ from typing import Any
 
 from alerts.notify.registry import NOTIFIERS, Reach
 from alerts.routing import pipeline
-from outrider.errors import DeliveryError, UsageError
+from outrider.errors import DeliveryError
 from outrider.model import Message, Priority
 from outrider.text.i18n import Language
+from outrider.text.unknown_names import no_such
 from service.config.settings import Settings
 from service.wiring import alerting as wiring_alerting
 
@@ -23,8 +24,7 @@ def run(settings: Settings, channel: str, language: Language, now: datetime) -> 
     """
     configured = settings.notify.channels.get(channel)
     if configured is None:
-        known = ", ".join(settings.notify.channels) or "none; name one under notify.channels"
-        raise UsageError(f"no channel is named {channel!r}", hint=f"channels: {known}")
+        raise no_such("channel", channel, settings.notify.channels, without="none; name one under notify.channels")
     notifier = wiring_alerting.notifier(channel, configured)
     samples, error = [], None
     for message in _messages(settings, channel, language, now):

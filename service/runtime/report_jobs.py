@@ -11,7 +11,6 @@ from outrider.errors import UnavailableError, UsageError
 from outrider.model import Message, NotifyReason
 from outrider.ports import MetricStore, StateReader
 from outrider.text.i18n import Language, translate
-from outrider.text.unknown_names import no_such
 from reports.definitions import REPORTS
 from reports.document import render
 from service.config.settings import Settings

@@ -63,7 +63,7 @@ def test_the_text_names_receipts_and_a_rejected_format(tmp_path):
 def test_an_unknown_channel_is_named_with_the_known_ones(tmp_path):
     configured(tmp_path, "webhook", {"url": "http://127.0.0.1:9/"})
     result = answer("notify", "test", "phone", "-o", "json", cwd=tmp_path, code=2)
-    assert result["error"] == {"message": "no channel is named 'phone'", "hint": "channels: oncall"}
+    assert result["error"] == {"message": "no channel is named 'phone'", "hint": "known channels: oncall"}
 
 
 @pytest.fixture
