@@ -8,7 +8,19 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
-from alerts.notify import alertmanager, apprise, dingtalk, email, feishu, opsgenie, pagerduty, teams, webhook, wecom
+from alerts.notify import (
+    alertmanager,
+    apprise,
+    dingtalk,
+    email,
+    feishu,
+    opsgenie,
+    pagerduty,
+    phone,
+    teams,
+    webhook,
+    wecom,
+)
 from alerts.notify.aliyun import sms as aliyun_sms
 from alerts.notify.aliyun import voice as aliyun_voice
 from alerts.notify.slack import bot as slack_bot
@@ -17,7 +29,7 @@ from alerts.notify.tencent import sms as tencent_sms
 from alerts.notify.tencent import voice as tencent_voice
 from alerts.notify.twilio import sms as twilio_sms
 from alerts.notify.twilio import voice as twilio_voice
-from outrider.model import RateLimit
+from outrider.model import Message, RateLimit
 from outrider.ports import Notifier
 
 _SECOND, _MINUTE = timedelta(seconds=1), timedelta(minutes=1)
@@ -48,7 +60,8 @@ class ChannelType:
     """One type of channel.
 
     ``limit`` is that of the vendor, or ours if ``limit_is_ours``; None: unlimited. ``merges``: messages that wait for
-    the limit become one. ``tracks``: the channel shows the state of an incident, and receives acknowledgements.
+    the limit become one. ``accepts`` is False for messages that the channel does not send. ``tracks``: the channel
+    shows the state of an incident, and receives acknowledgements.
     """
 
     build: Callable[[Mapping[str, Any]], Notifier]
@@ -62,6 +75,7 @@ class ChannelType:
     mentions: bool = False
     edits: bool = False
     tracks: bool = False
+    accepts: Callable[[Message], bool] | None = None
 
 
 NOTIFIERS: dict[str, ChannelType] = {
@@ -143,6 +157,7 @@ NOTIFIERS: dict[str, ChannelType] = {
         "35 characters a variable",
         RateLimit(5, _MINUTE),
         limit_is_ours=True,
+        accepts=phone.is_sms,
     ),
     "aliyun_voice": ChannelType(
         aliyun_voice.from_settings,
@@ -151,6 +166,7 @@ NOTIFIERS: dict[str, ChannelType] = {
         Buttons.NONE,
         "249 characters of variables",
         RateLimit(1, _MINUTE),
+        accepts=phone.is_call,
     ),
     "tencent_sms": ChannelType(
         tencent_sms.from_settings,
@@ -160,6 +176,7 @@ NOTIFIERS: dict[str, ChannelType] = {
         "12 characters a parameter",
         RateLimit(5, _MINUTE),
         limit_is_ours=True,
+        accepts=phone.is_sms,
     ),
     "tencent_voice": ChannelType(
         tencent_voice.from_settings,
@@ -169,6 +186,7 @@ NOTIFIERS: dict[str, ChannelType] = {
         "350 characters a call",
         RateLimit(1, _MINUTE),
         limit_is_ours=True,
+        accepts=phone.is_call,
     ),
     "twilio_sms": ChannelType(
         twilio_sms.from_settings,
@@ -178,6 +196,7 @@ NOTIFIERS: dict[str, ChannelType] = {
         "1,600 characters",
         RateLimit(5, _MINUTE),
         limit_is_ours=True,
+        accepts=phone.is_sms,
     ),
     "twilio_voice": ChannelType(
         twilio_voice.from_settings,
@@ -187,6 +206,7 @@ NOTIFIERS: dict[str, ChannelType] = {
         "4,000 characters of TwiML",
         RateLimit(1, _MINUTE),
         limit_is_ours=True,
+        accepts=phone.is_call,
     ),
     "alertmanager": ChannelType(
         alertmanager.from_settings,

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from alerts.routing.wording import localize
-from outrider.model import Message, Priority
+from outrider.model import Fact, Message, Priority
 from outrider.text.i18n import LANGUAGES, Language
 
 MOST_LISTED = 30  # messages of a merged one that are listed; the audit record names all
+_MOST_NAMED = 5  # places and services
 _RESERVED = 4  # one slot of so many is kept for urgent messages
 
 
@@ -75,7 +76,7 @@ def _in_order(messages: Sequence[Message]) -> list[Message]:
 
 def merge(messages: Sequence[Message]) -> Message:
     """One message with the titles and links of all; at least two, from ``plan_deliveries``."""
-    first = min(messages, key=lambda message: message.rank)
+    first = min(messages, key=lambda message: (not message.is_urgent, message.rank))
     language: Language = next((known for known in LANGUAGES if known == first.language), "en")
     counts = Counter(message.priority.value if message.priority else "" for message in messages)
     listed = ", ".join(f"{counts[name]} {name}".strip() for name in sorted(counts, key=lambda name: name or "P9"))
@@ -85,21 +86,35 @@ def merge(messages: Sequence[Message]) -> Message:
     if len(messages) > MOST_LISTED:
         lines.append(localize("line.more_messages", language, count=len(messages) - MOST_LISTED))
     names = hashlib.sha256("\n".join(message.id for message in messages).encode()).hexdigest()[:16]
+    title = localize("title.merged_messages", language, count=len(messages), priorities=listed)
     incidents = dict.fromkeys(name for message in messages for name in (message.incident, *message.also) if name)
     return replace(
         first,
         id=f"merged:{names}:{first.channel}",
         incident=None,
-        title=localize("title.merged_messages", language, count=len(messages), priorities=listed),
+        title=title,
         body="\n".join(lines),
         created_at=max(message.created_at for message in messages),
         is_page=any(message.is_page for message in messages),
         labels={},
         also=tuple(incidents),
-        facts={},
+        facts=_merged_facts(ordered, title),
         buttons=(),
         failed_channels=(),
     )
+
+
+def _merged_facts(messages: Sequence[Message], title: str) -> dict[Fact, str]:
+    """What an SMS or a call says of several messages."""
+
+    def joined(fact: Fact) -> str:
+        known = dict.fromkeys(message.facts[fact] for message in messages if fact in message.facts)
+        return ", ".join(list(known)[:_MOST_NAMED]) + (", ..." if len(known) > _MOST_NAMED else "")
+
+    starts = [message.facts[Fact.SINCE] for message in messages if Fact.SINCE in message.facts]
+    if not starts:
+        return {}
+    return {Fact.WHAT: title, Fact.WHERE: joined(Fact.WHERE), Fact.SINCE: min(starts), Fact.IMPACT: joined(Fact.IMPACT)}
 
 
 def _listed(message: Message, language: Language) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -142,10 +142,12 @@ class ChannelPolicy:
     """How the messages of one channel are delivered.
 
     ``limit`` None: unlimited. ``merges``: messages that wait for the limit may become one. ``fallback`` receives what
-    the channel cannot deliver: urgent messages at once, others ``fallback_after`` the first failure.
+    the channel cannot deliver: urgent messages at once, others ``fallback_after`` the first failure. ``accepts`` is
+    False for messages that the channel does not send, such as the end of an incident on a phone; None accepts all.
     """
 
     limit: RateLimit | None = None
     merges: bool = True
     fallback: str | None = None
     fallback_after: timedelta = timedelta(minutes=5)
+    accepts: Callable[[Message], bool] | None = None

@@ -96,6 +96,7 @@ class NotifySettings(Section):
                 merges=NOTIFIERS[channel.type].merges,
                 fallback=self.fallback_of(name),
                 fallback_after=self.fallback_after,
+                accepts=NOTIFIERS[channel.type].accepts,
             )
             for name, channel in self.channels.items()
         }

@@ -17,7 +17,7 @@ from outrider import log
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.clock import Clock
 from outrider.errors import DeliveryError
-from outrider.model import ChannelPolicy, Message, Receipt
+from outrider.model import ChannelPolicy, DeliveryNote, Message, Receipt
 from outrider.ports import Notifier, StateStore, ThreadingNotifier
 from service.engine.rate_window import RateWindow
 from service.engine.steady_time import SteadyTime
@@ -36,6 +36,7 @@ MOST_MERGED = 500
 PATIENCE = timedelta(seconds=10)  # a limit per second merges nothing that the next seconds can deliver
 _FAILURES_IN_A_ROW = 2  # then the rest of a claim waits: each attempt may take the timeout of the channel
 _MOST_OF_INCIDENT = 500
+_PAUSED = "paused"
 
 
 @dataclass(slots=True)
@@ -103,19 +104,28 @@ class MessageDelivery:
         if slots == 0 and not blocked:
             return 0
         most = MOST_CLAIMED if policy.limit is None else MOST_MERGED
-        messages = self._state.claim_messages(self._owner, self._time.now(), LEASE, most, channel=channel)
+        claimed = self._state.claim_messages(self._owner, self._time.now(), LEASE, most, channel=channel)
+        wanted = self._skip_unwanted(claimed, policy)
         if blocked:
-            pause = timedelta(seconds=known.blocked_until - started)
-            self._fail_all(messages, known, DeliveryError(
-                f"the {channel} channel requested a pause", retryable=True, reason="paused", retry_after=pause
-            ))  # fmt: skip
-            return len(messages)
+            pause, text = timedelta(seconds=known.blocked_until - started), f"the {channel} channel requested a pause"
+            self._fail_all(wanted, known, DeliveryError(text, retryable=True, reason=_PAUSED, retry_after=pause))
+            return len(claimed)
         most_sent = 0 if policy.limit is None else policy.limit.count
-        merges = policy.merges and not _clears_soon(len(messages), policy)
-        plan = plan_deliveries(messages, slots, most=most_sent, merges=merges)
+        merges = policy.merges and not _clears_soon(len(wanted), policy)
+        plan = plan_deliveries(wanted, slots, most=most_sent, merges=merges)
         self._send_all(plan.batches, known)
         self._put_back(plan.waiting, known)
-        return len(messages) - len(plan.waiting)
+        return len(claimed) - len(plan.waiting)
+
+    def _skip_unwanted(self, messages: Sequence[Message], policy: ChannelPolicy) -> Sequence[Message]:
+        """Ends the messages that the channel does not send; they use none of its slots. Returns the others."""
+        wanted = []
+        for message in messages:
+            if policy.accepts is None or policy.accepts(message):
+                wanted.append(message)
+            else:
+                self._delivered([message], message, Receipt(note=DeliveryNote.NOT_NEEDED))
+        return wanted
 
     def _send_all(self, batches: Sequence[tuple[Message, ...]], known: _ChannelState) -> None:
         """Sends the batches in order. After failures in a row or a requested pause the others wait as well."""
@@ -189,7 +199,7 @@ class MessageDelivery:
     def _fail_all(self, messages: Sequence[Message], known: _ChannelState, error: DeliveryError) -> None:
         """Records a failure of each message, and the pause of the channel."""
         now = self._time.now()
-        if error.reason != "paused":
+        if error.reason != _PAUSED:
             known.failing_since = known.failing_since or now
             if error.retry_after is not None:
                 pause = error.retry_after.total_seconds()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alerts.routing.merging import MOST_LISTED, merge, plan_deliveries
-from outrider.model import Message, NotifyReason, Priority
+from outrider.model import Fact, Message, NotifyReason, Priority
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 
@@ -93,6 +93,20 @@ def test_a_merged_message_counts_lists_and_links_all():
     assert (merged.priority, merged.is_page, merged.incident) == (Priority.P0, True, None)
     assert merged.also == ("inc-x", "inc-y", "inc-z")
     assert merge(messages).id == merged.id, "a second attempt is recognizable"
+
+
+def test_a_merged_message_has_facts_for_an_sms_and_the_reason_of_its_most_urgent_part():
+    ended = note(
+        "a", Priority.P0, NotifyReason.RESOLVED, facts={Fact.WHERE: "node-1", Fact.SINCE: "2026-05-04 12:00 UTC"}
+    )
+    again = note(
+        "b", Priority.P0, NotifyReason.REPEAT, facts={Fact.WHERE: "node-2", Fact.SINCE: "2026-05-04 11:00 UTC"}
+    )
+    merged = merge([ended, again])
+    assert merged.reason is NotifyReason.REPEAT, "a call for the reminder is not lost to the end of another incident"
+    assert merged.facts[Fact.WHAT] == "2 notifications at once: 2 P0"
+    assert merged.facts[Fact.WHERE] == "node-1, node-2"
+    assert merged.facts[Fact.SINCE] == "2026-05-04 11:00 UTC"
 
 
 def test_a_merged_message_of_very_many_is_short_and_names_their_number():

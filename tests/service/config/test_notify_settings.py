@@ -8,6 +8,7 @@ from typing import get_args
 
 import pytest
 
+from alerts.notify import phone
 from alerts.notify.registry import NOTIFIERS
 from outrider.model import ChannelPolicy, RateLimit
 from service.config import notify_settings, settings
@@ -100,7 +101,7 @@ def test_limits_and_fallbacks_become_policies(tmp_path):
     assert loaded.notify.policies() == {
         "a": ChannelPolicy(RateLimit(30, timedelta(minutes=1)), True, "sms", after),
         "b": ChannelPolicy(RateLimit(1, timedelta(seconds=1)), True, "a", after),
-        "sms": ChannelPolicy(RateLimit(5, timedelta(minutes=1)), True, None, after),
+        "sms": ChannelPolicy(RateLimit(5, timedelta(minutes=1)), True, None, after, phone.is_sms),
     }
 
 

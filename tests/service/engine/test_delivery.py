@@ -145,6 +145,19 @@ def test_a_channel_that_cannot_merge_delivers_the_rest_later():
     assert channel.ids == [f"n-{number:03}" for number in range(5)]
 
 
+def test_messages_that_a_phone_does_not_send_take_no_slot_of_its_limit():
+    phone = Channel()
+    policy = ChannelPolicy(RateLimit(1, MINUTE), accepts=lambda message: message.is_page)
+    end = replace(PAGE, id="m-0", incident="inc-0", reason=NotifyReason.RESOLVED, is_page=False)
+    desk = Desk({"im": phone}, {"im": policy}, end)
+    desk.delivery.run_once()
+    desk.add(PAGE)
+    desk.delivery.run_once()
+    assert phone.ids == ["m-1"]
+    reasons = {record.subject: record.reason for record in desk.audited("message_delivered")}
+    assert reasons == {"m-0": "not_needed", "m-1": "delivered"}
+
+
 def test_a_requested_pause_is_kept_for_the_whole_channel():
     channel = Channel(away(reason="http_429", retry_after=timedelta(seconds=90)))
     desk = Desk({"im": channel}, {}, *notes(3))
