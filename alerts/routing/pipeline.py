@@ -58,6 +58,7 @@ class _SentMessages:
     channels: tuple[str, ...]
     status: str | None = None
     status_at: datetime | None = None
+    acknowledged: bool = False
 
     @staticmethod
     def of(incident: Incident) -> _SentMessages:
@@ -75,6 +76,7 @@ class _SentMessages:
             channels=tuple(dict.fromkeys(names)),
             status=next((entry.arguments["state"] for entry in reversed(reports)), None),
             status_at=next((entry.at for entry in reversed(reports)), None),
+            acknowledged=any(entry.what == _TIMELINE + NotifyReason.ACKNOWLEDGED for entry in entries),
         )
 
 
@@ -158,7 +160,9 @@ class _MessagePlanner:
         channels = self._channels(reason)
         if reason in (NotifyReason.NOT_CHANGED, NotifyReason.MUTED):
             self._request_approvals(reason)
-            return self._report_status() if reason is NotifyReason.NOT_CHANGED else reason
+            if reason is NotifyReason.MUTED:
+                return reason
+            return self._report_acknowledgement() or self._report_status()
         if not channels:
             return NotifyReason.NOT_CHANGED
         before, priority = self._sent.priority, self.incident.priority
@@ -178,6 +182,16 @@ class _MessagePlanner:
             self.incident = replace(self.incident, pages=1)
         self._request_approvals(reason)
         return reason
+
+    def _report_acknowledgement(self) -> NotifyReason | None:
+        """Reports an acknowledgement once, to the notified channels that show the state of an incident."""
+        incident, sent = self.incident, self._sent
+        channels = tuple(name for name in sent.channels if name in self._messaging.tracking)
+        if incident.acknowledged_at is None or incident.resolved_at is not None or sent.acknowledged or not channels:
+            return None
+        self._send(NotifyReason.ACKNOWLEDGED, channels, 0)
+        self._note(NotifyReason.ACKNOWLEDGED, {"to": ", ".join(channels)})
+        return NotifyReason.ACKNOWLEDGED
 
     def _report_status(self) -> NotifyReason:
         """Reports the progress of a repair when its state changes, and at its interval."""
@@ -254,6 +268,7 @@ class _MessagePlanner:
                 self._messaging.base_url,
                 self._explained(language),
                 self._progress,
+                tuple(self._alerts),
             )
             self.messages.append(
                 Message(
@@ -269,6 +284,7 @@ class _MessagePlanner:
                     link=text.link,
                     is_page=is_page,
                     labels=text.labels,
+                    facts=text.facts,
                 )
             )
 

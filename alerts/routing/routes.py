@@ -36,7 +36,7 @@ class NotificationSettings:
     ``routes`` maps a channel group (phone, sms, im, mail, report) to channel names. ``languages`` overrides the
     language of a channel. A P0 or P1 whose groups name no channel goes to ``fallback``; an empty one means every
     channel of any group, so that a page is never lost to an empty list. ``explain`` returns further lines for messages
-    of P0 or P1.
+    of P0 or P1. ``tracking`` are the channels that show the state of an incident; they receive acknowledgements.
     """
 
     routes: Mapping[str, tuple[str, ...]]
@@ -47,6 +47,7 @@ class NotificationSettings:
     repeat: Mapping[Priority, timedelta] = field(default_factory=lambda: REPEAT)
     fallback: tuple[str, ...] = ()
     explain: Callable[[Incident, Language], Sequence[str]] | None = None
+    tracking: frozenset[str] = frozenset()
 
     def language_of(self, channel: str) -> Language:
         """The language of a channel."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from alerts.notify.registry import NOTIFIERS
+from alerts.notify.template import templated
 from alerts.routing.routes import NotificationSettings
 from detectors.rca import explanation, explanation_text
 from detectors.rca.fault_catalogue import Knowledge
@@ -12,6 +13,7 @@ from outrider.model import Incident
 from outrider.ports import Notifier
 from outrider.text.i18n import Language
 from service.config import knowledge_overlay
+from service.config.notify_settings import ChannelSettings
 from service.config.settings import Settings
 from service.incidents.llm_narrative import Explainer, LlmEndpoint, NoExplainer, OpenAiExplainer
 
@@ -27,6 +29,7 @@ def messaging_of(settings: Settings, language: Language | None = None) -> Notifi
         language=language or notify.language,
         languages={name: channel.language for name, channel in notify.channels.items() if channel.language},
         explain=partial(explained, knowledge_overlay.of(settings.knowledge.folder)),
+        tracking=frozenset(name for name, channel in notify.channels.items() if NOTIFIERS[channel.type].tracks),
     )
 
 
@@ -37,10 +40,13 @@ def explained(knowledge: Knowledge, incident: Incident, language: Language) -> l
 
 def notifiers(settings: Settings) -> dict[str, Notifier]:
     """Returns a notifier for each configured channel."""
-    return {
-        name: NOTIFIERS[channel.type](channel.model_dump(exclude={"type", "language"}))
-        for name, channel in settings.notify.channels.items()
-    }
+    return {name: notifier(name, channel) for name, channel in settings.notify.channels.items()}
+
+
+def notifier(name: str, channel: ChannelSettings) -> Notifier:
+    """Returns the notifier of one channel, with its template. Raises ConfigError."""
+    built, template = NOTIFIERS[channel.type].build(channel.keys), channel.body_template(name)
+    return built if template is None else templated(built, template)
 
 
 def explainer(settings: Settings) -> Explainer:
