@@ -49,8 +49,8 @@ _BLINDING = frozenset({"exporter-down", "stale-metrics"})  # their entities must
 class DecisionContext:
     """One round. ``history`` and ``budget`` are shared by all its decisions.
 
-    ``suspect`` are all entities of active alerts; ``kept_cordoned`` are nodes held by an active session,
-    ``kept_diverted`` replicas with the active sessions that divert them.
+    ``suspect`` are all entities of active alerts, ``faulty`` those of alerts that name a fault; ``kept_cordoned`` are
+    nodes held by an active session, ``kept_diverted`` replicas with the active sessions that divert them.
     """
 
     policy: Policy
@@ -62,6 +62,7 @@ class DecisionContext:
     playbooks: Mapping[str, Playbook]
     suspect: frozenset[EntityRef]
     now: datetime
+    faulty: frozenset[EntityRef] = frozenset()
     kept_cordoned: frozenset[EntityRef] = frozenset()
     kept_diverted: Mapping[EntityRef, frozenset[str]] = field(default_factory=dict)
     procedures: Procedures = NONE
@@ -82,14 +83,19 @@ class DecisionContext:
     def recovered(self, incident: Incident | None) -> bool:
         """True if the incident is over, or its cause and everything that rests on it are healthy.
 
-        Services are excluded: their windows of some minutes still contain the fault.
+        Services are excluded: their windows of some minutes still contain the fault. Of an ended cause only symptoms
+        are left, so nothing that rests on it may have a fault.
         """
         if incident is None or incident.resolved_at is not None:
             return True
         cause = incident.suspected_cause
-        if cause is None or cause.entity not in self.facts.healthy:
+        if cause is None:
             return False
         reached = self.topology.affected_by(cause.entity)
+        if incident.cause_ended_at is not None:
+            return self.faulty.isdisjoint(reached)
+        if cause.entity not in self.facts.healthy:
+            return False
         return not any(self.has_alert(entity) for entity in reached if entity.kind is not EntityKind.SERVICE)
 
     def targets(self, cause: EntityRef, selector: Selector) -> tuple[EntityRef, ...]:
@@ -283,6 +289,11 @@ def suspects(alerts: tuple[Alert, ...]) -> frozenset[EntityRef]:
     return frozenset(
         alert.entity for alert in alerts if alert.state is not AlertState.RESOLVED and not is_score_only(alert)
     )
+
+
+def faulty(alerts: tuple[Alert, ...]) -> frozenset[EntityRef]:
+    """All entities of active alerts that name a fault."""
+    return frozenset(alert.entity for alert in alerts if alert.state is not AlertState.RESOLVED and alert.fault)
 
 
 def is_score_only(alert: Alert) -> bool:

@@ -27,6 +27,7 @@ from remediation.decide.context import (
     blind_clusters,
     cause_of,
     diverted_replicas,
+    faulty,
     suspects,
     unobserved,
 )
@@ -190,6 +191,7 @@ def _context(
         plan=plan or Plan(),
         playbooks=playbooks,
         suspect=suspects(current),
+        faulty=faulty(current),
         now=now,
         procedures=procedures,
     )
