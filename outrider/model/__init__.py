@@ -48,7 +48,7 @@ from outrider.model.incidents import (
     RejectedHypothesis,
     TimelineEntry,
 )
-from outrider.model.messages import Message, NotifyReason
+from outrider.model.messages import Button, ButtonAction, Message, NotifyReason, Recipient
 from outrider.model.plans import (
     LIVE,
     BacktestScore,
@@ -95,6 +95,8 @@ __all__ = [
     "AlertState",
     "BacktestScore",
     "BreakerState",
+    "Button",
+    "ButtonAction",
     "Calibration",
     "CellStatus",
     "CycleRecord",
@@ -136,6 +138,7 @@ __all__ = [
     "Priority",
     "ProgressLine",
     "ReasonText",
+    "Recipient",
     "Recommendation",
     "RejectedHypothesis",
     "RemediationSession",

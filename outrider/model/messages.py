@@ -17,22 +17,59 @@ class NotifyReason(StrEnum):
     PRIORITY_RAISED = "priority_raised"
     REPEAT = "repeat"
     STATUS = "status"
+    ESCALATED = "escalated"
+    REROUTED = "rerouted"
+    MOVED = "moved"
+    ASSIGNED = "assigned"
     RESOLVED = "resolved"
     APPROVAL_WANTED = "approval_wanted"
     STEP_FAILED = "step_failed"
     APPROVAL_EXPIRED = "approval_expired"
     BREAKER_OPENED = "breaker_opened"
+    SHIFT_SUMMARY = "shift_summary"
     REPORT = "report"
     TEST = "test"
     NOT_CHANGED = "not_changed"
     MUTED = "muted"
 
 
+class ButtonAction(StrEnum):
+    """What a button does."""
+
+    ACKNOWLEDGE = "acknowledge"
+    SILENCE_1H = "silence_1h"
+    ESCALATE = "escalate"
+    APPROVE = "approve"
+    OPEN = "open"
+
+
+@dataclass(frozen=True, slots=True)
+class Button:
+    """A link that a channel shows as a button. Its text depends on the language of the message."""
+
+    action: ButtonAction
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recipient:
+    """A person whom a message addresses, with the addresses that its channel can use.
+
+    ``mentions`` are user ids of the channel. An empty ``phone`` or ``email`` means that none is known.
+    """
+
+    name: str
+    mentions: tuple[str, ...] = ()
+    phone: str = ""
+    email: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """One message to one channel, kept in the outbox until delivery. ``id`` is the deduplication key.
 
-    ``also`` are the ids of other incidents of which this is the first message.
+    ``also`` are the ids of other incidents of which this is the first message. ``recipients`` empty: the channel
+    notifies those of its own configuration.
     """
 
     id: str
@@ -48,3 +85,5 @@ class Message:
     is_page: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
     also: tuple[str, ...] = ()
+    buttons: tuple[Button, ...] = ()
+    recipients: tuple[Recipient, ...] = ()
