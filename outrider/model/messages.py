@@ -68,7 +68,7 @@ class Recipient:
 class Message:
     """One message to one channel, kept in the outbox until delivery. ``id`` is the deduplication key.
 
-    ``also`` are the ids of other incidents of which this is the first message. ``recipients`` empty: the channel
+    ``also`` are the ids of other incidents that it is about. ``recipients`` empty: the channel
     notifies those of its own configuration.
     """
 
