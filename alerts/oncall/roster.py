@@ -7,12 +7,16 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from zoneinfo import ZoneInfo
 
+from alerts.oncall.rotation import DutyHours
 from alerts.oncall.schedule import Schedule
 from outrider.model import Incident, Layer, Recipient
 
 # Faults of these layers belong to the team of the layer, even if they affect a service of another team.
 INFRASTRUCTURE = frozenset({Layer.HARDWARE, Layer.PLATFORM, Layer.MONITORING})
+
+_UTC = ZoneInfo("UTC")
 
 
 class StepTarget(StrEnum):
@@ -54,7 +58,8 @@ class Team:
     """A team. ``layers`` and ``services`` are what it owns; with both, the faults of these layers on these services.
 
     ``services`` are names or namespace/name, with ``*`` for any characters. ``second`` is the schedule of the second
-    person on call; None: the person whose turn is next. ``groups`` replaces the channels of a route.
+    person on call; None: the person whose turn is next. ``groups`` replaces the channels of a route. ``night`` are the
+    hours in ``zone`` of which a summary is sent at their end; None: no summary.
     """
 
     name: str
@@ -65,6 +70,8 @@ class Team:
     layers: frozenset[Layer] = frozenset()
     services: tuple[str, ...] = ()
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    night: DutyHours | None = None
+    zone: ZoneInfo = _UTC
 
     def owns(self, incident: Incident) -> bool:
         """True if the fault and its services are within the team's layers and services."""

@@ -211,3 +211,17 @@ class Duty:
     def _steps(self, team: Team) -> list[Step]:
         targets = self.ladder.steps if self.ladder is not None else (StepTarget.ON_CALL, StepTarget.TEAM)
         return [Step(index, self._roster.on_step(team, target, self._now)) for index, target in enumerate(targets)]
+
+
+def addressees(
+    incident: Incident | None, responders: Responders, ladders: Mapping[Priority, Ladder], now: datetime
+) -> tuple[Team | None, tuple[str, ...]]:
+    """The team that responds, and the people on its current step; without an incident those of the first team."""
+    if incident is not None:
+        duty = Duty(incident, responders, ladders, timedelta(0), now)
+        return duty.team, duty.current_step().people
+    team = next(iter(responders.roster.teams), None)
+    if team is None:
+        return None, ()
+    steps = (responders.roster.on_step(team, target, now) for target in (StepTarget.ON_CALL, StepTarget.TEAM))
+    return team, next((people for people in steps if people), ())

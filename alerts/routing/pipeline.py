@@ -12,7 +12,7 @@ from datetime import datetime
 
 from alerts.oncall.roster import Team
 from alerts.routing import buttons, simultaneous, wording
-from alerts.routing.escalation import NOBODY, Duty, Responders
+from alerts.routing.escalation import NOBODY, Duty, Responders, addressees
 from alerts.routing.recurrence import earlier_follow_ups
 from alerts.routing.routes import NotificationSettings
 from alerts.state.silence import lead_alert
@@ -135,7 +135,10 @@ def messages(
         planned += planner.messages
         incidents.append(planner.incident)
     sent = simultaneous.group_simultaneous(planned, {incident.id: incident for incident in incidents})
-    others = [*_plan_approvals(of_incident.get("plan", []), messaging, now), *_of_breaker(breaker, messaging, now)]
+    others = [
+        *_plan_approvals(of_incident.get("plan", []), messaging, now),
+        *_of_breaker(breaker, messaging, responders, now),
+    ]
     return MessagePlan((*sent, *others), _counted(incidents, planned, sent), reasons)
 
 
@@ -421,11 +424,14 @@ def _counts(alert: Alert) -> bool:
     return alert.priority is not Priority.P3 or alert.fault is not None
 
 
-def _of_breaker(opened: BreakerState | None, messaging: NotificationSettings, now: datetime) -> list[Message]:
+def _of_breaker(
+    opened: BreakerState | None, messaging: NotificationSettings, responders: Responders, now: datetime
+) -> list[Message]:
     """Reports that the breaker of remediation opened; routed like a P1, because faults are no longer repaired."""
     if opened is None:
         return []
-    result = []
+    team, people = addressees(None, responders, messaging.ladders, now)
+    messaging, result = messaging.of_team(team), []
     for channel in messaging.channels(Priority.P1):
         language = messaging.language_of(channel)
         counts = {"unsuccessful": opened.unsuccessful, "performed": opened.performed}
@@ -441,6 +447,7 @@ def _of_breaker(opened: BreakerState | None, messaging: NotificationSettings, no
                 created_at=now,
                 language=language,
                 link=messaging.base_url.rstrip("/"),
+                recipients=responders.roster.recipients(people, channel),
             )
         )
     return result

@@ -46,7 +46,8 @@ class NotificationSettings:
     ``ladders`` are those of unacknowledged incidents with a team; ``settle`` is the time for which a cause must stand
     before the incident moves to another team. An open incident is reported on ``status_every``. Follow-ups closed less
     than ``recurs_within`` before an incident count as recent. ``buttons`` None: messages only link to the incident.
-    ``personal`` are the channels that deliver to the named recipients alone.
+    ``personal`` are the channels that deliver to the named recipients alone. ``summary_groups`` are the routes of the
+    summary of a night.
     """
 
     routes: Mapping[str, tuple[str, ...]]
@@ -63,6 +64,7 @@ class NotificationSettings:
     recurs_within: timedelta = timedelta(days=14)
     buttons: ButtonLinks | None = None
     personal: frozenset[str] = frozenset()
+    summary_groups: tuple[str, ...] = ("im", "mail")
 
     def language_of(self, channel: str) -> Language:
         """The language of a channel."""
