@@ -30,6 +30,7 @@ from service.config.drill_settings import DrillSettings
 from service.config.event_settings import EventSettings, event_problems
 from service.config.explainer_settings import ExplainerSettings
 from service.config.gpu_settings import GpuOfferSettings, gpu_type_warnings
+from service.config.oncall_settings import OnCallSettings, oncall_problems
 from service.config.planner_settings import PlannerSettings
 from service.config.probe_settings import ProbeSettings, probe_problems
 from service.config.receive_settings import ReceiveSettings, receive_problems
@@ -171,6 +172,11 @@ class ApiSettings(Section):
     token_file: Path | None = Field(
         None, description=("File with the admin token. Default: generated next to the store.")
     )
+    public_url: str | None = Field(
+        None,
+        description="Base URL of the API as people reach it. Without it messages have no buttons to act.",
+        pattern=r"^https?://",
+    )
 
 
 class DashboardSettings(Section):
@@ -208,6 +214,7 @@ class Settings(Section):
     rules: RulesSettings = Field(RulesSettings(), description="Alert rules.")
     knowledge: KnowledgeSettings = Field(KnowledgeSettings(), description="Fault catalog.")
     notify: NotifySettings = Field(NotifySettings(), description="Notification channels and routes.")
+    oncall: OnCallSettings = Field(OnCallSettings(), description="On-call duty and escalation.")
     remediation: RemediationSettings = Field(RemediationSettings(), description="Remediation.")
     game_days: list[GameDaySettings] = Field([], description="Scheduled drills.")
     drill: DrillSettings = Field(DrillSettings(), description="Drills on a Kubernetes cluster.")
@@ -330,6 +337,7 @@ def _consistency_problems(settings: Settings, document: yaml_file.Document) -> l
                 problems.append(
                     document.problem(("notify", "groups", group, index), f"no channel is named {name!r}{hint}")
                 )
+    problems += oncall_problems(settings.oncall, settings.notify.channels, document)
     problems += service_problems(settings.services, document)
     named = [service.name for service in settings.services]
     scales = settings.remediation.performer(ActionKind.SCALE)
