@@ -57,7 +57,7 @@ class Person:
 class Team:
     """A team. ``layers`` and ``services`` are what it owns; with both, the faults of these layers on these services.
 
-    ``services`` are names or namespace/name, with ``*`` for any characters. ``second`` is the schedule of the second
+    ``services`` are names, with ``*`` for any characters. ``second`` is the schedule of the second
     person on call; None: the person whose turn is next. ``groups`` replaces the channels of a route. ``night`` are the
     hours in ``zone`` of which a summary is sent at their end; None: no summary.
     """
@@ -80,8 +80,7 @@ class Team:
         return fits_layer and fits_service
 
     def _serves(self, service: str) -> bool:
-        names = {service, service.rsplit("/", 1)[-1]}
-        return any(fnmatchcase(name, pattern) for name in names for pattern in self.services)
+        return any(fnmatchcase(service.rsplit("/", 1)[-1], pattern) for pattern in self.services)
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,11 +65,12 @@ def with_buttons(
 ) -> Message:
     """The message with its buttons. Without ``links`` there is only the one that opens the incident.
 
-    ``escalates``: the incident has a ladder. ``personal``: the channel delivers to the recipients alone.
+    ``escalates``: the incident has a ladder. ``personal``: the channel mails the recipients alone.
     """
     buttons: list[Button] = []
     if links is not None:
-        owner = message.recipients[0].name if personal and len(message.recipients) == 1 else ""
+        alone = personal and len(message.recipients) == 1 and message.recipients[0].email
+        owner = message.recipients[0].name if alone else ""
         for kind in _kinds(message, incident, action, escalates=escalates):
             subject = action.id if kind is ButtonAction.APPROVE and action is not None else incident.id
             claim = ButtonClaim(

@@ -46,7 +46,7 @@ class NotificationSettings:
     ``ladders`` are those of unacknowledged incidents with a team; ``settle`` is the time for which a cause must stand
     before the incident moves to another team. An open incident is reported on ``status_every``. Follow-ups closed less
     than ``recurs_within`` before an incident count as recent. ``buttons`` None: messages only link to the incident.
-    ``personal`` are the channels that deliver to the named recipients alone. ``summary_groups`` are the routes of the
+    ``personal`` are the channels that mail the named recipients alone. ``summary_groups`` are the routes of the
     summary of a night.
     """
 

@@ -123,7 +123,7 @@ class TeamSettings(Section):
     )
     layers: list[_Layer] = Field([], description="Layers of faults that the team owns. Default: all.")
     services: list[str] = Field(
-        [], description="Services that it owns, as name or namespace/name; * matches any characters. Default: all."
+        [], description="Names of services that it owns; * matches any characters. Default: all."
     )
     groups: dict[Group, list[str]] = Field(
         {}, description="Map from a route to channels of the team. Default: those of notify.groups."

@@ -14,6 +14,8 @@ from outrider.clock import Clock, SystemClock
 from outrider.errors import StoreUnavailableError, UnavailableError
 from service.config.settings import Settings
 from service.config.tokens import folder_of
+from service.oncall.calendars import CHECK_EVERY as CALENDARS_EVERY
+from service.oncall.calendars import CalendarReader
 from service.runtime import periodic_tasks, report_jobs
 from service.runtime.game_days import GameDays
 from service.runtime.leader import CHECK_EVERY, Leader, leading
@@ -59,6 +61,7 @@ async def _run(settings: Settings, leader: Leader) -> None:
         loop.add_signal_handler(number, stopped.set)
     tune()
     tasks.start()
+    tasks.run_soon("calendars")
     _log.info("engine_started", targets=len(settings.collect.targets), interval=str(settings.collect.interval))
     await stopped.wait()
     await tasks.stop()
@@ -107,6 +110,9 @@ def periodic_tasks_of(platform: wiring_platform.Platform, clock: Clock) -> Perio
     tasks.call_every(periodic_tasks.CHECKPOINT_EVERY, "checkpoint", platform.checkpoint)
     maintenance = StoreMaintenance(platform.metrics, settings.store.retention.retention, tasks.stopping)
     tasks.add(periodic_tasks.MAINTENANCE_EVERY, "upkeep", maintenance)
+    if any(schedule.calendar is not None for schedule in settings.oncall.schedules):
+        calendars = CalendarReader(settings.oncall.people, settings.oncall.schedules, platform.state)
+        tasks.add(CALENDARS_EVERY, "calendars", calendars)
     tasks.call_every(periodic_tasks.PRUNE_EVERY, "prune_state", partial(_prune, platform))
     if settings.game_days:
         days = GameDays(platform.state, settings.remediation.control_url, settings.game_days)

@@ -24,12 +24,13 @@ from service.engine.detector_memory import Detection
 from service.engine.dispatch import WORKERS, Dispatcher
 from service.engine.fast_path import FastPath
 from service.incidents import recent_feedback
+from service.oncall.roster import RosterSource
 from service.planning.planning import NoPlanning, Planning
 from service.recorder.incident_recordings import IncidentRecorder
 from service.sources import factory as sources_factory
 from service.sources import receiving
 from service.sources.composite_source import CompositeSource
-from service.wiring.alerting import GROUPS, messaging_of, notifiers
+from service.wiring.alerting import GROUPS, button_signer, messaging_of, notifiers
 from service.wiring.detectors import detection as detection_of
 from service.wiring.detectors import rules
 from service.wiring.planning import planning as planning_of
@@ -119,7 +120,8 @@ def platform(
     buffered = BufferedMetricStore(metrics, spool_of(settings), settings.store.spool.limit_bytes, may_write)
     detection = detection_of(settings, rules(settings))
     planning = planning_of(settings, detection, state, buffered, change_log=change_log, in_background=not lockstep)
-    cycle = Cycle(_parts(settings, source, clock, state, buffered, detection, planning, messaging_of(settings)))
+    messaging = messaging_of(settings, signer=button_signer(settings, state))
+    cycle = Cycle(_parts(settings, source, clock, state, buffered, detection, planning, messaging))
     dispatcher = Dispatcher(
         state,
         notifiers(settings),
@@ -180,4 +182,5 @@ def _parts(
         feedback=partial(recent_feedback.of, state, loaded),
         procedures=procedures(settings),
         kill_switch=kill_switch(settings).is_on,
+        roster=RosterSource(settings.oncall, state),
     )

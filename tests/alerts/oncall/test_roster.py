@@ -15,7 +15,7 @@ WEEKLY = Rotation("primary", ("li", "wang"), date(2026, 5, 4), time(0), 7, ZoneI
 SCHEDULE = Schedule("model", (WEEKLY,))
 MODEL = Team("model", ("li", "wang", "chen"), "chen", "model", layers=frozenset({Layer.ENGINE, Layer.TRAFFIC}))
 HARDWARE = Team("hardware", ("zhao",), layers=frozenset({Layer.HARDWARE}))
-CHAT = Team("chat", ("chen",), services=("chat", "prod/vip-*"))
+CHAT = Team("chat", ("chen",), services=("chat", "vip-*"))
 ROSTER = Roster(PEOPLE, (MODEL, HARDWARE, CHAT), {"model": SCHEDULE})
 
 
