@@ -17,8 +17,8 @@ _STYLE = """
 :root{color-scheme:light dark;--card:#fff;--back:#f4f5f7;--text:#17202a;--muted:#5b6673;--line:#d9dee4;--accent:#1f6feb}
 @media(prefers-color-scheme:dark){:root{--card:#171c22;--back:#0e1216;--text:#e6eaef;--muted:#9aa6b2;--line:#2c343d}}
 body{margin:0;background:var(--back);color:var(--text);font:16px/1.5 system-ui,sans-serif}
-main{max-width:34rem;margin:8vh auto;padding:1.5rem;background:var(--card);border:1px solid var(--line);
-border-radius:10px}
+main{width:min(34rem,100% - 2rem);box-sizing:border-box;margin:8vh auto;padding:1.5rem;
+background:var(--card);border:1px solid var(--line);border-radius:10px}
 h1{font-size:1.3rem;margin:0 0 .75rem}
 ul{padding-left:1.2rem;margin:.5rem 0 1rem}
 p{margin:.5rem 0}
