@@ -1,16 +1,22 @@
-"""Warnings of ``config check`` about on-call schedules: nobody on call, unreadable calendars, unknown names."""
+"""Warnings of ``config check`` about on-call duty.
+
+Nobody on call, unreadable calendars, names that nobody has, and buttons that cannot reach the API.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
 from alerts.oncall.schedule import Schedule
 from outrider.errors import ConfigProblem, OutriderError
 from outrider.records.on_call import ShiftOverride, StoredCalendar
 from outrider.text import yaml_file
+from service.config.api_settings import LOOPBACK_NAMES
 from service.config.oncall_settings import OnCallSettings, ScheduleSettings
+from service.config.settings import Settings
 from service.oncall.calendars import text_of
 from service.oncall.roster import RosterSource, expand
 
@@ -39,6 +45,15 @@ def oncall_warnings(settings: OnCallSettings, document: yaml_file.Document, now:
         message = _gaps(roster.schedules[schedule.name], ZoneInfo(schedule.timezone), now)
         if message:
             yield document.problem(path, message)
+
+
+def button_warnings(settings: Settings, document: yaml_file.Document) -> Iterator[ConfigProblem]:
+    """Warns if the API refuses the host name of its public URL, so that no button works."""
+    host = urlsplit(settings.api.public_url or "").hostname
+    known = {name.strip("[]") for name in (*LOOPBACK_NAMES, settings.api.host, *settings.api.hosts)}
+    if host is not None and host not in known and "*" not in known:
+        message = f"the API refuses the host name {host}; add it to api.hosts unless a proxy replaces it"
+        yield document.problem(("api", "public_url"), message)
 
 
 def _calendar_warnings(

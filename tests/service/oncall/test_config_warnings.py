@@ -6,7 +6,8 @@ import pytest
 
 from outrider.text import yaml_file
 from service.config.oncall_settings import OnCallSettings
-from service.oncall.gaps import oncall_warnings
+from service.config.settings import Settings
+from service.oncall.config_warnings import button_warnings, oncall_warnings
 from tests.service.oncall.test_roster_source import calendar_of
 from tests.support import on_call
 
@@ -61,3 +62,18 @@ def test_a_calendar_file_that_cannot_be_read_is_reported(tmp_path, content):
 
 def test_a_calendar_behind_a_url_is_not_read():
     assert warnings(rotations=[], calendar={"url": "https://calendar.example/x.ics"}) == []
+
+
+@pytest.mark.parametrize(
+    ("api", "warned"),
+    [
+        ({}, False),
+        ({"public_url": "http://127.0.0.1:8600"}, False),
+        ({"public_url": "https://outrider.example"}, True),
+        ({"public_url": "https://outrider.example", "hosts": ["outrider.example"]}, False),
+        ({"public_url": "https://outrider.example", "hosts": ["*"]}, False),
+    ],
+)
+def test_a_public_url_whose_host_the_api_refuses_is_reported(api, warned):
+    problems = list(button_warnings(Settings.model_validate({"api": api}), DOCUMENT))
+    assert bool(problems) is warned
