@@ -44,7 +44,7 @@ class Server:
 
 
 class EmailNotifier:
-    """Mails one list of recipients."""
+    """Mails the people whom a message names, else one list of recipients."""
 
     def __init__(self, server: Server, sender: str, to: tuple[str, ...]) -> None:
         """``to`` must not be empty."""
@@ -56,7 +56,7 @@ class EmailNotifier:
         """Delivers to at least one recipient, or raises DeliveryError."""
         try:
             with self._connect() as connection:
-                refused = connection.send_message(compose(message, self._sender, self._to))
+                refused = connection.send_message(compose(message, self._sender, addresses_of(message) or self._to))
         except smtplib.SMTPRecipientsRefused as error:
             codes = {code for code, _ in error.recipients.values()}
             raise _rejection("all recipients", max(codes), all(code >= 500 for code in codes)) from error
@@ -106,6 +106,11 @@ def _unreachable(error: Exception, timeout: timedelta) -> DeliveryError:
 
 def _rejection(subject: str, code: int, final: bool) -> DeliveryError:
     return DeliveryError(f"the mail server rejected {subject} with {code}", retryable=not final, reason=f"smtp_{code}")
+
+
+def addresses_of(message: Message) -> tuple[str, ...]:
+    """The addresses of the people whom a message names; empty if it names nobody with an address."""
+    return tuple(dict.fromkeys(recipient.email for recipient in message.recipients if recipient.email))
 
 
 def compose(message: Message, sender: str, to: tuple[str, ...]) -> EmailMessage:

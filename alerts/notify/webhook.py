@@ -74,6 +74,15 @@ def payload(message: Message) -> dict[str, Any]:
         "link": message.link,
         "page": message.is_page,
         "labels": dict(message.labels),
+        "recipients": [
+            {
+                "name": recipient.name,
+                "mentions": list(recipient.mentions),
+                "phone": recipient.phone,
+                "email": recipient.email,
+            }
+            for recipient in message.recipients
+        ],
     }
 
 

@@ -34,28 +34,44 @@ Phone = Annotated[str, Field(pattern=r"^\+?[0-9][0-9 ()-]{2,24}$")]
 class ContactSettings(Section):
     """The address of a person on one channel."""
 
-    channel: str = Field(description="Name of the channel, as under notify.channels.")
-    mention: str = Field("", description="User id or phone number that the channel mentions.")
-    phone: Phone | None = Field(None, description="Phone number on this channel. Default: that of the person.")
-    email: str = Field("", description="Address on this channel. Default: that of the person.")
+    channel: str = Field(description="Name of the channel, as under notify.channels.", examples=["ding"])
+    mention: str = Field(
+        "", description="User id or phone number that the channel mentions.", examples=['"13800000001"']
+    )
+    phone: Phone | None = Field(
+        None, description="Phone number on this channel. Default: that of the person.", examples=['"+8613800000001"']
+    )
+    email: str = Field(
+        "", description="Address on this channel. Default: that of the person.", examples=["li@example.org"]
+    )
 
 
 class PersonSettings(Section):
     """A person who can be paged."""
 
-    name: Name = Field(description="Name in messages, schedules and the audit log; without a comma.")
-    phone: Phone | None = Field(None, description="Phone number, for calls and SMS, for example +8613800000000.")
-    email: str = Field("", description="E-mail address; also finds the person in calendars.")
-    calendar_names: list[str] = Field([], description="Further names of the person in calendars.")
-    contacts: list[ContactSettings] = Field([], description="Addresses on single channels.")
+    name: Name = Field(description="Name in messages, schedules and the audit log; without a comma.", examples=["li"])
+    phone: Phone | None = Field(None, description="Phone number, for calls and SMS.", examples=['"+8613800000000"'])
+    email: str = Field(
+        "", description="E-mail address; also finds the person in calendars.", examples=["li@example.org"]
+    )
+    calendar_names: list[str] = Field(
+        [], description="Further names of the person in calendars.", examples=["[Li Lei, lilei]"]
+    )
+    contacts: list[ContactSettings] = Field(
+        [], description="Addresses on single channels.", examples=['[{channel: ding, mention: "13800000001"}]']
+    )
 
 
 class HoursSettings(Section):
     """Hours of a day."""
 
-    start: TimeOfDay = Field(description='Start, for example "20:00".')
-    end: TimeOfDay = Field(description="End, not included. A time that is not after start is on the next day.")
-    days: list[Day] = Field([], description="Days of the week on which they start. Default: every day.")
+    start: TimeOfDay = Field(description="Start.", examples=['"20:00"'])
+    end: TimeOfDay = Field(
+        description="End, not included. A time that is not after start is on the next day.", examples=['"08:30"']
+    )
+    days: list[Day] = Field(
+        [], description="Days of the week on which they start. Default: every day.", examples=["[mon, tue]"]
+    )
 
     def hours(self) -> DutyHours:
         """Returns the hours as a value."""
@@ -66,28 +82,43 @@ class RotationSettings(Section):
     """People who take turns."""
 
     name: Name = Field("rotation", description="Name.")
-    people: list[str] = Field(description="Names of people, in the order of their turns.", min_length=1)
-    start: date = Field(description="Day of the first handover, to the first person.")
+    people: list[str] = Field(
+        description="Names of people, in the order of their turns.", examples=["[li, wang]"], min_length=1
+    )
+    start: date = Field(description="Day of the first handover, to the first person.", examples=["2026-11-23"])
     handover: TimeOfDay = Field(time(9), description="Time of day of a handover.")
     days: Annotated[int, Field(ge=1, le=366)] = Field(7, description="Length of a shift in days.")
-    timezone: TimeZone | None = Field(None, description="Time zone of handovers. Default: that of the schedule.")
-    hours: list[HoursSettings] = Field([], description="Hours on duty. Default: the whole day.")
+    timezone: TimeZone | None = Field(
+        None, description="Time zone of handovers. Default: that of the schedule.", examples=["America/New_York"]
+    )
+    hours: list[HoursSettings] = Field(
+        [], description="Hours on duty. Default: the whole day.", examples=['[{start: "08:00", end: "20:00"}]']
+    )
 
 
 class OverrideSettings(Section):
     """A person who is on call instead of the scheduled one."""
 
-    person: str = Field(description="Name of the person.")
-    start: DateAndTime = Field(description='Start, for example "2026-12-24 18:00".')
-    end: DateAndTime = Field(description="End, not included.")
+    person: str = Field(description="Name of the person.", examples=["wang"])
+    start: DateAndTime = Field(description="Start.", examples=['"2026-12-24 18:00"'])
+    end: DateAndTime = Field(description="End, not included.", examples=['"2026-12-26 09:00"'])
 
 
 class CalendarSettings(Section):
     """A calendar (RFC 5545) with the shifts of a schedule. It counts before the rotations."""
 
-    file: Path | None = Field(None, description="Path of an .ics file.")
-    url: str | None = Field(None, description="URL of a calendar that is not secret.", pattern=r"^https?://")
-    url_file: Path | None = Field(None, description="File with the URL of a calendar, for a URL that is secret.")
+    file: Path | None = Field(None, description="Path of an .ics file.", examples=["/etc/outrider/duty.ics"])
+    url: str | None = Field(
+        None,
+        description="URL of a calendar that is not secret.",
+        examples=["https://calendar.example.org/duty.ics"],
+        pattern=r"^https?://",
+    )
+    url_file: Path | None = Field(
+        None,
+        description="File with the URL of a calendar, for a URL that is secret.",
+        examples=["/run/secrets/duty-calendar"],
+    )
     every: Duration = Field(timedelta(minutes=15), description="How often it is read again.")
 
     @model_validator(mode="after")
@@ -102,52 +133,80 @@ class CalendarSettings(Section):
 class ScheduleSettings(Section):
     """An on-call schedule."""
 
-    name: Name = Field(description="Name.")
+    name: Name = Field(description="Name.", examples=["model"])
     timezone: TimeZone = Field("UTC", description="Time zone of handovers and overrides, for example Asia/Shanghai.")
     rotations: list[RotationSettings] = Field(
-        [], description="Rotations. Of several on duty at a time, the last one counts."
+        [],
+        description="Rotations. Of several on duty at a time, the last one counts.",
+        examples=["[{people: [li, wang], start: 2026-11-23}]"],
     )
-    overrides: list[OverrideSettings] = Field([], description="Overrides; others are added on the dashboard.")
-    calendar: CalendarSettings | None = Field(None, description="Calendar to import. Needs the extra calendar.")
+    overrides: list[OverrideSettings] = Field(
+        [],
+        description="Overrides; others are added on the dashboard.",
+        examples=['[{person: wang, start: "2026-12-24 18:00", end: "2026-12-26 09:00"}]'],
+    )
+    calendar: CalendarSettings | None = Field(
+        None,
+        description="Calendar to import. Needs the extra calendar.",
+        examples=["{url_file: /run/secrets/duty-calendar}"],
+    )
 
 
 class TeamSettings(Section):
     """A team that owns incidents. The first team also owns those of no other team."""
 
-    name: Name = Field(description="Name.")
-    members: list[str] = Field([], description="Names of people.")
-    lead: str | None = Field(None, description="Name of the person who leads it.")
-    schedule: str | None = Field(None, description="Schedule of the person on call.")
+    name: Name = Field(description="Name.", examples=["model"])
+    members: list[str] = Field([], description="Names of people.", examples=["[li, wang]"])
+    lead: str | None = Field(None, description="Name of the person who leads it.", examples=["chen"])
+    schedule: str | None = Field(None, description="Schedule of the person on call.", examples=["model"])
     second: str | None = Field(
-        None, description="Schedule of the second person on call. Default: whoever takes over next."
+        None,
+        description="Schedule of the second person on call. Default: whoever takes over next.",
+        examples=["deputies"],
     )
-    layers: list[_Layer] = Field([], description="Layers of faults that the team owns. Default: all.")
+    layers: list[_Layer] = Field(
+        [], description="Layers of faults that the team owns. Default: all.", examples=["[engine, traffic]"]
+    )
     services: list[str] = Field(
-        [], description="Names of services that it owns; * matches any characters. Default: all."
+        [],
+        description="Names of services that it owns; * matches any characters. Default: all.",
+        examples=['[chat, "code-*"]'],
     )
     groups: dict[Group, list[str]] = Field(
-        {}, description="Map from a route to channels of the team. Default: those of notify.groups."
+        {},
+        description="Map from a route to channels of the team. Default: those of notify.groups.",
+        examples=["{im: [ding]}"],
     )
     timezone: TimeZone = Field("UTC", description="Time zone of the night.")
-    night: HoursSettings | None = Field(None, description="Hours that are summarized in a message at their end.")
+    night: HoursSettings | None = Field(
+        None,
+        description="Hours that are summarized in a message at their end.",
+        examples=['{start: "20:00", end: "08:30"}'],
+    )
 
 
 class LadderSettings(Section):
     """Steps of an unacknowledged incident."""
 
-    after: Duration = Field(description="Time on each step until the next one is notified.")
+    after: Duration = Field(description="Time on each step until the next one is notified.", examples=["10m"])
     steps: list[_Step] = Field(
         ["on_call", "second", "lead", "team"],
         description="Whom each step notifies. A step that adds nobody is left out.",
         min_length=1,
     )
-    groups: list[Group] = Field([], description="Further routes of every step after the first one.")
+    groups: list[Group] = Field(
+        [], description="Further routes of every step after the first one.", examples=["[phone]"]
+    )
 
 
 class ButtonSettings(Section):
     """Buttons of messages. They need api.public_url."""
 
-    key_file: Path | None = Field(None, description="File with the key that signs them. Default: generated once.")
+    key_file: Path | None = Field(
+        None,
+        description="File with the key that signs them. Default: generated once.",
+        examples=["/run/secrets/button-key"],
+    )
     valid: Duration = Field(timedelta(hours=12), description="Time after which a button no longer acts; at most 7d.")
 
     @model_validator(mode="after")
@@ -160,11 +219,15 @@ class ButtonSettings(Section):
 class OnCallSettings(Section):
     """On-call duty and escalation. Without teams, messages name nobody and nothing escalates."""
 
-    people: list[PersonSettings] = Field([], description="People.")
-    teams: list[TeamSettings] = Field([], description="Teams.")
-    schedules: list[ScheduleSettings] = Field([], description="Schedules.")
+    people: list[PersonSettings] = Field([], description="People.", examples=["[{name: li}]"])
+    teams: list[TeamSettings] = Field([], description="Teams.", examples=["[{name: model, members: [li]}]"])
+    schedules: list[ScheduleSettings] = Field(
+        [], description="Schedules.", examples=["[{name: model, rotations: [{people: [li], start: 2026-11-23}]}]"]
+    )
     escalation: dict[_Escalated, LadderSettings] = Field(
-        {}, description="Map from a priority to its ladder. Default: P0 after 5m, P1 after 15m, P2 after 1h."
+        {},
+        description="Map from a priority to its ladder. Default: P0 after 5m, P1 after 15m, P2 after 1h.",
+        examples=["{P1: {after: 10m}}"],
     )
     settle: Duration = Field(
         timedelta(minutes=1), description="Time for which a cause must stand before its incident moves to another team."
