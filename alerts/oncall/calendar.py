@@ -18,10 +18,11 @@ from zoneinfo import ZoneInfo
 from alerts.oncall.rotation import wall_time
 from alerts.oncall.schedule import Shift, ShiftSource
 from outrider.errors import UnavailableError, UsageError
+from outrider.text import install_hints
 
 MOST_TEXT = 2_000_000  # characters
 MOST_EVENTS = 5_000  # of the range that is read
-_TOO_OFTEN = re.compile(r"FREQ=(SECONDLY|MINUTELY)", re.IGNORECASE)  # expanding one from 1900 would take hours
+_TOO_OFTEN = re.compile(r"FREQ=(SECONDLY|MINUTELY|HOURLY)", re.IGNORECASE)  # expanded from 1900 it would take hours
 _NOT_A_CALENDAR = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError)  # of the two libraries
 
 
@@ -44,7 +45,7 @@ def read(
     if len(text) > MOST_TEXT:
         raise UsageError(f"the calendar has {len(text)} characters; {MOST_TEXT} are the maximum")
     if _TOO_OFTEN.search(text):
-        raise UsageError("the calendar has an event that recurs every minute or second", hint="no shift is that short")
+        raise UsageError("the calendar has an event that recurs more often than daily", hint="a shift is longer")
     shifts: list[Shift] = []
     unknown: dict[str, None] = {}
     try:
@@ -72,7 +73,7 @@ def _events(text: str, start: datetime, end: datetime) -> Iterator[Any]:
         import recurring_ical_events  # noqa: PLC0415
     except ImportError as error:
         raise UnavailableError(
-            "Calendars of on-call schedules need the extra calendar.", hint="pip install 'outrider[calendar]'"
+            "calendars of on-call schedules need extra libraries", hint=install_hints.how("calendar")
         ) from error
     calendar = icalendar.Calendar.from_ical(text)
     for event in recurring_ical_events.of(calendar).after(start.astimezone(UTC)):

@@ -89,7 +89,7 @@ class Position:
             team=teams[-1],
             layer=last.arguments.get("layer", ""),
             step=int(last.arguments["step"]),
-            at=max(entry.at for entry in entries if "reminder" not in entry.arguments),
+            at=max((entry.at for entry in entries if "reminder" not in entry.arguments), default=entries[0].at),
             notified=tuple(dict.fromkeys(name for entry in entries for name in _people(entry))),
             of_team=frozenset(name for entry in entries[came:] for name in _people(entry)),
             teams=tuple(teams),

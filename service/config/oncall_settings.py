@@ -15,7 +15,7 @@ from alerts.oncall.rotation import EVERY_DAY, DutyHours
 from alerts.routing.escalation import LADDERS, Ladder
 from outrider.errors import ConfigProblem
 from outrider.model import Layer, Priority
-from outrider.text import yaml_file
+from outrider.text import install_hints, yaml_file
 from service.config.settings_base import Duration, Section, TimeZone
 from service.config.wall_times import DAYS, DateAndTime, Day, TimeOfDay
 
@@ -329,5 +329,5 @@ def _schedule_problems(
     if not schedule.rotations and schedule.calendar is None:
         yield document.problem(path, "needs rotations or a calendar")
     if schedule.calendar is not None and find_spec(CALENDAR_LIBRARY) is None:
-        message = "needs the extra calendar: pip install 'outrider[calendar]'"
+        message = f"needs extra libraries; {install_hints.how('calendar')}"
         yield document.problem((*path, "calendar"), message)

@@ -6,7 +6,7 @@ may be secret.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -29,9 +29,14 @@ class CalendarReader:
     """Reads each calendar at its interval. A periodic task of the engine."""
 
     def __init__(
-        self, people: Sequence[PersonSettings], schedules: Sequence[ScheduleSettings], store: OnCallStore
+        self,
+        people: Sequence[PersonSettings],
+        schedules: Sequence[ScheduleSettings],
+        store: OnCallStore,
+        prepare: Callable[[datetime], object] = lambda _now: None,
     ) -> None:
-        """``schedules`` without a calendar are skipped."""
+        """``schedules`` without a calendar are skipped. ``prepare`` is called after calendars were read."""
+        self._prepare = prepare
         self._people = people
         self._schedules = [schedule for schedule in schedules if schedule.calendar is not None]
         self._store = store
@@ -47,6 +52,8 @@ class CalendarReader:
             after = self._read(schedule, before, now)
             if after != before:
                 self._store.save_calendar(after)
+        if due:
+            self._prepare(now)
         return len(due)
 
     def _is_due(self, schedule: ScheduleSettings, now: datetime) -> bool:

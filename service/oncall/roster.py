@@ -22,13 +22,18 @@ from service.config.oncall_settings import (
 )
 
 _log = log.get("oncall")
-BEFORE = timedelta(days=8)  # a summary and a list of shifts reach a week back
+BEFORE = timedelta(days=15)  # a summary and a list of shifts reach a week back
 AHEAD = timedelta(days=60)
+_STALE = timedelta(days=7)  # an expanded calendar still reaches a week back
 _FIRST = datetime.min.replace(tzinfo=UTC)  # any stored override is a later entry than those of the file
 
 
 class RosterSource:
-    """Returns the roster at a time. An expanded calendar is kept until its text or the day changes."""
+    """Returns the roster at a time.
+
+    An expanded calendar is kept until its text changes or a week has passed. ``prepare`` expands it again every day: an
+    odd calendar takes seconds, for which no cycle should wait.
+    """
 
     def __init__(self, settings: OnCallSettings, store: OnCallReader) -> None:
         """``store`` is read on every call."""
@@ -49,6 +54,12 @@ class RosterSource:
             for item in self._settings.schedules
         }
         return Roster(self._people, self._teams, schedules)
+
+    def prepare(self, now: datetime) -> None:
+        """Expands the stored calendars for today. Raises StoreError."""
+        stored = {item.schedule: item for item in self._store.calendars()} if self._imports else {}
+        for schedule in self._settings.schedules:
+            self._shifts(schedule, stored.get(schedule.name), now, stale=timedelta(days=1))
 
     def unknown_names(self, schedule: str) -> tuple[str, ...]:
         """Summaries in a schedule's calendar that name nobody, as of the last call."""
@@ -74,13 +85,15 @@ class RosterSource:
             self._shifts(settings, stored, now),
         )
 
-    def _shifts(self, settings: ScheduleSettings, stored: StoredCalendar | None, now: datetime) -> tuple[Shift, ...]:
+    def _shifts(
+        self, settings: ScheduleSettings, stored: StoredCalendar | None, now: datetime, stale: timedelta = _STALE
+    ) -> tuple[Shift, ...]:
         text = calendar_text(settings, stored)
         day = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
         if not text:
             return ()
         known = self._imported.get(settings.name)
-        if known is None or known[:2] != (text, day):
+        if known is None or known[0] != text or abs(day - known[1]) >= stale:
             known = (text, day, self._expanded(settings, text, day))
             self._imported[settings.name] = known
         return known[2].shifts

@@ -110,8 +110,9 @@ def periodic_tasks_of(platform: wiring_platform.Platform, clock: Clock) -> Perio
     tasks.call_every(periodic_tasks.CHECKPOINT_EVERY, "checkpoint", platform.checkpoint)
     maintenance = StoreMaintenance(platform.metrics, settings.store.retention.retention, tasks.stopping)
     tasks.add(periodic_tasks.MAINTENANCE_EVERY, "upkeep", maintenance)
-    if any(schedule.calendar is not None for schedule in settings.oncall.schedules):
-        calendars = CalendarReader(settings.oncall.people, settings.oncall.schedules, platform.state)
+    oncall, roster = settings.oncall, platform.roster
+    if roster is not None and any(schedule.calendar is not None for schedule in oncall.schedules):
+        calendars = CalendarReader(oncall.people, oncall.schedules, platform.state, roster.prepare)
         tasks.add(CALENDARS_EVERY, "calendars", calendars)
     tasks.call_every(periodic_tasks.PRUNE_EVERY, "prune_state", partial(_prune, platform))
     if settings.game_days:

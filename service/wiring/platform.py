@@ -57,6 +57,7 @@ class Platform:
     spool: BufferedMetricStore
     flight: IncidentRecorder | None = None
     fast_path: FastPath | None = None
+    roster: RosterSource | None = None
 
     def warm(self, now: datetime) -> None:
         """Restores checkpoints, teaches the detectors the history, and audits the start."""
@@ -135,7 +136,11 @@ def platform(
     fast_path = FastPath(cycle, clock) if settings.remediation.fast_path and not lockstep else None
     if fast_path is not None:
         source.on_early(fast_path.offer)
-    return Platform(cycle, dispatcher, metrics, state, source, change_log, settings, buffered, recorder, fast_path)
+    roster = RosterSource(settings.oncall, state)
+    cycle.parts.roster = roster
+    return Platform(
+        cycle, dispatcher, metrics, state, source, change_log, settings, buffered, recorder, fast_path, roster
+    )
 
 
 def cycle_in_memory(
@@ -182,5 +187,4 @@ def _parts(
         feedback=partial(recent_feedback.of, state, loaded),
         procedures=procedures(settings),
         kill_switch=kill_switch(settings).is_on,
-        roster=RosterSource(settings.oncall, state),
     )

@@ -186,6 +186,14 @@ def test_a_reminder_does_not_delay_the_next_step(world):
     assert (2, "repeat") in reasons
 
 
+def test_an_incident_from_before_the_settings_escalates_after_its_next_reminder(world):
+    night = Night(world, roster=Roster())
+    night.until(4)
+    night.responders = Responders(ROSTER)
+    by_voice = [entry for entry in summary(night.until(16)) if entry[2] == "voice"]
+    assert [(reason, people) for _, reason, _, people in by_voice] == [("repeat", "li"), ("escalated", "wang")]
+
+
 def test_ladders_are_data(world):
     ladder = Ladder(2 * MINUTE, (StepTarget.LEAD, StepTarget.TEAM), groups=("mail",))
     night = Night(world, Priority.P1, messaging=replace(MESSAGING, ladders={Priority.P1: ladder}))

@@ -69,6 +69,24 @@ def test_a_calendar_counts_before_the_rotation_and_is_expanded_once(store, monke
     assert len(expanded) == 2
 
 
+def test_a_calendar_is_expanded_ahead_of_the_cycle(store, tmp_path, monkeypatch):
+    expanded = []
+    original = roster_module.expand
+    monkeypatch.setattr(roster_module, "expand", lambda *given: expanded.append(given) or original(*given))
+    file = tmp_path / "duty.ics"
+    file.write_text(calendar_of("wang"))
+    settings = with_calendar(file=file, every="1h")
+    source = RosterSource(settings, store)
+    reader = CalendarReader(settings.people, settings.schedules, store, source.prepare)
+    for hour in range(48):
+        reader.run_due(NOW + hour * HOUR)
+        before = len(expanded)
+        on_call_at(source, NOW + hour * HOUR)
+        assert len(expanded) == before, "a cycle waits for no calendar"
+    assert len(expanded) == 3, "once a day"
+    assert on_call_at(source, NOW + timedelta(hours=30)) == ("wang",)
+
+
 def test_a_file_is_read_before_the_engine_has_stored_it(store, tmp_path):
     file = tmp_path / "duty.ics"
     source = RosterSource(with_calendar(file=file), store)
