@@ -173,7 +173,8 @@ class _MessagePlanner:
         self._responders = responders
         self._duty = Duty(incident, responders, messaging.ladders, messaging.settle, now)
         self._base = messaging
-        self._messaging = messaging.of_team(self._duty.team)
+        self._team = self._duty.team
+        self._messaging = messaging.of_team(self._team)
         self._now = now
         self._sent = _SentMessages.of(incident)
 
@@ -240,20 +241,17 @@ class _MessagePlanner:
         """Pages the new owner, once for each team, and reports the move to the previous one."""
         owner, position = self._duty.owner, self._duty.position
         assert owner is not None
-        number, previous = position.moves + 1, self._responders.roster.team(position.team)
-        old = self._channels(NotifyReason.MOVED)
-        self._send(
-            NotifyReason.MOVED,
-            self._messaging.silent_channels(old),
-            f"{number}:{position.team}",
-            people=position.notified,
-        )
+        number, step = position.moves + 1, self._duty.first_step_of_owner()
+        old = self._messaging.silent_channels(self._channels(NotifyReason.MOVED))
+        self._team = owner
+        nth = f"{number}:{position.team}"
+        self._send(NotifyReason.MOVED, old, nth, people=position.notified, named=step.people)
         self._messaging = self._base.of_team(owner)
-        channels, step = self._channels(NotifyReason.REROUTED), self._duty.first_step_of_owner()
+        channels = self._channels(NotifyReason.REROUTED)
         is_page = self.incident.priority.rank <= Priority.P1.rank and owner.name not in position.teams
         self._send(NotifyReason.REROUTED, channels, f"{number}:{owner.name}", is_page=is_page, people=step.people)
         entry = self._step_entry(owner, step.index, step.people) | self._to(channels)
-        self._note(NotifyReason.REROUTED, entry | {"before": previous.name if previous else position.team or ""})
+        self._note(NotifyReason.REROUTED, entry | {"before": position.team or ""})
         if is_page:
             self.incident = replace(self.incident, pages=self.incident.pages + 1)
 
@@ -345,8 +343,12 @@ class _MessagePlanner:
         before: Priority | None = None,
         action: Action | None = None,
         people: Sequence[str] = (),
+        named: Sequence[str] | None = None,
     ) -> None:
-        """Plans a message to each channel. ``people`` are those whom it addresses."""
+        """Plans a message to each channel. ``people`` are those whom it addresses.
+
+        ``named`` are the people of the team that its text names, if they are others.
+        """
         lead = lead_alert(self.incident, self._alerts) or (self._alerts[0] if self._alerts else None)
         for channel in channels:
             language = self._messaging.language_of(channel)
@@ -359,7 +361,7 @@ class _MessagePlanner:
                 self._explained(language),
                 self._progress,
                 answer_within=self._messaging.answer_within(self.incident.priority),
-                responding=self._responding(language, people),
+                responding=self._responding(language, people if named is None else named),
             )
             message = Message(
                 id=f"{self.incident.id}:{reason}:{self.incident.priority}:{channel}:{nth}",
@@ -373,7 +375,7 @@ class _MessagePlanner:
                 language=language,
                 link=text.link,
                 is_page=is_page,
-                labels=text.labels,
+                labels=dict(text.labels) | ({"team": self._team.name} if self._team is not None else {}),
                 recipients=self._responders.roster.recipients(people, channel),
             )
             self.messages.append(
@@ -381,7 +383,7 @@ class _MessagePlanner:
                     message,
                     self.incident,
                     self._messaging.buttons,
-                    escalates=self._duty.team is not None and self._duty.ladder is not None,
+                    escalates=self._team is not None and self._duty.ladder is not None,
                     personal=channel in self._messaging.personal,
                     action=action,
                 )
@@ -390,9 +392,9 @@ class _MessagePlanner:
     def _responding(self, language: Language, people: Sequence[str]) -> tuple[str, ...]:
         """Lines about the people who respond, and about follow-ups of the same fault."""
         lines = []
-        if self._duty.team is not None:
+        if self._team is not None:
             names = ", ".join(people) or NOBODY
-            lines.append(wording.localize("line.team", language, team=self._duty.team.name, people=names))
+            lines.append(wording.localize("line.team", language, team=self._team.name, people=names))
         if self._duty.assignee is not None:
             lines.append(wording.localize("line.assignee", language, name=self._duty.assignee))
         earlier = earlier_follow_ups(self.incident, self._responders.follow_ups, self._messaging.recurs_within)

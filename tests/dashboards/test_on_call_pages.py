@@ -107,7 +107,7 @@ def test_an_incident_shows_its_team_comments_and_earlier_follow_ups(api, opened)
     app = opened(api.url, "incident", token=TOKEN, incident=INCIDENT)
     page = text(app)
     assert "team hardware" in page
-    assert "On call: zhao (team hardware)" in page
+    assert "Notified zhao (team hardware)" in page
     assert "This fault happened before, and its follow-up is still open." in page
     assert "No comments yet." in page
 

@@ -243,6 +243,8 @@ def test_a_cause_that_moves_to_another_layer_pages_the_new_team_once(world):
     ]
     assert night.incident.pages == 2
     assert "moved to another team" in moved[0].title
+    assert {one.labels["team"] for one in moved} == {"hardware"}
+    assert all("Team: hardware. Notified: zhao" in one.body for one in moved), "both teams read who has it now"
     night.change_layer(Layer.ENGINE)
     back = night.until(6)
     assert not any(one.is_page for one in back), "the first team was paged before"

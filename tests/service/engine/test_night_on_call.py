@@ -99,7 +99,7 @@ def test_a_night_on_call():
     paged = shift.cycles(3)
     assert reasons(paged) == [("opened", "ding", "li")]
     assert paged[0].is_page
-    assert "On call: li" in paged[0].body
+    assert "Team: model. Notified: li" in paged[0].body
 
     escalated = shift.cycles(5)
     assert reasons(escalated) == [("escalated", "ding", "wang"), ("escalated", "voice", "wang")]
