@@ -8,7 +8,7 @@ from datetime import datetime
 from alerts.routing import buttons, wording
 from alerts.routing.escalation import Responders, addressees
 from alerts.routing.routes import NotificationSettings
-from outrider.documents.summaries import entity_name, word
+from outrider.documents.summaries import word
 from outrider.model import Incident, Message, NotifyReason, Priority, Recipient, StepState, StepStatus
 from outrider.text.i18n import Language, translate
 
@@ -58,7 +58,7 @@ def _message(
     now: datetime,
 ) -> Message:
     language = messaging.language_of(channel)
-    name = f"{word('action_kind', step.kind, language)} {entity_name(step.target, language)}"
+    name = wording.action_name(step.kind, step.target, language)
     return Message(
         id=f"{step.incident}:{NotifyReason.STEP_FAILED}:{channel}:{step.kind}:{step.target.key}",
         channel=channel,

@@ -65,6 +65,7 @@ class _SentMessages:
     status_at: datetime | None = None
     first_at: datetime | None = None
     reports: int = 0
+    acknowledged: bool = False
 
     @staticmethod
     def of(incident: Incident) -> _SentMessages:
@@ -84,6 +85,7 @@ class _SentMessages:
             status_at=next((entry.at for entry in reversed(reports)), None),
             first_at=min((entry.at for entry in pages), default=None),
             reports=len(reports),
+            acknowledged=any(entry.what == _TIMELINE + NotifyReason.ACKNOWLEDGED for entry in entries),
         )
 
 
@@ -184,7 +186,9 @@ class _MessagePlanner:
         channels = self._channels(reason)
         if reason in (NotifyReason.NOT_CHANGED, NotifyReason.MUTED):
             self._request_approvals(reason)
-            return self._report_status() if reason is NotifyReason.NOT_CHANGED else reason
+            if reason is NotifyReason.MUTED:
+                return reason
+            return self._report_acknowledgement() or self._report_status()
         if reason is NotifyReason.REROUTED:
             self._move()
             return reason
@@ -261,6 +265,16 @@ class _MessagePlanner:
 
     def _to(self, channels: Sequence[str]) -> dict[str, str]:
         return {"priority": self.incident.priority.value, "channels": ", ".join(channels)}
+
+    def _report_acknowledgement(self) -> NotifyReason | None:
+        """Reports an acknowledgement once, to the notified channels that show the state of an incident."""
+        incident, sent = self.incident, self._sent
+        channels = tuple(name for name in sent.channels if name in self._messaging.tracking)
+        if incident.acknowledged_at is None or incident.resolved_at is not None or sent.acknowledged or not channels:
+            return None
+        self._send(NotifyReason.ACKNOWLEDGED, channels, 0, people=self._duty.position.notified)
+        self._note(NotifyReason.ACKNOWLEDGED, {"to": ", ".join(channels)})
+        return NotifyReason.ACKNOWLEDGED
 
     def _report_status(self) -> NotifyReason:
         """Reports the progress of a repair when its state changes and at its interval, and on an open P0."""
@@ -360,6 +374,7 @@ class _MessagePlanner:
                 self._messaging.base_url,
                 self._explained(language),
                 self._progress,
+                tuple(self._alerts),
                 answer_within=self._messaging.answer_within(self.incident.priority),
                 responding=self._responding(language, people if named is None else named),
             )
@@ -376,6 +391,7 @@ class _MessagePlanner:
                 link=text.link,
                 is_page=is_page,
                 labels=dict(text.labels) | ({"team": self._team.name} if self._team is not None else {}),
+                facts=text.facts,
                 recipients=self._responders.roster.recipients(people, channel),
             )
             self.messages.append(

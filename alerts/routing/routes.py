@@ -41,7 +41,7 @@ class NotificationSettings:
     ``routes`` maps a channel group (phone, sms, im, mail, report) to channel names. ``languages`` overrides the
     language of a channel. A P0 or P1 whose groups name no channel goes to ``fallback``; an empty one means every
     channel of any group, so that a page is never lost to an empty list. ``explain`` returns further lines for messages
-    of P0 or P1.
+    of P0 or P1. ``tracking`` are the channels that show the state of an incident; they receive acknowledgements.
 
     ``ladders`` are those of unacknowledged incidents with a team; ``settle`` is the time for which a cause must stand
     before the incident moves to another team. An open incident is reported on ``status_every``. Follow-ups closed less
@@ -58,6 +58,7 @@ class NotificationSettings:
     repeat: Mapping[Priority, timedelta] = field(default_factory=lambda: REPEAT)
     fallback: tuple[str, ...] = ()
     explain: Callable[[Incident, Language], Sequence[str]] | None = None
+    tracking: frozenset[str] = frozenset()
     ladders: Mapping[Priority, Ladder] = field(default_factory=lambda: LADDERS)
     settle: timedelta = timedelta(minutes=1)
     status_every: Mapping[Priority, timedelta] = field(default_factory=lambda: STATUS_EVERY)

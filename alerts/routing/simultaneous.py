@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from alerts.routing.wording import localize
 from outrider.documents.summaries import entity_name, fault_name
-from outrider.model import ButtonAction, EntityKind, Incident, Message, NotifyReason, Priority
+from outrider.model import ButtonAction, EntityKind, Fact, Incident, Message, NotifyReason, Priority
 from outrider.text.i18n import LANGUAGES, Language
 
 MOST_IN_FULL = 5  # incidents described in full; the others only have title and link
@@ -49,7 +50,7 @@ def _merged(group: Sequence[Message], incidents: Mapping[str, Incident]) -> Mess
     first = group[0]
     language: Language = next((known for known in LANGUAGES if known == first.language), "en")
     causes = [cause for message in group if (cause := incidents[message.incident or ""].suspected_cause) is not None]
-    arguments = {
+    arguments: dict[str, Any] = {
         "count": len(group),
         "fault": fault_name(causes[0].fault, language),
         "entities": ", ".join(entity_name(cause.entity, language) for cause in causes[:MOST_IN_FULL])
@@ -69,5 +70,6 @@ def _merged(group: Sequence[Message], incidents: Mapping[str, Incident]) -> Mess
         title=localize(title, language, priority=first.priority, **arguments),
         body="\n\n".join([localize(heading, language, **arguments), *parts]),
         labels={**first.labels, "services": ", ".join(services)},
+        facts={**first.facts, Fact.WHERE: arguments["entities"]} if first.facts else {},
         also=tuple(message.incident for message in group[1:] if message.incident is not None),
     )

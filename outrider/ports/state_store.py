@@ -16,6 +16,7 @@ from outrider.model import (
     BreakerState,
     Calibration,
     CycleRecord,
+    DeadLetter,
     DetectorState,
     DetectorStatus,
     EntityRef,
@@ -25,6 +26,7 @@ from outrider.model import (
     Outcome,
     Plan,
     Priority,
+    Receipt,
     RemediationSession,
 )
 from outrider.records.drill import Drill, DrillWindow
@@ -159,6 +161,18 @@ class StateReader(FeedbackReader, ResponseReader, OnCallReader, Protocol):
         """Messages of the outbox, newest first, sent or not."""
         ...
 
+    def due_channels(self, now: datetime) -> tuple[str, ...]:
+        """The channels with messages that are due, sorted."""
+        ...
+
+    def first_receipt(self, channel: str, incident: str) -> Receipt | None:
+        """The receipt of the first message of an incident that a channel delivered by itself; None without one."""
+        ...
+
+    def dead_letters(self, limit: int = 1000, after: Position | None = None) -> tuple[DeadLetter, ...]:
+        """Messages that failed for good, newest first; ``after`` is the position of a message."""
+        ...
+
     def cycles(self, limit: int = 100) -> tuple[CycleRecord, ...]:
         """Cycles, newest first."""
         ...
@@ -249,14 +263,41 @@ class StateStore(StateReader, FeedbackStore, ResponseStore, OnCallStore, Protoco
         """Records the outcome of a claimed action."""
         ...
 
-    def claim_messages(self, owner: str, now: datetime, lease: timedelta, limit: int = 50) -> tuple[Message, ...]:
-        """Claims unsent messages that are due, by conditional UPDATE."""
+    def claim_messages(
+        self, owner: str, now: datetime, lease: timedelta, limit: int = 50, *, channel: str | None = None
+    ) -> tuple[Message, ...]:
+        """Claims unsent messages that are due, by conditional UPDATE: urgent ones first, then oldest first.
+
+        A message that is not urgent waits for an earlier one of its incident and channel. ``channel`` None: every one.
+        """
         ...
 
     def finish_message(
-        self, message_id: str, *, delivered: bool, now: datetime, retry_at: datetime | None = None, error: str = ""
+        self,
+        message_id: str,
+        *,
+        delivered: bool,
+        now: datetime,
+        retry_at: datetime | None = None,
+        error: str = "",
+        receipt: Receipt | None = None,
+        follow_ups: Sequence[Message] = (),
+    ) -> tuple[str, ...]:
+        """Records a delivery, a retry, or (neither) a final failure.
+
+        ``follow_ups`` are added to the outbox in the same transaction; those with a known id stay unchanged. Returns
+        the ids of the added ones.
+        """
+        ...
+
+    def deliver_messages(
+        self, message_ids: Sequence[str], receipt: Receipt, now: datetime, follow_ups: Sequence[Message] = ()
     ) -> None:
-        """Records a delivery, a retry, or (neither) a final failure."""
+        """Records the delivery of messages that were sent as one, in ONE transaction."""
+        ...
+
+    def retry_message(self, message_id: str, by: str, now: datetime) -> bool:
+        """Returns a dead letter to the outbox; False if it is not one."""
         ...
 
     def acknowledge(self, incident_id: str, by: str, now: datetime) -> bool:

@@ -82,7 +82,7 @@ COMMANDS = {
         "service.cli.incidents.remediate", "app", "List, approve and reject actions; pause remediation."
     ),
     "report": LazyCommand("service.cli.ops.reports", "report_app", "Write and send reports."),
-    "notify": LazyCommand("service.cli.ops.reports", "notify_app", "Test notification channels."),
+    "notify": LazyCommand("service.cli.ops.notify", "app", "Test channels; list and retry undelivered messages."),
     "db": LazyCommand("service.cli.ops.db", "app", "Manage the databases."),
 }
 

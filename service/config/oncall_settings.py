@@ -28,14 +28,15 @@ _Escalated = Literal["P0", "P1", "P2"]
 
 
 Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[^,\n]+$")]
-Phone = Annotated[str, Field(pattern=r"^\+?[0-9][0-9 ()-]{2,24}$")]
+Mention = Annotated[str, Field(max_length=64, pattern=r"^[\w.@+:-]*$")]  # it becomes markup of the channel
+Phone = Annotated[str, Field(pattern=r"^\+[0-9][0-9 ()-]{5,24}$")]
 
 
 class ContactSettings(Section):
     """The address of a person on one channel."""
 
     channel: str = Field(description="Name of the channel, as under notify.channels.", examples=["ding"])
-    mention: str = Field(
+    mention: Mention = Field(
         "", description="User id or phone number that the channel mentions.", examples=['"13800000001"']
     )
     phone: Phone | None = Field(
@@ -50,7 +51,9 @@ class PersonSettings(Section):
     """A person who can be paged."""
 
     name: Name = Field(description="Name in messages, schedules and the audit log; without a comma.", examples=["li"])
-    phone: Phone | None = Field(None, description="Phone number, for calls and SMS.", examples=['"+8613800000000"'])
+    phone: Phone | None = Field(
+        None, description="Phone number with + and the country code, for calls and SMS.", examples=['"+8613800000000"']
+    )
     email: str = Field(
         "", description="E-mail address; also finds the person in calendars.", examples=["li@example.org"]
     )

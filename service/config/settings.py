@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pydantic
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from alerts.rules import files as rule_files
 from outrider.errors import ConfigError, ConfigProblem
@@ -30,6 +30,7 @@ from service.config.drill_settings import DrillSettings
 from service.config.event_settings import EventSettings, event_problems
 from service.config.explainer_settings import ExplainerSettings
 from service.config.gpu_settings import GpuOfferSettings, gpu_type_warnings
+from service.config.notify_settings import NotifySettings, notify_problems, notify_warnings
 from service.config.oncall_settings import OnCallSettings, oncall_problems
 from service.config.planner_settings import PlannerSettings
 from service.config.probe_settings import ProbeSettings, probe_problems
@@ -82,25 +83,6 @@ class StoreSettings(Section):
     metrics: RemoteMetricsSettings | None = Field(
         None, description="Remote server for values, for fleets that outgrow one machine."
     )
-
-
-class ChannelSettings(BaseModel):
-    """A notification channel; the sender of its type checks further keys."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-    type: Literal["webhook", "slack", "dingtalk", "email"] = Field(description="Channel type.")
-    language: Literal["en", "zh"] | None = Field(None, description="Language of this channel. Default: that of notify.")
-
-
-class NotifySettings(Section):
-    """Notification channels and routes."""
-
-    language: Literal["en", "zh"] = Field("en", description="Language of messages and reports.")
-    channels: dict[str, ChannelSettings] = Field({}, description="Map from name to a channel with its keys.")
-    groups: dict[Literal["phone", "sms", "im", "mail", "report"], list[str]] = Field(
-        {}, description="Map from a route of rules to channel names."
-    )
-    public_url: str = Field("http://127.0.0.1:8501", description="Base URL of links in messages.")
 
 
 class RulesSettings(Section):
@@ -286,6 +268,7 @@ def review(path: Path, *, fleet: str | None = None) -> tuple[Settings | None, li
     warnings = [*target_warnings(value, document), *gpu_type_warnings(value, document)]
     if settings is not None:
         warnings += remediation_warnings(settings.remediation, settings.planner.scaling, document)
+        warnings += notify_warnings(settings.notify, document)
         known = _known_services(settings, fleet)
         (problems if known.complete else warnings).extend(unknown_services(settings.remediation, known, document))
     return settings, problems, warnings
@@ -330,13 +313,7 @@ def _consistency_problems(settings: Settings, document: yaml_file.Document) -> l
     problems += probe_problems(settings.probes, document)
     problems += slo_problems(settings.slos, document)
     problems += knowledge_overlay.folder_problems(settings.knowledge.folder, document)
-    for group, names in settings.notify.groups.items():
-        for index, name in enumerate(names):
-            if name not in settings.notify.channels:
-                hint = yaml_file.near(name, settings.notify.channels) or "; name it under notify.channels"
-                problems.append(
-                    document.problem(("notify", "groups", group, index), f"no channel is named {name!r}{hint}")
-                )
+    problems += notify_problems(settings.notify, document)
     problems += oncall_problems(settings.oncall, settings.notify.channels, document)
     problems += service_problems(settings.services, document)
     named = [service.name for service in settings.services]

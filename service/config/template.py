@@ -110,14 +110,15 @@ notify:
   channels: {}
   #  oncall: {type: dingtalk, url_file: /run/secrets/dingtalk-url, secret_file: /run/secrets/dingtalk-secret}
   #  team: {type: slack, url_file: /run/secrets/slack-url}
-  #  phone: {type: webhook, url: https://voice.example/call}
-  #  mail: {type: email, host: mail.example, sender: outrider@example.org, to: [oncall@example.org]}
+  #  phone: {type: twilio_voice, account_sid: AC0, auth_token_file: /run/secrets/twilio, from: "+15005550006",
+  #          to: ["+8613800000001"]}
+  #  mail: {type: email, host: mail.example, from: outrider@example.org, to: [oncall@example.org]}
   groups: {}
-  #  phone: [phone]
-  #  sms: [phone]
+  #  phone: [phone]                # calls for a P0 only
   #  im: [oncall, team]
   #  mail: [mail]
   #  report: [mail]
+  # fallback: mail                 # receives what another channel cannot deliver
 
 # Who is paged, and who is next if nobody acknowledges (docs/howto/be-on-call.md).
 # oncall:

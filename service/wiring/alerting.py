@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from alerts.notify.registry import NOTIFIERS
+from alerts.notify.template import templated
 from alerts.routing.buttons import ButtonLinks
 from alerts.routing.routes import NotificationSettings
 from detectors.rca import explanation, explanation_text
@@ -15,15 +16,13 @@ from outrider.ports import Notifier
 from outrider.records.on_call import OnCallStore
 from outrider.text.i18n import Language
 from service.config import knowledge_overlay
+from service.config.notify_settings import ChannelSettings
 from service.config.settings import Settings, read_secret
 from service.incidents.llm_narrative import Explainer, LlmEndpoint, NoExplainer, OpenAiExplainer
 from service.oncall.button_tokens import ButtonSigner, signer_of
 
 SHORTEST_KEY = 16
 GROUPS = ("phone", "sms", "im", "mail", "report")
-
-
-PERSONAL_TYPES = ("email",)  # channels that deliver to the recipients of a message alone
 
 
 def messaging_of(
@@ -46,7 +45,8 @@ def messaging_of(
         recurs_within=oncall.recurs_within,
         summary_groups=tuple(oncall.summary_groups),
         buttons=ButtonLinks(signer.url, oncall.buttons.valid) if signer is not None else None,
-        personal=frozenset(name for name, channel in notify.channels.items() if channel.type in PERSONAL_TYPES),
+        personal=frozenset(name for name, policy in notify.policies().items() if policy.personal),
+        tracking=frozenset(name for name, channel in notify.channels.items() if NOTIFIERS[channel.type].tracks),
     )
 
 
@@ -77,10 +77,13 @@ def explained(knowledge: Knowledge, incident: Incident, language: Language) -> l
 
 def notifiers(settings: Settings) -> dict[str, Notifier]:
     """Returns a notifier for each configured channel."""
-    return {
-        name: NOTIFIERS[channel.type](channel.model_dump(exclude={"type", "language"}))
-        for name, channel in settings.notify.channels.items()
-    }
+    return {name: notifier(name, channel) for name, channel in settings.notify.channels.items()}
+
+
+def notifier(name: str, channel: ChannelSettings) -> Notifier:
+    """Returns the notifier of one channel, with its template. Raises ConfigError."""
+    built, template = NOTIFIERS[channel.type].build(channel.keys), channel.body_template(name)
+    return built if template is None else templated(built, template)
 
 
 def explainer(settings: Settings) -> Explainer:

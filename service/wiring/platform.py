@@ -132,6 +132,7 @@ def platform(
         kill_switch(settings),
         cycle.parts.policy.time_limits,
         workers=WORKERS,
+        policies=settings.notify.policies(),
     )
     fast_path = FastPath(cycle, clock) if settings.remediation.fast_path and not lockstep else None
     if fast_path is not None:

@@ -17,6 +17,7 @@ from outrider.model import (
     BreakerState,
     Calibration,
     CycleRecord,
+    DeadLetter,
     DetectorStatus,
     EntityRef,
     ForecastPoint,
@@ -24,6 +25,7 @@ from outrider.model import (
     Message,
     Plan,
     Priority,
+    Receipt,
     RemediationSession,
     Window,
 )
@@ -34,7 +36,7 @@ from outrider.topology import Topology
 from outrider.wire.cursors import Position
 from store.schema import json_codec, metadata
 from store.schema.metadata import instant, micros
-from store.state import keyset_pagination, plan_rows, state_rows, topology_history
+from store.state import keyset_pagination, outbox, plan_rows, state_rows, topology_history
 from store.state.sql_response import SqlResponseReader
 
 DETECTOR_STATUSES = "standings"  # statuses of all detectors, one document; the stored name
@@ -160,6 +162,21 @@ class SqlStateReader(SqlResponseReader):
         if incident is not None:
             query = query.where(table.c.incident == incident)
         return self._read(Message, keyset_pagination.beyond(query, table.c.created_at_us, table.c.id, after))
+
+    def due_channels(self, now: datetime) -> tuple[str, ...]:
+        """The channels with messages that are due, sorted."""
+        with self._database.reading() as connection:
+            return outbox.due_channels(connection, now)
+
+    def first_receipt(self, channel: str, incident: str) -> Receipt | None:
+        """The receipt of the first message of an incident that a channel delivered by itself; None without one."""
+        with self._database.reading() as connection:
+            return outbox.first_receipt(connection, channel, incident)
+
+    def dead_letters(self, limit: int = 1000, after: Position | None = None) -> tuple[DeadLetter, ...]:
+        """Messages that failed for good, newest first; ``after`` is the position of a message."""
+        with self._database.reading() as connection:
+            return outbox.dead_letters(connection, limit, after)
 
     def cycles(self, limit: int = 100) -> tuple[CycleRecord, ...]:
         """Cycles, newest first; the newest ten thousand are kept."""

@@ -18,6 +18,7 @@ from store.tsdb.metric_store import SqlMetricStore
 from store.write_buffer.segments import CycleFiles
 
 _LAST_ACTIONS = 1000
+_LAST_LETTERS = 1000
 
 
 class StateCollector(Collector):
@@ -54,6 +55,8 @@ class StateCollector(Collector):
         )
         yield from self._detectors()
         yield from self._plan(newest[0].at if (newest := self._state.cycles(limit=1)) else None)
+        letters = float(len(self._state.dead_letters(limit=_LAST_LETTERS)))
+        yield _gauge("dead_letters", f"Messages that could not be delivered, at most {_LAST_LETTERS}.", letters)
         is_open = float(self._state.breaker().is_open)
         yield _gauge("remediation_breaker_open", "1 while the breaker of remediation is open.", is_open)
         yield _gauge("remediation_paused", "1 while remediation is paused.", float(self._state.paused()))

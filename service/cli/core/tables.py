@@ -165,6 +165,17 @@ def actions(items: list[dict[str, Any]], language: Language = "en") -> str:
     return table(headings, rows, empty=translate("cli.no_actions", language))
 
 
+def dead_letters(items: list[dict[str, Any]], language: Language = "en") -> str:
+    """Undelivered messages, one per line."""
+    rows = [
+        [letter["channel"], letter["title"], letter["failed_at"], str(letter["attempts"]), letter["error"],
+         letter["id"]]
+        for letter in items
+    ]  # fmt: skip
+    headings = heads(language, "channel", "message", "failed_at", "attempts", "error", "id")
+    return table(headings, rows, empty=translate("cli.no_dead_letters", language))
+
+
 def recommendations(items: list[dict[str, Any]], language: Language = "en") -> str:
     """Recommendations, one per line."""
     items = [r | {"reason": _reason(r, language)} for r in items]

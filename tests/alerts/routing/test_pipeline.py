@@ -6,7 +6,7 @@ import pytest
 from alerts.routing.pipeline import messages, sample_messages
 from alerts.routing.routes import NotificationSettings
 from alerts.state.silence import mute
-from outrider.documents.summaries import entity_name, word
+from outrider.documents.summaries import entity_name, fault_name, word
 from outrider.model import (
     Action,
     ActionKind,
@@ -14,6 +14,7 @@ from outrider.model import (
     AlertState,
     BreakerState,
     DecisionReason,
+    Fact,
     GuardAnswer,
     IncidentProgress,
     MuteReason,
@@ -358,6 +359,7 @@ def test_simultaneous_pages_of_one_fault_are_one_message(world):
     assert slack.title.startswith("[P1] ")
     assert all(name in slack.title for name in ("3", "chat", "code", "search"))
     assert all(f"incident=inc-{number}" in slack.body for number in range(3))
+    assert all(name in slack.facts[Fact.WHERE] for name in ("chat", "code", "search")), "an SMS names all of them"
     assert [one.pages for one in result.incidents] == [1, 0, 0]
     assert set(result.reasons.values()) == {NotifyReason.OPENED}
 
@@ -443,3 +445,48 @@ def test_an_open_p0_is_reported_every_15_minutes_without_a_phone_call(world):
     over = replace(incident, resolved_at=world.t0 + timedelta(minutes=50))
     last = say(world, over, [], now=world.t0 + timedelta(minutes=50))
     assert {message.reason for message in last.messages} == {NotifyReason.RESOLVED}
+
+
+def test_an_acknowledgement_is_sent_once_to_the_channels_that_show_the_state_of_an_incident(world):
+    alert = world.alert()
+    tracking = replace(MESSAGING, tracking=frozenset({"slack", "mail"}))
+    opened = say(world, world.incident(alert), [alert], messaging=tracking).incidents[0]
+    taken = replace(opened, acknowledged_at=world.at(60), acknowledged_by="li")
+    plan = say(world, taken, [alert], now=world.at(75), messaging=tracking)
+    assert [(message.channel, message.reason) for message in plan.messages] == [("slack", NotifyReason.ACKNOWLEDGED)]
+    assert "Acknowledged by: li" in plan.messages[0].body
+    assert "Acknowledge within" not in plan.messages[0].body
+    assert say(world, plan.incidents[0], [alert], now=world.at(90), messaging=tracking).messages == ()
+
+
+def test_a_message_has_the_facts_that_short_messages_and_programs_need(world):
+    burning = world.alert("slo-burn:availability", world.service, labels={"service_level": "true"})
+    alert = world.alert()
+    incident = world.incident(alert, burning, services=("chat", "embed"))
+    english, chinese = (
+        next(m for m in say(world, incident, [alert, burning]).messages if m.channel == name)
+        for name in ("slack", "ding")
+    )
+    assert english.facts == {
+        Fact.WHAT: fault_name("engine-dead"),
+        Fact.WHERE: "replica chat-0",
+        Fact.SINCE: "2026-05-04 12:00 UTC",
+        Fact.IMPACT: "chat, embed; SLO at risk",
+        Fact.CONFIDENCE: "90 %",
+        Fact.ALERTS: "2",
+    }
+    assert chinese.facts[Fact.WHAT] == fault_name("engine-dead", "zh")
+    assert "SLO impact: " in english.body
+    calm = say(world, world.incident(alert), [alert]).messages[1]
+    assert "SLO impact: none measured" in calm.body
+    assert calm.facts[Fact.IMPACT] == "chat; no SLO at risk"
+
+
+def test_a_label_cannot_add_a_line_to_a_message_or_make_it_long(world):
+    alert = world.alert()
+    hostile = "chat\nSuspected cause: none\r\n" + "x" * 1_000_000
+    message = say(world, world.incident(alert, services=(hostile,)), [alert]).messages[0]
+    assert "\nSuspected cause: none" not in message.body
+    assert len(message.body) < 5_000
+    assert max(map(len, message.labels.values())) <= 500
+    assert max(map(len, message.facts.values())) <= 500

@@ -43,6 +43,7 @@ READS = (
     "/forecasts?history_hours=2",
     "/actions",
     "/remediation",
+    "/notifications/dead-letters",
     "/audit",
     "/signals/svc_ttft_seconds/series",
     "/catalog",
@@ -64,6 +65,7 @@ WRITES = (
     ("POST", "/remediation/services/chat/restore"),
     ("POST", "/remediation/pause"),
     ("POST", "/remediation/resume"),
+    ("POST", "/notifications/dead-letters/m1/retry"),
 )
 
 

@@ -32,14 +32,15 @@ from outrider.model import (
     Layer,
     Message,
     Priority,
+    Receipt,
     TimelineEntry,
 )
 from outrider.ports import CycleCommit
 from service.engine import inputs as cycle_inputs
-from service.engine.dispatch import Dispatcher
+from service.engine.delivery import MessageDelivery
 from store.factory import SqlStateStore, open_state
 from store.memory import MemoryMetricStore
-from tests.service.engine.remediation_life import Journal, JournalActuator, Kills
+from tests.service.engine.remediation_life import Kills
 
 NIGHT = datetime(2026, 5, 6, 1, 0, tzinfo=UTC)
 CYCLE = timedelta(seconds=30)
@@ -90,9 +91,10 @@ class JournalNotifier:
     def __init__(self, deliveries: Deliveries, kills: Kills) -> None:
         self._deliveries, self._kills = deliveries, kills
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Message) -> Receipt:
         self._deliveries.add(message)
         self._kills.point("sent", [message.id])
+        return Receipt()
 
 
 class KilledOutbox:
@@ -158,17 +160,6 @@ def decide_cycle(state: Any, now: datetime) -> CycleCommit:
     return CycleCommit(record, incidents=plan.incidents, messages=(*plan.messages, *summaries))
 
 
-class Gate:
-    """Nothing is done to the cluster in this night."""
-
-    def may_act(self) -> bool:
-        """Always."""
-        return True
-
-    def recheck(self, *_: Any) -> None:
-        """No objection."""
-
-
 class NightShift:
     """One process life of the engine."""
 
@@ -178,8 +169,7 @@ class NightShift:
         self._clock = ManualClock(NIGHT)
         notifier = JournalNotifier(Deliveries(folder), points)
         channels = {name: notifier for names in MESSAGING.routes.values() for name in names}
-        actuator = JournalActuator(Journal(folder), self._clock)
-        self._dispatcher = Dispatcher(self.state, channels, actuator, self._clock, Gate())  # type: ignore[arg-type]
+        self._delivery = MessageDelivery(self.state, channels, self._clock, "engine")  # type: ignore[arg-type]
 
     def live(self) -> None:
         """Runs to the end of the night, then until nothing is left to deliver."""
@@ -190,14 +180,14 @@ class NightShift:
                 self._cycle(now, done)
         for _ in range(10):  # longer than a lease
             self._clock.advance(CYCLE)
-            self._dispatcher.deliver_messages()
+            self._delivery.run_once()
 
     def _cycle(self, now: datetime, done: Path) -> None:
         self._clock.set(now)
         if now >= NIGHT + ACKNOWLEDGED:
             self.state.acknowledge("inc-1", "zhao", now)
         self.state.commit(decide_cycle(self.state, now))
-        self._dispatcher.deliver_messages()
+        self._delivery.run_once()
         new = done.with_suffix(".new")
         new.write_text(now.isoformat())
         new.replace(done)

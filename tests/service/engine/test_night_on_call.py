@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from outrider.audit import AuditEvent
-from outrider.model import ButtonAction, NotifyReason
+from outrider.model import ButtonAction, NotifyReason, Receipt
 from service.api.app import create_app
 from service.api.dependencies import ApiExtras
 from service.config.api_settings import ApiSettings
@@ -49,6 +49,7 @@ class Phone:
 
     def send(self, message):
         self.messages.append(message)
+        return Receipt()
 
 
 class NightShift:

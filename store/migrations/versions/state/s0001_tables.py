@@ -111,6 +111,8 @@ def _create_decisions() -> None:
         sa.Column("attempts", sa.Integer(), nullable=False, server_default="0"),
         sa.Column("ended_at_us", sa.BigInteger()),
         sa.Column("error", sa.Text(), nullable=False, server_default=""),
+        sa.Column("urgency", sa.Integer(), nullable=False, server_default="2"),
+        sa.Column("receipt", sa.Text()),
         sa.Column("body", sa.Text(), nullable=False),
     )
     op.create_index("message_by_creation", "message", ["created_at_us"])
