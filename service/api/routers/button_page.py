@@ -30,6 +30,7 @@ button{margin-top:1.25rem;background:var(--accent);border-color:var(--accent);co
 a{color:var(--accent)}
 """
 _MOST_INCIDENTS = 10
+TEXT_ID = "button."  # start of an error message that is the id of a text
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ def answer(subject: Subject, by: str, dashboard_url: str, language: Language) ->
 
 def refusal(error: OutriderError, dashboard_url: str, language: Language) -> str:
     """Why the button does nothing. The message of an error is a text id of the buttons, or a sentence."""
-    known = error.message.removeprefix("button.") if error.message.startswith("button.") else ""
+    known = error.message.removeprefix(TEXT_ID) if error.message.startswith(TEXT_ID) else ""
     text = _text(f"refused.{known}", language) if known else error.message
     hint = error.hint or _text("hint", language)
     parts = [f"<h1>{escape(text)}</h1>", f'<p class="muted">{escape(hint)}</p>', _link(dashboard_url, "", language)]

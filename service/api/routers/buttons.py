@@ -77,7 +77,7 @@ def show(token: str, request: Request, ctx: Ctx, lang: Lang) -> HTMLResponse:
         press = _checked(token, ctx)
         return _response(button_page.question(_subject(press, lang), _people(ctx), lang))
 
-    return _answered(request, ctx, lang, page)
+    return _answered(token, request, ctx, lang, page)
 
 
 @router.post("/buttons/{token}", response_class=HTMLResponse)
@@ -93,17 +93,19 @@ async def press(token: str, request: Request, ctx: Ctx, lang: Lang) -> HTMLRespo
         _use(checked, by, ctx)
         return _response(button_page.answer(_subject(checked, lang), by, ctx.settings.dashboard_url, lang))
 
-    return await run_in_threadpool(_answered, request, ctx, lang, act)
+    return await run_in_threadpool(_answered, token, request, ctx, lang, act)
 
 
-def _answered(request: Request, ctx: Context, lang: Language, page: Callable[[], HTMLResponse]) -> HTMLResponse:
-    """The page, or the reason of a refusal as a page. A refusal is audited."""
+def _answered(
+    token: str, request: Request, ctx: Context, lang: Language, page: Callable[[], HTMLResponse]
+) -> HTMLResponse:
+    """The page, or the reason of a refusal as a page. A refusal is audited, except that of a missing name."""
     try:
         return page()
     except (UsageError, ForgedTokenError) as error:
         refused: OutriderError = error
-    if isinstance(refused, ForgedTokenError):
-        _audit_forgery(request, ctx)
+    if not isinstance(refused, NameNeededError):
+        _audit_refusal(refused, token, request, ctx)
     status = next((code for kind, code in _STATUS if isinstance(refused, kind)), 400)
     shown = button_page.refusal(refused, ctx.settings.dashboard_url, lang)
     return _response(shown, status)
@@ -225,8 +227,20 @@ _ACTS: Mapping[ButtonAction, Callable[[_Press, str, Context], None]] = {
 }
 
 
-def _audit_forgery(request: Request, ctx: Context) -> None:
+def _audit_refusal(refused: OutriderError, token: str, request: Request, ctx: Context) -> None:
+    """Records a forged, expired or used button, or one that cannot act. Refusals above their limit are not recorded."""
     limiter: Limiter = request.app.state.refusals
-    if limiter.allow():
-        client = request.client.host if request.client else "unknown"
-        ctx.state.append_audit([AuditRecord(ctx.as_of(), AuditEvent.BUTTON_REFUSED, "button", "forged", by=client)])
+    if not limiter.allow():
+        return
+    client = request.client.host if request.client else "unknown"
+    reason = "forged" if isinstance(refused, ForgedTokenError) else "not_possible"
+    if refused.message.startswith(button_page.TEXT_ID):
+        reason = refused.message.removeprefix(button_page.TEXT_ID)
+    subject, detail = "button", {"method": request.method}
+    if ctx.signer is not None and not isinstance(refused, ForgedTokenError):
+        claim = ctx.signer.claim(token)
+        subject = claim.subject
+        detail |= {"action": claim.action.value, "channel": claim.channel, "recipient": claim.recipient}
+    ctx.state.append_audit(
+        [AuditRecord(ctx.as_of(), AuditEvent.BUTTON_REFUSED, subject, reason, by=client, detail=detail)]
+    )

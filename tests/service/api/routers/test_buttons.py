@@ -69,6 +69,12 @@ def used(world):
     return [record for record in world.state.audit() if record.event is AuditEvent.BUTTON_USED]
 
 
+def refused(world):
+    """The reasons and subjects of the audited refusals, oldest first."""
+    records = [record for record in world.state.audit() if record.event is AuditEvent.BUTTON_REFUSED]
+    return [(record.reason, record.subject) for record in reversed(records)]
+
+
 def test_a_link_that_is_opened_changes_nothing(world):
     for _ in range(3):
         response = show(world)
@@ -112,6 +118,7 @@ def test_a_press_without_a_known_name_does_nothing(world, name):
     assert response.status_code == 422
     assert "Please choose your name." in response.text
     assert acknowledged_by(world) is None
+    assert refused(world) == []
     assert press(world).status_code == 200, "the button was not used up"
 
 
@@ -121,6 +128,7 @@ def test_a_button_acts_once(world):
     assert again.status_code == 409
     assert "This button was already used." in again.text
     assert len(used(world)) == 1
+    assert refused(world) == [("used", INCIDENT)]
 
 
 def test_an_expired_button_is_refused(world):
@@ -129,6 +137,7 @@ def test_an_expired_button_is_refused(world):
             assert response.status_code == 410
             assert "This button has expired." in response.text
     assert acknowledged_by(world) is None
+    assert refused(world) == [("expired", INCIDENT)] * 4
 
 
 def test_a_button_expires_without_an_engine_too(world):
@@ -141,13 +150,14 @@ def test_a_forged_button_is_refused_and_audited(world, token):
     response = world.http.get(f"/api/v1/buttons/{token}")
     assert response.status_code == 403
     assert "This link was not issued by this platform." in response.text
-    assert AuditEvent.BUTTON_REFUSED in {record.event for record in world.state.audit()}
+    assert refused(world) == [("forged", "button")]
 
 
 def test_a_token_of_another_key_is_refused(world):
     forged = f"/api/v1/buttons/{replace(SIGNER, key='another key of some length').token(claim())}"
     assert press(world, path=forged).status_code == 403
     assert acknowledged_by(world) is None
+    assert refused(world) == [("forged", "button")]
 
 
 def test_a_resolved_or_deleted_incident_is_reported(world):
@@ -157,6 +167,7 @@ def test_a_resolved_or_deleted_incident_is_reported(world):
     assert response.status_code == 409
     assert "The incident is already resolved." in response.text
     assert press(world, claim(subject="inc-unknown")).status_code == 404
+    assert refused(world) == [("resolved", INCIDENT), ("unknown", "inc-unknown")]
 
 
 def test_a_silence_covers_the_firing_alerts_of_the_incident_for_an_hour(world):
