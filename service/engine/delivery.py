@@ -1,7 +1,7 @@
 """Delivers the messages of the outbox: one queue per channel, with limits, retries, fallback and receipts.
 
-At least once, with one duplicate at most per kill: a claim is a conditional UPDATE with a lease. A slow or failing
-channel delays no other one.
+At least once, with one duplicate at most per kill and channel: a claim is a conditional UPDATE with a lease. A slow or
+failing channel delays no other one.
 """
 
 from __future__ import annotations
