@@ -7,9 +7,11 @@ failing channel delays no other one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from alerts.routing.fallback import end_copy, fallback_copy, is_fallback_due
 from alerts.routing.merging import merge, plan_deliveries
@@ -29,7 +31,7 @@ LAST_RETRY = timedelta(minutes=10)
 LAST_URGENT_RETRY = timedelta(minutes=1)
 GIVE_UP_AFTER = timedelta(hours=24)
 WORKERS = 16  # channels at once
-CHECK_AGAIN = 0.5  # seconds, for messages of other channels while one is slow
+CHECK_AGAIN = 0.5  # seconds, for retries on other channels while one is slow
 LIMIT_AGAIN = 1.0  # seconds, before a channel at its limit is tried again
 MOST_CLAIMED = 20  # of a channel without a limit; a lease must outlast their delivery
 MOST_MERGED = 500
@@ -58,8 +60,15 @@ class MessageDelivery:
         clock: Clock,
         owner: str,
         policies: Mapping[str, ChannelPolicy] | None = None,
+        *,
+        check_again: float = CHECK_AGAIN,
     ) -> None:
-        """``notifiers`` and ``policies`` by channel name; a channel without a policy has no limit and no fallback."""
+        """``notifiers`` and ``policies`` by channel name; a channel without a policy has no limit and no fallback.
+
+        While a slow channel delivers, messages of others are looked for every ``check_again`` seconds and on ``wake``.
+        """
+        self._check_again = check_again
+        self._woken: Future[None] = Future()
         self._state = state
         self._notifiers = notifiers
         self._clock = clock
@@ -72,6 +81,11 @@ class MessageDelivery:
         """Delivers the due messages of each channel once, one channel after another. Returns their number."""
         return sum(self._deliver_channel(channel) for channel in self._state.due_channels(self._time.now()))
 
+    def wake(self) -> None:
+        """Makes a run in progress look for messages now; no effect without one. From any thread."""
+        with suppress(InvalidStateError):  # woken already
+            self._woken.set_result(None)
+
     def run(self) -> int:
         """Delivers messages until none is due, several channels at once. Returns their number."""
         delivered = 0
@@ -79,13 +93,15 @@ class MessageDelivery:
         exhausted: dict[str, float] = {}  # channels at their limit, and since when
         with ThreadPoolExecutor(WORKERS, thread_name_prefix="deliver") as threads:
             while True:
+                self._woken = Future()
                 now = self._clock.monotonic()
                 for channel in self._state.due_channels(self._time.now()):
                     if channel not in running and now - exhausted.get(channel, -LIMIT_AGAIN) >= LIMIT_AGAIN:
                         running[channel] = threads.submit(self._deliver_channel, channel)
                 if not running:
                     return delivered
-                wait(running.values(), CHECK_AGAIN, FIRST_COMPLETED)
+                signals: list[Future[Any]] = [*running.values(), self._woken]
+                wait(signals, self._check_again, FIRST_COMPLETED)
                 for channel in [name for name, future in running.items() if future.done()]:
                     count = running.pop(channel).result()
                     delivered += count

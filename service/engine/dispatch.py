@@ -106,6 +106,10 @@ class Dispatcher:
         """Delivers messages until none is due. Returns their number."""
         return self._delivery.run()
 
+    def wake_delivery(self) -> None:
+        """Makes a delivery in progress look for new messages now."""
+        self._delivery.wake()
+
     def _perform_claimed(self) -> int:
         """Performs the oldest due actions: several at once, but those on one target one after another."""
         actions = self._claim()

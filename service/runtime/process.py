@@ -14,6 +14,7 @@ from outrider.clock import Clock, SystemClock
 from outrider.errors import StoreUnavailableError, UnavailableError
 from service.config.settings import Settings
 from service.config.tokens import folder_of
+from service.engine.dispatch import Dispatcher
 from service.oncall.calendars import CHECK_EVERY as CALENDARS_EVERY
 from service.oncall.calendars import CalendarReader
 from service.runtime import periodic_tasks, report_jobs
@@ -104,7 +105,7 @@ def periodic_tasks_of(platform: wiring_platform.Platform, clock: Clock) -> Perio
     dispatcher = platform.dispatcher
     tasks.call_every(periodic_tasks.DISPATCH_EVERY, "dispatch", lambda _now: dispatcher.perform_actions())
     tasks.call_every(periodic_tasks.DISPATCH_EVERY, "deliver", lambda _now: dispatcher.deliver_messages())
-    platform.cycle.on_decision = partial(_dispatch, tasks)
+    platform.cycle.on_decision = partial(_dispatch, tasks, dispatcher)
     if platform.fast_path is not None:
         tasks.every(periodic_tasks.EARLY_EVERY, "early", lambda: platform.collector.read_early(clock.now()))
     tasks.call_every(periodic_tasks.CHECKPOINT_EVERY, "checkpoint", platform.checkpoint)
@@ -124,10 +125,11 @@ def periodic_tasks_of(platform: wiring_platform.Platform, clock: Clock) -> Perio
     return tasks
 
 
-def _dispatch(tasks: PeriodicTasks) -> None:
-    """Dispatches new decisions at once; a slow message channel does not delay an action."""
+def _dispatch(tasks: PeriodicTasks, dispatcher: Dispatcher) -> None:
+    """Dispatches new decisions at once; a slow message channel delays neither an action nor another channel."""
     tasks.run_soon("dispatch")
     tasks.run_soon("deliver")
+    dispatcher.wake_delivery()
 
 
 def _record_incidents(platform: wiring_platform.Platform, now: datetime) -> None:

@@ -349,16 +349,23 @@ class SlowChannel(Channel):
         return super().send(message)
 
 
-def test_a_slow_channel_does_not_delay_a_page_on_another_one():
+@pytest.mark.parametrize("check_again", [0.01, 60.0])
+def test_a_slow_channel_does_not_delay_a_page_on_another_one(check_again):
     class Phone(Channel):
         def send(self, message):
             slow.delivered.set()
             return super().send(message)
 
+    def decide():
+        state.commit(CycleCommit(RECORD, messages=(page,)))
+        if check_again == 60.0:
+            delivery.wake()
+            delivery.wake()
+
     state, phone = MemoryStateStore(), Phone()
     page = replace(PAGE, channel="phone")
-    slow = SlowChannel(lambda: state.commit(CycleCommit(RECORD, messages=(page,))))
-    delivery = MessageDelivery(state, {"im": slow, "phone": phone}, SystemClock(), "one")
+    slow = SlowChannel(decide)
+    delivery = MessageDelivery(state, {"im": slow, "phone": phone}, SystemClock(), "one", check_again=check_again)
     state.commit(CycleCommit(RECORD, messages=(NOTE,)))
     assert delivery.run() == 2
     assert (phone.ids, slow.ids) == (["m-1"], ["n-1"])

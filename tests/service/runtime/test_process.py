@@ -126,6 +126,19 @@ def test_a_task_that_is_due_soon_runs_at_once_and_once_more_if_it_was_in_progres
     assert asyncio.run(wake()) == [0, 1]
 
 
+def test_a_task_that_takes_longer_than_its_interval_is_not_logged_at_each_of_its_times(caplog):
+    async def overrun():
+        schedule, first = PeriodicTasks(ManualClock(HOUR)), asyncio.Event()
+        schedule.every(timedelta(milliseconds=10), "deliver", first.wait)
+        schedule.start()
+        await let_runs_pass(timedelta(milliseconds=10))
+        first.set()
+        await schedule.stop()
+
+    asyncio.run(overrun())
+    assert caplog.messages == []
+
+
 def test_stopping_waits_for_the_cycle_in_flight():
     done, interval = [], timedelta(milliseconds=10)
 
