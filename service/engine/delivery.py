@@ -69,6 +69,7 @@ class MessageDelivery:
         """
         self._check_again = check_again
         self._woken: Future[None] = Future()
+        self._wakes = 0
         self._state = state
         self._notifiers = notifiers
         self._clock = clock
@@ -82,7 +83,8 @@ class MessageDelivery:
         return sum(self._deliver_channel(channel) for channel in self._state.due_channels(self._time.now()))
 
     def wake(self) -> None:
-        """Makes a run in progress look for messages now; no effect without one. From any thread."""
+        """Makes a run in progress look for messages now, before it sends what is not urgent. From any thread."""
+        self._wakes += 1
         with suppress(InvalidStateError):  # woken already
             self._woken.set_result(None)
 
@@ -115,7 +117,7 @@ class MessageDelivery:
         if known is None:
             known = self._channels.setdefault(channel, _ChannelState(RateWindow(policy.limit)))
         started = self._clock.monotonic()
-        slots = known.window.free(started)
+        slots, wakes = known.window.free(started), self._wakes
         blocked = known.blocked_until > started
         if slots == 0 and not blocked:
             return 0
@@ -129,7 +131,7 @@ class MessageDelivery:
         most_sent = 0 if policy.limit is None else policy.limit.count
         merges = policy.merges and not _clears_soon(len(wanted), policy)
         plan = plan_deliveries(wanted, slots, most=most_sent, merges=merges)
-        self._send_all(plan.batches, known)
+        self._send_all(plan.batches, known, wakes)
         self._put_back(plan.waiting, known)
         return len(claimed) - len(plan.waiting)
 
@@ -143,10 +145,16 @@ class MessageDelivery:
                 self._delivered([message], message, Receipt(note=DeliveryNote.NOT_NEEDED))
         return wanted
 
-    def _send_all(self, batches: Sequence[tuple[Message, ...]], known: _ChannelState) -> None:
-        """Sends the batches in order. After failures in a row or a requested pause the others wait as well."""
+    def _send_all(self, batches: Sequence[tuple[Message, ...]], known: _ChannelState, wakes: int) -> None:
+        """Sends the batches in order. After failures in a row or a requested pause the others wait as well.
+
+        If a page may have been decided since the claim, at ``wakes``, the others that are not urgent return for it.
+        """
         failures = 0
         for index, batch in enumerate(batches):
+            if index and self._wakes != wakes and not batch[0].is_urgent:
+                self._put_back([message for rest in batches[index:] for message in rest], known)
+                return
             error = self._send(batch, known)
             failures = 0 if error is None or not error.retryable else failures + 1
             if error is not None and (error.retry_after is not None or failures == _FAILURES_IN_A_ROW):

@@ -371,6 +371,23 @@ def test_a_slow_channel_does_not_delay_a_page_on_another_one(check_again):
     assert (phone.ids, slow.ids) == (["m-1"], ["n-1"])
 
 
+def test_a_new_page_is_sent_before_the_rest_of_what_its_channel_has_claimed():
+    class Chat(Channel):
+        def send(self, message):
+            if not self.sent:
+                state.commit(CycleCommit(RECORD, messages=(PAGE,)))
+                delivery.wake()
+            return super().send(message)
+
+    state, chat, clock = MemoryStateStore(), Chat(), ManualClock(NOW)
+    delivery = MessageDelivery(state, {"im": chat}, clock, "one")
+    state.commit(CycleCommit(RECORD, messages=notes(3)))
+    delivery.run()
+    clock.advance(timedelta(seconds=1))
+    delivery.run()
+    assert chat.ids == ["n-000", "m-1", "n-001", "n-002"]
+
+
 def test_a_slow_channel_does_not_keep_a_limited_one_from_sending_on():
     class Limited(Channel):
         def send(self, message):
