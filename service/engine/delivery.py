@@ -6,7 +6,7 @@ failing channel delays no other one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -88,16 +88,20 @@ class MessageDelivery:
         with suppress(InvalidStateError):  # woken already
             self._woken.set_result(None)
 
-    def run(self) -> int:
-        """Delivers messages until none is due, several channels at once. Returns their number."""
+    def run(self, stopping: Callable[[], bool] = lambda: False) -> int:
+        """Delivers messages until none is due, several channels at once. Returns their number.
+
+        ``stopping`` ends it after the messages in progress and the urgent ones that are claimed.
+        """
         delivered = 0
         running: dict[str, Future[int]] = {}
         exhausted: dict[str, float] = {}  # channels at their limit, and since when
         with ThreadPoolExecutor(WORKERS, thread_name_prefix="deliver") as threads:
             while True:
                 self._woken = Future()
-                now = self._clock.monotonic()
-                for channel in self._state.due_channels(self._time.now()):
+                now, stops = self._clock.monotonic(), stopping()
+                self._wakes += stops
+                for channel in () if stops else self._state.due_channels(self._time.now()):
                     if channel not in running and now - exhausted.get(channel, -LIMIT_AGAIN) >= LIMIT_AGAIN:
                         running[channel] = threads.submit(self._deliver_channel, channel)
                 if not running:

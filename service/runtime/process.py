@@ -104,7 +104,7 @@ def periodic_tasks_of(platform: wiring_platform.Platform, clock: Clock) -> Perio
     tasks.every(settings.collect.interval, "cycle", platform.cycle.run_in_thread)
     dispatcher = platform.dispatcher
     tasks.call_every(periodic_tasks.DISPATCH_EVERY, "dispatch", lambda _now: dispatcher.perform_actions())
-    tasks.call_every(periodic_tasks.DISPATCH_EVERY, "deliver", lambda _now: dispatcher.deliver_messages())
+    tasks.call_every(periodic_tasks.DISPATCH_EVERY, "deliver", lambda _now: dispatcher.deliver_messages(tasks.stopping))
     platform.cycle.on_decision = partial(_dispatch, tasks, dispatcher)
     if platform.fast_path is not None:
         tasks.every(periodic_tasks.EARLY_EVERY, "early", lambda: platform.collector.read_early(clock.now()))

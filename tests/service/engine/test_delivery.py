@@ -388,6 +388,28 @@ def test_a_new_page_is_sent_before_the_rest_of_what_its_channel_has_claimed():
     assert chat.ids == ["n-000", "m-1", "n-001", "n-002"]
 
 
+def test_a_process_that_stops_does_not_wait_for_a_backlog():
+    class Chat(Channel):
+        def send(self, message):
+            assert seen.wait(10), "the delivery does not look whether the process stops"
+            return super().send(message)
+
+    calls, seen = [], threading.Event()
+
+    def stopping():
+        calls.append(None)
+        if len(calls) == 3:
+            seen.set()
+        return len(calls) > 1
+
+    state, chat = MemoryStateStore(), Chat()
+    delivery = MessageDelivery(state, {"im": chat}, SystemClock(), "one", check_again=0.01)
+    state.commit(CycleCommit(RECORD, messages=notes(3)))
+    delivery.run(stopping)
+    assert chat.ids == ["n-000"]
+    assert state.claim_messages("two", SystemClock().now() + MINUTE, LEASE)[0].id == "n-001"
+
+
 def test_a_slow_channel_does_not_keep_a_limited_one_from_sending_on():
     class Limited(Channel):
         def send(self, message):
