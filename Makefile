@@ -76,7 +76,7 @@ bench: .venv/.bench  ## all benchmarks: figure, target, peer, ratio (make bench 
 	@sh scripts/system_packages.sh
 	@$(BIN)/python benchmarks/run.py $(NAMES) -o table
 
-soak: .venv/.synced  ## the long runs: 200 kills of a writer on each database, 100 of a repairing engine (make soak ARGS="--engine sqlite")
+soak: .venv/.synced  ## the long runs: 200 kills of a writer on each database, 100 of an engine that repairs, 200 of one on call (make soak ARGS="--engine sqlite")
 	@sh scripts/system_packages.sh
 	@$(BIN)/python benchmarks/soak.py $(ARGS)
 

@@ -47,6 +47,7 @@ BENCHMARKS = {
     "sdk_overhead": "benchmarks.sdk_overhead",
     "receive": "benchmarks.receive",
     "remediation_latency": "benchmarks.remediation_latency",
+    "page_latency": "benchmarks.page_latency",
 }
 RESULTS = Path(__file__).with_name("results.json")
 

@@ -6,7 +6,7 @@ import sys
 import types
 import typing
 from collections.abc import Iterable, Iterator
-from datetime import datetime, time, timedelta
+from datetime import date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,7 @@ def kind(annotation: Any, metadata: Iterable[Any] = ()) -> str:
         bool: "boolean",
         timedelta: "duration",
         Path: "path",
+        date: "date",
         time: "time of day",
         datetime: "date and time",
         ActionKind: "[action kind](#action-kinds)",

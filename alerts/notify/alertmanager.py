@@ -26,7 +26,7 @@ _LABEL_LIMIT = 500
 KEEP = timedelta(days=7)
 _KEEP_OTHERS = timedelta(hours=1)  # an alert without an incident has no end
 _SEVERITIES = {Priority.P0: "critical", Priority.P1: "error", Priority.P2: "warning", Priority.P3: "info"}
-_NOT_SENT = frozenset({NotifyReason.REPORT})
+_NOT_SENT = frozenset({NotifyReason.REPORT, NotifyReason.SHIFT_SUMMARY})
 
 
 class AlertmanagerNotifier:

@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
 
-from alerts.notify import http, settings
+from alerts.notify import http, recipients, settings
 from alerts.notify.plain_text import send_card
 from alerts.notify.text import (
     buttons_of,
@@ -89,7 +89,7 @@ def signature(secret: str, timestamp_ms: int) -> str:
 def payload(message: Message, at_mobiles: tuple[str, ...] = ()) -> dict[str, Any]:
     """An action card, or Markdown for a page with mentions and for a message without buttons."""
     buttons = buttons_of(message)
-    mentioned = at_mobiles if message.is_page else ()
+    mentioned = recipients.mentions(message, at_mobiles)
     if mentioned or not buttons:
         return _fitted(message, lambda text: _markdown(message, text, mentioned))
     return _fitted(message, lambda text: _action_card(message, text, buttons))
@@ -97,7 +97,7 @@ def payload(message: Message, at_mobiles: tuple[str, ...] = ()) -> dict[str, Any
 
 def plain_payload(message: Message, at_mobiles: tuple[str, ...] = ()) -> dict[str, Any]:
     """A text message."""
-    mentioned = at_mobiles if message.is_page else ()
+    mentioned = recipients.mentions(message, at_mobiles)
     mentions = "".join(f" @{mobile}" for mobile in mentioned)
     title = one_line(message.title)
     return _fitted(

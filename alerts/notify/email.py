@@ -18,7 +18,7 @@ from email.message import EmailMessage
 from email.utils import format_datetime
 from typing import Any, Literal, get_args
 
-from alerts.notify import settings
+from alerts.notify import recipients, settings
 from alerts.notify.text import buttons_of, clean, mark_of, one_line, shorten
 from outrider import log
 from outrider.errors import ConfigError, DeliveryError
@@ -49,7 +49,7 @@ class Server:
 
 
 class EmailNotifier:
-    """Mails one list of recipients."""
+    """Mails the people whom a message names, else one list of recipients."""
 
     def __init__(self, server: Server, sender: str, to: tuple[str, ...]) -> None:
         """``to`` must not be empty."""
@@ -59,7 +59,7 @@ class EmailNotifier:
 
     def send(self, message: Message) -> Receipt:
         """Delivers to at least one recipient, or raises DeliveryError."""
-        mail = compose(message, self._sender, self._to)
+        mail = compose(message, self._sender, recipients.addresses(message, self._to))
         try:
             with self._connect() as connection:
                 refused = connection.send_message(mail)
@@ -167,8 +167,8 @@ def from_settings(values: Mapping[str, Any]) -> EmailNotifier:
     security: Security = values.get("security", "starttls")
     if security not in get_args(Security):
         raise ConfigError(f"security of the {_NAME} channel must be one of {', '.join(get_args(Security))}")
-    recipients = values.get("to") or ()
-    to = (recipients,) if isinstance(recipients, str) else tuple(str(recipient) for recipient in recipients)
+    listed = values.get("to") or ()
+    to = (listed,) if isinstance(listed, str) else tuple(str(address) for address in listed)
     if not to:
         raise ConfigError(f"the {_NAME} channel needs to", hint="give one address or a list")
     server = Server(

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from alerts.notify import http, settings
+from alerts.notify import http, recipients, settings
 from alerts.notify.plain_text import send_card
 from alerts.notify.text import buttons_of, fit_body, inert, one_line, shorten, to_json
 from outrider.clock import Clock, SystemClock
@@ -89,7 +89,7 @@ def plain_payload(
     message: Message, at_users: tuple[str, ...] = (), signed: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """A text message. Its markup is the mention tag, which the texts must not contain."""
-    mentions = "".join(f'\n<at user_id="{user}"></at>' for user in at_users) if message.is_page else ""
+    mentions = "".join(f'\n<at user_id="{user}"></at>' for user in recipients.mentions(message, at_users))
     title = inert(one_line(message.title))
     return _fitted(
         message,
@@ -108,8 +108,9 @@ def _fitted(message: Message, build: Callable[[str], dict[str, Any]]) -> dict[st
 def _card(message: Message, text: str, at_users: tuple[str, ...]) -> dict[str, Any]:
     resolved = message.reason is NotifyReason.RESOLVED
     elements: list[dict[str, Any]] = [{"tag": "div", "text": {"tag": "plain_text", "content": text}}]
-    if message.is_page and at_users:
-        mentions = " ".join(f"<at id={user}></at>" for user in at_users)
+    mentioned = recipients.mentions(message, at_users)
+    if mentioned:
+        mentions = " ".join(f"<at id={user}></at>" for user in mentioned)
         elements.append({"tag": "div", "text": {"tag": "lark_md", "content": mentions}})
     buttons = buttons_of(message)
     if buttons:

@@ -51,7 +51,7 @@ class OpsgenieNotifier:
     def send(self, message: Message) -> Receipt:
         """Delivers the message, or raises DeliveryError. A test is created and closed."""
         alias = alias_of(message)
-        if message.reason is NotifyReason.REPORT:
+        if message.reason in (NotifyReason.REPORT, NotifyReason.SHIFT_SUMMARY, NotifyReason.MOVED):
             return Receipt(note=DeliveryNote.NOT_NEEDED)
         if message.reason is NotifyReason.RESOLVED:
             return self._request("POST", _path(alias, "close"), {"source": "Outrider"})

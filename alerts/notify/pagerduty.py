@@ -27,7 +27,7 @@ _BODY_LIMIT = 20_000
 _LABEL_LIMIT = 1000
 _MOST_LABELS = 50
 _SEVERITIES = {Priority.P0: "critical", Priority.P1: "error", Priority.P2: "warning", Priority.P3: "info"}
-_NOT_SENT = frozenset({NotifyReason.STATUS, NotifyReason.REPORT})
+_NOT_SENT = frozenset({NotifyReason.STATUS, NotifyReason.MOVED, NotifyReason.SHIFT_SUMMARY, NotifyReason.REPORT})
 _ACTIONS = {NotifyReason.RESOLVED: "resolve", NotifyReason.ACKNOWLEDGED: "acknowledge"}
 
 

@@ -14,14 +14,27 @@ from outrider.model import Fact, Message, NotifyReason, Priority, Receipt
 _log = log.get("notify")
 SHORT_TEXT = "text"  # the whole short text as one value
 VALUES = ("priority", *(fact.value for fact in Fact), "title", "incident", SHORT_TEXT)
-_CALLING = frozenset({NotifyReason.PRIORITY_RAISED, NotifyReason.REPEAT, NotifyReason.TEST})
-_NO_SMS = frozenset({NotifyReason.STATUS, NotifyReason.REPORT, NotifyReason.ACKNOWLEDGED})
+_CALLING = frozenset({NotifyReason.PRIORITY_RAISED, NotifyReason.REPEAT, NotifyReason.ASSIGNED, NotifyReason.TEST})
+_NO_SMS = frozenset(
+    {
+        NotifyReason.STATUS,
+        NotifyReason.MOVED,
+        NotifyReason.SHIFT_SUMMARY,
+        NotifyReason.REPORT,
+        NotifyReason.ACKNOWLEDGED,
+    }
+)
 _TEXT_LIMIT = 500
 _LINK = re.compile(r"\w+://\S*")  # vendors reject links in template parameters
 
 
 def is_call(message: Message) -> bool:
-    """True for a message that calls: a page of a P0, its reminders, and a test. The end of an incident never calls."""
+    """True for a message that calls: a page of a P0, its reminders, and a test. The end of an incident never calls.
+
+    So does an escalation of a P1 whose ladder names the route of this channel.
+    """
+    if message.reason is NotifyReason.ESCALATED:
+        return message.rank <= Priority.P1.rank
     return message.priority is Priority.P0 and (message.is_page or message.reason in _CALLING)
 
 

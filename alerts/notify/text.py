@@ -114,7 +114,7 @@ def short_text(message: Message, limit: int) -> str:
     """
     language = language_of(message)
     known = {fact: one_line(text) for fact, text in message.facts.items()}
-    if Fact.WHAT not in known or message.reason in (NotifyReason.REPORT, NotifyReason.TEST):
+    if Fact.WHAT not in known or message.reason in (NotifyReason.REPORT, NotifyReason.SHIFT_SUMMARY, NotifyReason.TEST):
         return shorten(one_line(message.title), limit, "…")
     resolved = message.reason is NotifyReason.RESOLVED
     text = translate(

@@ -84,6 +84,15 @@ def payload(message: Message) -> dict[str, Any]:
             for button in message.buttons
         ],
         "failed_channels": list(message.failed_channels),
+        "recipients": [
+            {
+                "name": recipient.name,
+                "mentions": list(recipient.mentions),
+                "phone": recipient.phone,
+                "email": recipient.email,
+            }
+            for recipient in message.recipients
+        ],
     }
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from alerts.notify import http, settings
+from alerts.notify import http, recipients, settings
 from alerts.notify.plain_text import send_card
 from alerts.notify.text import (
     buttons_of,
@@ -68,7 +68,7 @@ def payload(message: Message, at_users: tuple[str, ...] = ()) -> dict[str, Any]:
     color = "warning" if urgent else "info"
     title = inert(shorten(one_line(message.title), _TITLE_LIMIT, "…"))
     links = " | ".join(markdown_link(label, url) for label, url in buttons_of(message))
-    mentions = " ".join(f"<@{user}>" for user in at_users) if message.is_page else ""
+    mentions = " ".join(f"<@{user}>" for user in recipients.mentions(message, at_users))
 
     def content(text: str) -> str:
         parts = [f'### <font color="{color}">{title}</font>', inert(text), links, mentions]
@@ -81,7 +81,7 @@ def payload(message: Message, at_users: tuple[str, ...] = ()) -> dict[str, Any]:
 def plain_payload(message: Message, at_users: tuple[str, ...] = ()) -> dict[str, Any]:
     """A text message."""
     text = inert(f"{one_line(message.title)}\n{message.body}")
-    mentioned = list(at_users) if message.is_page else []
+    mentioned = list(recipients.mentions(message, at_users))
     content = shorten_bytes(text, TEXT_LIMIT_BYTES, mark_of(message))
     return {"msgtype": "text", "text": {"content": content, "mentioned_list": mentioned}}
 

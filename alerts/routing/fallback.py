@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from alerts.routing.wording import localize
-from outrider.model import ChannelPolicy, Message, NotifyReason
+from outrider.model import Button, ButtonAction, ChannelPolicy, Message, NotifyReason
 from outrider.text.i18n import LANGUAGES, Language
 
 _ENDS = (NotifyReason.RESOLVED, NotifyReason.ACKNOWLEDGED)
@@ -50,4 +50,17 @@ def _copied(message: Message, policy: ChannelPolicy, now: datetime) -> Message |
     if channel is None or channel in failed:
         return None
     name = f"{message.id}:fallback:{channel}"
-    return replace(message, id=name, channel=channel, created_at=now, failed_channels=failed)
+    return replace(
+        message,
+        id=name,
+        channel=channel,
+        created_at=now,
+        failed_channels=failed,
+        recipients=tuple(replace(recipient, mentions=()) for recipient in message.recipients),
+        buttons=_open_only(message.buttons) if policy.personal else message.buttons,
+    )
+
+
+def _open_only(buttons: tuple[Button, ...]) -> tuple[Button, ...]:
+    """Without the buttons that act under the name of one person: several people may read the fallback."""
+    return tuple(button for button in buttons if button.action is ButtonAction.OPEN)

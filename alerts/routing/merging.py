@@ -100,6 +100,7 @@ def merge(messages: Sequence[Message]) -> Message:
         also=tuple(incidents),
         facts=_merged_facts(ordered, title),
         buttons=(),
+        recipients=tuple(dict.fromkeys(one for message in messages for one in message.recipients)),
         failed_channels=(),
     )
 

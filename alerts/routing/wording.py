@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from math import isfinite
 from urllib.parse import quote
 
-from alerts.routing.routes import ANSWER_WITHIN
 from alerts.rules.context import SERVICE_LEVEL
 from alerts.state.machine import evidence_of
 from outrider.documents.summaries import alert_summary, entity_name, fault_name, incident_summary, moment, word
@@ -25,6 +25,7 @@ from outrider.model import (
     NotifyReason,
     Priority,
 )
+from outrider.records.response import FollowUp
 from outrider.text.i18n import Language, translate
 from outrider.vocabulary import catalog
 from outrider.vocabulary.units import format_duration, format_value
@@ -80,6 +81,14 @@ def approve_line(action: Action, language: Language) -> str:
     return localize(key, language, action=action.id)
 
 
+def follow_up_line(follow_up: FollowUp, language: Language) -> str:
+    """A follow-up of an earlier incident with the same fault."""
+    state = "open" if follow_up.closed_at is None else "closed"
+    closed = "" if follow_up.closed_at is None else f"{follow_up.closed_at:%Y-%m-%d}"
+    arguments = {"text": follow_up.text, "owner": follow_up.owner, "due": follow_up.due.isoformat(), "closed": closed}
+    return localize(f"line.recurs_{state}", language, incident=follow_up.incident, **arguments)
+
+
 def link_to(base_url: str, incident: str) -> str:
     """The dashboard page of an incident."""
     return f"{base_url.rstrip('/')}/incident?incident={quote(incident, safe='')}"
@@ -106,7 +115,7 @@ class Wording:
     """Texts of one incident in one language. ``lead`` is the alert that represents it.
 
     ``explained`` are further lines about the cause, ``progress`` is that of the repair. ``alerts`` are those of the
-    incident.
+    incident. ``answer_within`` is the time to acknowledge, ``responding`` are lines about the people who respond.
     """
 
     incident: Incident
@@ -117,6 +126,8 @@ class Wording:
     explained: tuple[str, ...] = ()
     progress: IncidentProgress | None = None
     alerts: tuple[Alert, ...] = ()
+    answer_within: timedelta | None = None
+    responding: tuple[str, ...] = ()
 
     @property
     def link(self) -> str:
@@ -168,7 +179,7 @@ class Wording:
         if self._merged_into:
             lines.append(self._localize("line.merged", into=self._merged_into))
         if reason is not NotifyReason.RESOLVED:
-            lines += self._urgency() + self._evidence() + list(self.explained)
+            lines += self._urgency() + list(self.responding) + self._evidence() + list(self.explained)
         lines += self._actions()
         if reason is not NotifyReason.RESOLVED:
             lines += self._next()
@@ -242,7 +253,7 @@ class Wording:
 
     def _urgency(self) -> list[str]:
         lines = []
-        limit = ANSWER_WITHIN.get(self.incident.priority)
+        limit = self.answer_within
         if limit is not None and self.incident.acknowledged_at is None:
             lines.append(self._localize("line.answer", duration=format_duration(limit)))
         if self.incident.acknowledged_by:

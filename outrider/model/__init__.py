@@ -59,6 +59,7 @@ from outrider.model.messages import (
     NotifyReason,
     RateLimit,
     Receipt,
+    Recipient,
 )
 from outrider.model.plans import (
     LIVE,
@@ -155,6 +156,7 @@ __all__ = [
     "RateLimit",
     "ReasonText",
     "Receipt",
+    "Recipient",
     "Recommendation",
     "RejectedHypothesis",
     "RemediationSession",

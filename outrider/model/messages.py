@@ -18,11 +18,16 @@ class NotifyReason(StrEnum):
     REPEAT = "repeat"
     STATUS = "status"
     ACKNOWLEDGED = "acknowledged"
+    ESCALATED = "escalated"
+    REROUTED = "rerouted"
+    MOVED = "moved"
+    ASSIGNED = "assigned"
     RESOLVED = "resolved"
     APPROVAL_WANTED = "approval_wanted"
     STEP_FAILED = "step_failed"
     APPROVAL_EXPIRED = "approval_expired"
     BREAKER_OPENED = "breaker_opened"
+    SHIFT_SUMMARY = "shift_summary"
     REPORT = "report"
     TEST = "test"
     NOT_CHANGED = "not_changed"
@@ -47,6 +52,19 @@ class Button:
     url: str
 
 
+@dataclass(frozen=True, slots=True)
+class Recipient:
+    """A person whom a message addresses, with the addresses that its channel can use.
+
+    ``mentions`` are user ids of the channel. An empty ``phone`` or ``email`` means that none is known.
+    """
+
+    name: str
+    mentions: tuple[str, ...] = ()
+    phone: str = ""
+    email: str = ""
+
+
 class Fact(StrEnum):
     """A fact of an incident that short messages and programs receive by name."""
 
@@ -62,8 +80,9 @@ class Fact(StrEnum):
 class Message:
     """One message to one channel, kept in the outbox until delivery. ``id`` is the deduplication key.
 
-    ``facts`` are in the language of the message. ``also`` are the ids of other incidents of which this is the first
-    message. ``failed_channels`` are the channels that could not deliver it; the message is then their fallback.
+    ``facts`` are in the language of the message. ``also`` are the ids of other incidents that it is about.
+    ``failed_channels`` are the channels that could not deliver it; the message is then their fallback. ``recipients``
+    empty: the channel notifies those of its own configuration.
     """
 
     id: str
@@ -81,6 +100,7 @@ class Message:
     also: tuple[str, ...] = ()
     facts: Mapping[Fact, str] = field(default_factory=dict)
     buttons: tuple[Button, ...] = ()
+    recipients: tuple[Recipient, ...] = ()
     failed_channels: tuple[str, ...] = ()
 
     @property
@@ -95,7 +115,15 @@ class Message:
 
 
 _INFORMATIVE = frozenset(
-    {NotifyReason.STATUS, NotifyReason.ACKNOWLEDGED, NotifyReason.RESOLVED, NotifyReason.REPORT, NotifyReason.TEST}
+    {
+        NotifyReason.STATUS,
+        NotifyReason.ACKNOWLEDGED,
+        NotifyReason.MOVED,
+        NotifyReason.RESOLVED,
+        NotifyReason.SHIFT_SUMMARY,
+        NotifyReason.REPORT,
+        NotifyReason.TEST,
+    }
 )
 
 
@@ -144,6 +172,7 @@ class ChannelPolicy:
     ``limit`` None: unlimited. ``merges``: messages that wait for the limit may become one. ``fallback`` receives what
     the channel cannot deliver: urgent messages at once, others ``fallback_after`` the first failure. ``accepts`` is
     False for messages that the channel does not send, such as the end of an incident on a phone; None accepts all.
+    ``personal``: it delivers to the named recipients alone.
     """
 
     limit: RateLimit | None = None
@@ -151,3 +180,4 @@ class ChannelPolicy:
     fallback: str | None = None
     fallback_after: timedelta = timedelta(minutes=5)
     accepts: Callable[[Message], bool] | None = None
+    personal: bool = False

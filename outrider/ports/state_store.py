@@ -31,6 +31,8 @@ from outrider.model import (
 )
 from outrider.records.drill import Drill, DrillWindow
 from outrider.records.feedback import FeedbackReader, FeedbackStore
+from outrider.records.on_call import OnCallReader, OnCallStore
+from outrider.records.response import ResponseReader, ResponseStore
 from outrider.topology import Topology
 from outrider.wire.cursors import Position
 
@@ -86,7 +88,7 @@ class StateRetention:
 DEFAULT_STATE_RETENTION = StateRetention()
 
 
-class StateReader(FeedbackReader, Protocol):
+class StateReader(FeedbackReader, ResponseReader, OnCallReader, Protocol):
     """Read side of the state store, for the API, dashboard, reports and CLI.
 
     Long lists are paginated: ``after`` is the position of the last entry of the previous page
@@ -231,7 +233,7 @@ class StateReader(FeedbackReader, Protocol):
         ...
 
 
-class StateStore(StateReader, FeedbackStore, Protocol):
+class StateStore(StateReader, FeedbackStore, ResponseStore, OnCallStore, Protocol):
     """Write side of the state store. Short transactions; several processes may use one store."""
 
     def take_over(self, owner: str) -> None:

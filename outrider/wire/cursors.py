@@ -23,6 +23,7 @@ _KEYS: Final = {  # sort keys of the stores' lists, newest first
     "CycleRecord": ("at", "id"),
     "Drill": ("starts_at", "id"),
     "Feedback": ("at", "id"),
+    "FollowUp": ("at", "id"),
     "Incident": ("opened_at", "id"),
     "Message": ("created_at", "id"),
     "Startup": ("began_at", "id"),
@@ -30,7 +31,7 @@ _KEYS: Final = {  # sort keys of the stores' lists, newest first
 
 
 def position_of(entry: object) -> Position:
-    """The position of an alert, incident, action, message, audit record, cycle, drill, verdict, change or start-up."""
+    """The position of a record that the stores list."""
     at, number = _KEYS[type(entry).__name__]
     result: Any = entry
     return Position(getattr(result, at), str(getattr(result, number)))

@@ -20,6 +20,7 @@ from service.api.ingest.endpoints import IngestBufferCollector, IngestEndpoints
 from service.api.routers import (
     actions,
     alerts,
+    buttons,
     capacity,
     changes,
     detectors,
@@ -29,8 +30,10 @@ from service.api.routers import (
     incidents,
     knowledge,
     notifications,
+    oncall,
     overview,
     plan,
+    response,
     signals,
     slos,
     startups,
@@ -38,6 +41,8 @@ from service.api.routers import (
 from service.api.routers.own_metrics import StateCollector, StoreCollector, WriteBufferCollector
 from service.api.security import REFUSALS_PER_MINUTE, Limiter, reader
 from service.config.api_settings import ApiSettings
+from service.oncall.button_tokens import signer_of
+from service.oncall.roster import RosterSource
 from store.tsdb.metric_store import SqlMetricStore
 
 PREFIX = "/api/v1"
@@ -45,6 +50,8 @@ _ROUTERS: tuple[APIRouter, ...] = (
     overview.router,
     alerts.router,
     incidents.router,
+    response.router,
+    oncall.router,
     knowledge.router,
     feedback.router,
     plan.router,
@@ -73,7 +80,8 @@ def create_app(
         openapi_url=f"{PREFIX}/openapi.json",
     )
     watch = CycleWatch(parts.clock, settings.interval * LATE_AFTER_CYCLES)
-    app.state.context = Context(state, metrics, settings, parts, watch)
+    signer = signer_of(settings.public_url, settings.button_key, state)
+    app.state.context = Context(state, metrics, settings, parts, watch, RosterSource(settings.oncall, state), signer)
     app.state.refusals = Limiter(parts.clock, REFUSALS_PER_MINUTE)
     app.state.ingest_endpoints = None
     if settings.ingest is not None and parts.ingest_buffer is not None:
@@ -83,8 +91,8 @@ def create_app(
     errors.install(app)
     for router in _ROUTERS:
         app.include_router(router, prefix=PREFIX, dependencies=[Depends(reader)])
-    # Senders need no reader token: they use the push token or sign their requests.
-    for router in (push.router, changes.announced, otlp_logs.router):
+    # Senders need no reader token: they use the push token or sign their requests, and buttons are signed.
+    for router in (push.router, changes.announced, otlp_logs.router, buttons.router):
         app.include_router(router, prefix=PREFIX)
     app.include_router(health.router)
     parts.registry.register(StateCollector(state))

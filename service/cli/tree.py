@@ -56,7 +56,10 @@ COMMANDS = {
     "alerts": LazyCommand(
         "service.cli.incidents.alerts", "alerts_app", "List, acknowledge, resolve and silence alerts."
     ),
-    "incidents": LazyCommand("service.cli.incidents.alerts", "incidents_app", "List and show incidents."),
+    "incidents": LazyCommand(
+        "service.cli.incidents.alerts", "incidents_app", "List, show and assign incidents; comments and follow-ups."
+    ),
+    "oncall": LazyCommand("service.cli.incidents.oncall", "app", "Show who is on call, and change it for a time."),
     "feedback": LazyCommand(
         "service.cli.incidents.feedback", "app", "Record verdicts on alerts and tune rules with them."
     ),

@@ -14,6 +14,7 @@ from outrider.text.i18n import Language
 from outrider.vocabulary import indicators
 from outrider.vocabulary.rules import Rule
 from outrider.vocabulary.slo import Slo
+from service.config.oncall_settings import OnCallSettings
 from store.remote.metric_store import Remote
 from store.write_buffer.segments import CycleFiles
 
@@ -79,7 +80,8 @@ class ApiSettings:
     the simulated fleet, None for a real one. ``ingest`` None disables ingestion. ``spool`` is the folder of buffered
     cycles. ``metrics`` None means that the values are in the store too. ``rules`` are the active rules: the values that
     a judged alert evaluated are stored with the verdict. ``autonomy``, ``dry_run`` and ``kill_switch_file``
-    are those of remediation, for display.
+    are those of remediation, for display. ``public_url`` is that of the API, ``dashboard_url`` that of the dashboard,
+    as people reach them. ``button_key`` empty: the key of buttons is in the store.
     """
 
     token: str = field(default="", repr=False)
@@ -103,6 +105,10 @@ class ApiSettings:
     autonomy: str = "approve"
     dry_run: bool = True
     kill_switch_file: Path | None = None
+    oncall: OnCallSettings = field(default_factory=OnCallSettings)
+    public_url: str | None = None
+    dashboard_url: str = ""
+    button_key: str = field(default="", repr=False)
 
     @property
     def reads_need_token(self) -> bool:

@@ -97,6 +97,7 @@ class NotifySettings(Section):
                 fallback=self.fallback_of(name),
                 fallback_after=self.fallback_after,
                 accepts=NOTIFIERS[channel.type].accepts,
+                personal=NOTIFIERS[channel.type].reach is Reach.MAIL,
             )
             for name, channel in self.channels.items()
         }

@@ -31,6 +31,7 @@ from service.config.event_settings import EventSettings, event_problems
 from service.config.explainer_settings import ExplainerSettings
 from service.config.gpu_settings import GpuOfferSettings, gpu_type_warnings
 from service.config.notify_settings import NotifySettings, notify_problems, notify_warnings
+from service.config.oncall_settings import OnCallSettings, oncall_problems
 from service.config.planner_settings import PlannerSettings
 from service.config.probe_settings import ProbeSettings, probe_problems
 from service.config.receive_settings import ReceiveSettings, receive_problems
@@ -153,6 +154,11 @@ class ApiSettings(Section):
     token_file: Path | None = Field(
         None, description=("File with the admin token. Default: generated next to the store.")
     )
+    public_url: str | None = Field(
+        None,
+        description="Base URL of the API as people reach it. Without it messages have no buttons to act.",
+        pattern=r"^https?://",
+    )
 
 
 class DashboardSettings(Section):
@@ -190,6 +196,7 @@ class Settings(Section):
     rules: RulesSettings = Field(RulesSettings(), description="Alert rules.")
     knowledge: KnowledgeSettings = Field(KnowledgeSettings(), description="Fault catalog.")
     notify: NotifySettings = Field(NotifySettings(), description="Notification channels and routes.")
+    oncall: OnCallSettings = Field(OnCallSettings(), description="On-call duty and escalation.")
     remediation: RemediationSettings = Field(RemediationSettings(), description="Remediation.")
     game_days: list[GameDaySettings] = Field([], description="Scheduled drills.")
     drill: DrillSettings = Field(DrillSettings(), description="Drills on a Kubernetes cluster.")
@@ -307,6 +314,7 @@ def _consistency_problems(settings: Settings, document: yaml_file.Document) -> l
     problems += slo_problems(settings.slos, document)
     problems += knowledge_overlay.folder_problems(settings.knowledge.folder, document)
     problems += notify_problems(settings.notify, document)
+    problems += oncall_problems(settings.oncall, settings.notify.channels, document)
     problems += service_problems(settings.services, document)
     named = [service.name for service in settings.services]
     scales = settings.remediation.performer(ActionKind.SCALE)

@@ -120,6 +120,15 @@ notify:
   #  report: [mail]
   # fallback: mail                 # receives what another channel cannot deliver
 
+# Who is paged, and who is next if nobody acknowledges (docs/howto/be-on-call.md).
+# oncall:
+#   people: [{name: li, phone: "+8613800000000"}, {name: wang}]
+#   teams: [{name: model, members: [li, wang], lead: wang, schedule: model}]
+#   schedules:
+#     - name: model
+#       timezone: Asia/Shanghai
+#       rotations: [{people: [li, wang], start: 2026-11-23, handover: "09:00"}]
+
 remediation:
   autonomy: approve             # observe | recommend | approve | act
   # autonomy_for: {playbooks: {engine-hung: act}, environments: {prod: approve}}
@@ -138,7 +147,7 @@ remediation:
 # A model behind an OpenAI-compatible endpoint that summarizes incidents; nothing depends on it.
 # explainer: {url: "http://10.0.0.5:8000/v1", model: llama-8b, key_file: /run/secrets/explainer-key}
 
-# api: {host: 127.0.0.1, port: 8600}
+# api: {host: 127.0.0.1, port: 8600, public_url: "https://outrider.example/api"}   # public_url: for buttons in messages
 # dashboard: {host: 127.0.0.1, port: 8501}
 """
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from alerts.oncall.roster import Roster
 from alerts.routing.pipeline import NotificationSettings
 from collectors.events.deduplication import EventDeduplicator
 from detectors.base.protocols import AlertFeedback
@@ -56,7 +57,7 @@ _STOPWATCH = SystemClock()  # the duration of a cycle is real time, whatever clo
 class Parts:
     """The dependencies of a cycle. ``feedback`` returns operators' feedback of the last month.
 
-    ``kill_switch`` returns True while nothing may be done.
+    ``kill_switch`` returns True while nothing may be done. ``roster`` returns everyone who can respond at a time.
     """
 
     clock: Clock
@@ -73,6 +74,7 @@ class Parts:
     feedback: Callable[[datetime], Sequence[AlertFeedback]]
     procedures: Procedures = NONE
     kill_switch: Callable[[], bool] = lambda: False
+    roster: Callable[[datetime], Roster] = lambda _now: Roster()
 
     @property
     def config(self) -> DecisionConfig:
@@ -229,7 +231,14 @@ class Cycle:
         parts.detection.observe(now, collected)
         detection = DetectionInputs(now, topology, parts.detection, memory.forecasts.view_at(now), feedback)
         try:
-            stored = cycle_inputs.read(parts.state, parts.metrics, now, killed=parts.kill_switch())
+            stored = cycle_inputs.read(
+                parts.state,
+                parts.metrics,
+                now,
+                killed=parts.kill_switch(),
+                roster=parts.roster(now),
+                recurs_within=parts.messaging.recurs_within,
+            )
         except StoreUnavailableError:
             parts.detection.detect(detection)  # nothing can be decided, but the detectors learn from the values
             raise

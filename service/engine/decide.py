@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from alerts.routing import failed_steps, pipeline
+from alerts.routing import failed_steps, pipeline, shift_summary
 from alerts.state import machine as alert_state
 from detectors.rca import correlate
 from detectors.rca.fault_catalogue import Knowledge
-from outrider.model import Alert, AlertState, CycleRecord, Finding, Incident
+from outrider.model import Alert, AlertState, CycleRecord, Finding, Incident, Message
 from outrider.ports import CycleCommit
 from outrider.topology import Topology
 from outrider.vocabulary.rules import Rule
@@ -70,9 +70,15 @@ def decide(inputs: CycleInputs, config: DecisionConfig) -> CycleOutcome:
         inputs.now,
         decisions.progress,
         breaker=decisions.breaker,
+        responders=inputs.stored.responders,
     )
     failed = failed_steps.messages(
-        inputs.standing.pages(decisions.steps, inputs.now), planned.reasons, config.messaging, inputs.now
+        inputs.standing.pages(decisions.steps, inputs.now),
+        planned.reasons,
+        config.messaging,
+        inputs.now,
+        planned.incidents,
+        inputs.stored.responders,
     )
     messages = drill_marking.mark((*planned.messages, *failed), planned.incidents, alerts, inputs.stored.drills)
     record = _record(inputs, detected, alerts, planned.incidents)
@@ -93,13 +99,20 @@ def decide(inputs: CycleInputs, config: DecisionConfig) -> CycleOutcome:
         plan=inputs.plan,
         actions=decisions.actions,
         sessions=decisions.sessions,
-        messages=messages,
+        messages=(*messages, *_summaries(inputs, config)),
         audit=audit,
         topology=inputs.uncommitted_topology,
         detector_statuses=detected.detector_statuses,
         breaker=decisions.breaker,
     )
     return CycleOutcome(commit, facts, standing, memory, detected.findings)
+
+
+def _summaries(inputs: CycleInputs, config: DecisionConfig) -> tuple[Message, ...]:
+    """The summaries of the nights that ended since the previous cycle."""
+    stored = inputs.stored
+    nights = shift_summary.due_nights(stored.roster, stored.previous_at, inputs.now)
+    return shift_summary.messages(nights, stored.night, stored.responders, config.messaging, inputs.now)
 
 
 def _advance(

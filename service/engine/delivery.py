@@ -1,15 +1,17 @@
 """Delivers the messages of the outbox: one queue per channel, with limits, retries, fallback and receipts.
 
-At least once, with one duplicate at most per kill: a claim is a conditional UPDATE with a lease. A slow or failing
-channel delays no other one.
+At least once, with one duplicate at most per kill and channel: a claim is a conditional UPDATE with a lease. A slow or
+failing channel delays no other one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from alerts.routing.fallback import end_copy, fallback_copy, is_fallback_due
 from alerts.routing.merging import merge, plan_deliveries
@@ -29,7 +31,7 @@ LAST_RETRY = timedelta(minutes=10)
 LAST_URGENT_RETRY = timedelta(minutes=1)
 GIVE_UP_AFTER = timedelta(hours=24)
 WORKERS = 16  # channels at once
-CHECK_AGAIN = 0.5  # seconds, for messages of other channels while one is slow
+CHECK_AGAIN = 0.5  # seconds, for retries on other channels while one is slow
 LIMIT_AGAIN = 1.0  # seconds, before a channel at its limit is tried again
 MOST_CLAIMED = 20  # of a channel without a limit; a lease must outlast their delivery
 MOST_MERGED = 500
@@ -58,8 +60,16 @@ class MessageDelivery:
         clock: Clock,
         owner: str,
         policies: Mapping[str, ChannelPolicy] | None = None,
+        *,
+        check_again: float = CHECK_AGAIN,
     ) -> None:
-        """``notifiers`` and ``policies`` by channel name; a channel without a policy has no limit and no fallback."""
+        """``notifiers`` and ``policies`` by channel name; a channel without a policy has no limit and no fallback.
+
+        While a slow channel delivers, messages of others are looked for every ``check_again`` seconds and on ``wake``.
+        """
+        self._check_again = check_again
+        self._woken: Future[None] = Future()
+        self._wakes = 0
         self._state = state
         self._notifiers = notifiers
         self._clock = clock
@@ -72,20 +82,32 @@ class MessageDelivery:
         """Delivers the due messages of each channel once, one channel after another. Returns their number."""
         return sum(self._deliver_channel(channel) for channel in self._state.due_channels(self._time.now()))
 
-    def run(self) -> int:
-        """Delivers messages until none is due, several channels at once. Returns their number."""
+    def wake(self) -> None:
+        """Makes a run in progress look for messages now, before it sends what is not urgent. From any thread."""
+        self._wakes += 1
+        with suppress(InvalidStateError):  # woken already
+            self._woken.set_result(None)
+
+    def run(self, stopping: Callable[[], bool] = lambda: False) -> int:
+        """Delivers messages until none is due, several channels at once. Returns their number.
+
+        ``stopping`` ends it after the messages in progress and the urgent ones that are claimed.
+        """
         delivered = 0
         running: dict[str, Future[int]] = {}
         exhausted: dict[str, float] = {}  # channels at their limit, and since when
         with ThreadPoolExecutor(WORKERS, thread_name_prefix="deliver") as threads:
             while True:
-                now = self._clock.monotonic()
-                for channel in self._state.due_channels(self._time.now()):
+                self._woken = Future()
+                now, stops = self._clock.monotonic(), stopping()
+                self._wakes += stops
+                for channel in () if stops else self._state.due_channels(self._time.now()):
                     if channel not in running and now - exhausted.get(channel, -LIMIT_AGAIN) >= LIMIT_AGAIN:
                         running[channel] = threads.submit(self._deliver_channel, channel)
                 if not running:
                     return delivered
-                wait(running.values(), CHECK_AGAIN, FIRST_COMPLETED)
+                signals: list[Future[Any]] = [*running.values(), self._woken]
+                wait(signals, self._check_again, FIRST_COMPLETED)
                 for channel in [name for name, future in running.items() if future.done()]:
                     count = running.pop(channel).result()
                     delivered += count
@@ -99,7 +121,7 @@ class MessageDelivery:
         if known is None:
             known = self._channels.setdefault(channel, _ChannelState(RateWindow(policy.limit)))
         started = self._clock.monotonic()
-        slots = known.window.free(started)
+        slots, wakes = known.window.free(started), self._wakes
         blocked = known.blocked_until > started
         if slots == 0 and not blocked:
             return 0
@@ -113,7 +135,7 @@ class MessageDelivery:
         most_sent = 0 if policy.limit is None else policy.limit.count
         merges = policy.merges and not _clears_soon(len(wanted), policy)
         plan = plan_deliveries(wanted, slots, most=most_sent, merges=merges)
-        self._send_all(plan.batches, known)
+        self._send_all(plan.batches, known, wakes)
         self._put_back(plan.waiting, known)
         return len(claimed) - len(plan.waiting)
 
@@ -127,10 +149,16 @@ class MessageDelivery:
                 self._delivered([message], message, Receipt(note=DeliveryNote.NOT_NEEDED))
         return wanted
 
-    def _send_all(self, batches: Sequence[tuple[Message, ...]], known: _ChannelState) -> None:
-        """Sends the batches in order. After failures in a row or a requested pause the others wait as well."""
+    def _send_all(self, batches: Sequence[tuple[Message, ...]], known: _ChannelState, wakes: int) -> None:
+        """Sends the batches in order. After failures in a row or a requested pause the others wait as well.
+
+        If a page may have been decided since the claim, at ``wakes``, the others that are not urgent return for it.
+        """
         failures = 0
         for index, batch in enumerate(batches):
+            if index and self._wakes != wakes and not batch[0].is_urgent:
+                self._put_back([message for rest in batches[index:] for message in rest], known)
+                return
             error = self._send(batch, known)
             failures = 0 if error is None or not error.retryable else failures + 1
             if error is not None and (error.retry_after is not None or failures == _FAILURES_IN_A_ROW):

@@ -102,9 +102,13 @@ class Dispatcher:
                 queues.wait(CLAIM_AGAIN)
         return performed
 
-    def deliver_messages(self) -> int:
-        """Delivers messages until none is due. Returns their number."""
-        return self._delivery.run()
+    def deliver_messages(self, stopping: Callable[[], bool] = lambda: False) -> int:
+        """Delivers messages until none is due or the process stops. Returns their number."""
+        return self._delivery.run(stopping)
+
+    def wake_delivery(self) -> None:
+        """Makes a delivery in progress look for new messages now."""
+        self._delivery.wake()
 
     def _perform_claimed(self) -> int:
         """Performs the oldest due actions: several at once, but those on one target one after another."""

@@ -24,12 +24,13 @@ from service.engine.detector_memory import Detection
 from service.engine.dispatch import WORKERS, Dispatcher
 from service.engine.fast_path import FastPath
 from service.incidents import recent_feedback
+from service.oncall.roster import RosterSource
 from service.planning.planning import NoPlanning, Planning
 from service.recorder.incident_recordings import IncidentRecorder
 from service.sources import factory as sources_factory
 from service.sources import receiving
 from service.sources.composite_source import CompositeSource
-from service.wiring.alerting import GROUPS, messaging_of, notifiers
+from service.wiring.alerting import GROUPS, button_signer, messaging_of, notifiers
 from service.wiring.detectors import detection as detection_of
 from service.wiring.detectors import rules
 from service.wiring.planning import planning as planning_of
@@ -56,6 +57,7 @@ class Platform:
     spool: BufferedMetricStore
     flight: IncidentRecorder | None = None
     fast_path: FastPath | None = None
+    roster: RosterSource | None = None
 
     def warm(self, now: datetime) -> None:
         """Restores checkpoints, teaches the detectors the history, and audits the start."""
@@ -119,7 +121,8 @@ def platform(
     buffered = BufferedMetricStore(metrics, spool_of(settings), settings.store.spool.limit_bytes, may_write)
     detection = detection_of(settings, rules(settings))
     planning = planning_of(settings, detection, state, buffered, change_log=change_log, in_background=not lockstep)
-    cycle = Cycle(_parts(settings, source, clock, state, buffered, detection, planning, messaging_of(settings)))
+    messaging = messaging_of(settings, signer=button_signer(settings, state))
+    cycle = Cycle(_parts(settings, source, clock, state, buffered, detection, planning, messaging))
     dispatcher = Dispatcher(
         state,
         notifiers(settings),
@@ -134,7 +137,11 @@ def platform(
     fast_path = FastPath(cycle, clock) if settings.remediation.fast_path and not lockstep else None
     if fast_path is not None:
         source.on_early(fast_path.offer)
-    return Platform(cycle, dispatcher, metrics, state, source, change_log, settings, buffered, recorder, fast_path)
+    roster = RosterSource(settings.oncall, state)
+    cycle.parts.roster = roster
+    return Platform(
+        cycle, dispatcher, metrics, state, source, change_log, settings, buffered, recorder, fast_path, roster
+    )
 
 
 def cycle_in_memory(

@@ -303,10 +303,6 @@ class MemoryStateStore(MemoryStateReader):
     def close(self) -> None:
         """No resources to release."""
 
-    def _append(self, records: Sequence[AuditRecord]) -> None:
-        first = len(self._audit) + 1
-        self._audit.extend(replace(record, id=number) for number, record in enumerate(records, first))
-
     def _keep_plan(self, plan: Plan) -> None:
         if plan.revised is not None:
             return  # its forecasts and calibrations are those of the scheduled plan

@@ -34,6 +34,7 @@ from outrider.records.drill import Drill, DrillWindow
 from outrider.records.feedback import Feedback
 from outrider.topology import Topology
 from outrider.wire.cursors import Position
+from store.memory.response import MemoryResponses
 from store.state import keyset_pagination, state_rows
 
 
@@ -70,11 +71,12 @@ class OutboxEntry:
         )
 
 
-class MemoryStateReader:
+class MemoryStateReader(MemoryResponses):
     """Implements ``outrider.ports.StateReader``."""
 
     def __init__(self) -> None:
         """Starts empty."""
+        super().__init__()
         self._lock = RLock()
         self._alerts: dict[tuple[str, datetime], Alert] = {}
         self._incidents: dict[str, Incident] = {}

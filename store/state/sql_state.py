@@ -35,7 +35,9 @@ from store.schema import json_codec, metadata
 from store.schema.metadata import micros
 from store.sql.backend import put
 from store.state import outbox, plan_rows, retention, state_rows
+from store.state.audit_rows import append as _append
 from store.state.commit_rows import CommitRows
+from store.state.sql_response import SqlResponseWriter
 from store.state.sql_state_reader import BREAKER, DETECTOR_STATUSES, SqlStateReader, breaker_of
 from store.state.topology_history import TopologyHistory
 
@@ -44,7 +46,7 @@ _OWNER = "engine"
 _log = log.get("store")
 
 
-class SqlStateStore(SqlStateReader):
+class SqlStateStore(SqlStateReader, SqlResponseWriter):
     """Implements ``outrider.ports.StateStore``. Short transactions; several processes may use one file."""
 
     def __init__(self, url: str) -> None:
@@ -394,11 +396,6 @@ def _stored(connection: sa.Connection, kind: type[T], table: sa.Table, key: str)
 
 def _document(area: str, name: str, at: datetime, payload: bytes) -> dict[str, Any]:
     return {"area": area, "name": name, "at_us": micros(at), "payload": payload}
-
-
-def _append(connection: sa.Connection, records: Sequence[AuditRecord]) -> None:
-    if records:
-        connection.execute(sa.insert(metadata.audit), [state_rows.of_audit(record) for record in records])
 
 
 def _trim(connection: sa.Connection, table: sa.Table, kept: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
@@ -37,10 +36,9 @@ from outrider.topology import Topology
 from outrider.wire.cursors import Position
 from store.schema import json_codec, metadata
 from store.schema.metadata import instant, micros
-from store.sql.database import Database
 from store.state import keyset_pagination, outbox, plan_rows, state_rows, topology_history
+from store.state.sql_response import SqlResponseReader
 
-T = TypeVar("T")
 DETECTOR_STATUSES = "standings"  # statuses of all detectors, one document; the stored name
 BREAKER = "breaker"
 _IDS_AT_ONCE = 500
@@ -51,18 +49,8 @@ def breaker_of(value: str | None) -> BreakerState:
     return BreakerState() if value is None else json_codec.loads(BreakerState, value)
 
 
-class SqlStateReader:
+class SqlStateReader(SqlResponseReader):
     """Implements ``outrider.ports.StateReader``. Each call reads one snapshot of the database."""
-
-    def __init__(self, database: Database) -> None:
-        """``database`` is upgraded."""
-        self._database = database
-
-    def _read(self, kind: type[T], query: sa.Select[Any]) -> tuple[T, ...]:
-        """Decodes the ``body`` of every row. Rows are fetched first, to release the connection early."""
-        with self._database.reading() as connection:
-            bodies = [row.body for row in connection.execute(query)]
-        return tuple(json_codec.loads(kind, body) for body in bodies)
 
     def alerts(
         self,

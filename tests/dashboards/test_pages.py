@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import streamlit as st
@@ -50,13 +51,13 @@ REPLICA = EntityRef("prod", EntityKind.REPLICA, "serving", "somewhere-else")
 class Api:
     """A running API and its state."""
 
-    def __init__(self, story: Story | None) -> None:
+    def __init__(self, story: Story | None, **settings: Any) -> None:
         self.state, metrics = MemoryStateStore(), MemoryMetricStore()
         if story is not None:
             story.fill(self.state, metrics)
         self.ledger = MemoryChangeLog()
         extras = ApiExtras(clock=ManualClock(NOW + timedelta(seconds=5)), change_log=self.ledger)
-        app = create_app(self.state, metrics, ApiSettings(token=TOKEN), extras)
+        app = create_app(self.state, metrics, ApiSettings(token=TOKEN, **settings), extras)
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self._server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", ws="none"))
@@ -69,8 +70,8 @@ class Api:
         self._socket.close()
 
 
-def serve(story: Story | None) -> Iterator[Api]:
-    api = Api(story)
+def serve(story: Story | None, **settings: Any) -> Iterator[Api]:
+    api = Api(story, **settings)
     yield api
     api.close()
 
@@ -116,9 +117,9 @@ def _nothing_kept() -> Iterator[None]:
 def only(name: str) -> None:
     """A script that draws one page: the test harness cannot switch to pages that are functions."""
     from dashboards import session
-    from dashboards.views import capacity, detectors, drills, incident
+    from dashboards.views import capacity, detectors, drills, incident, oncall
 
-    pages = {"incident": incident, "capacity": capacity, "drills": drills, "detectors": detectors}
+    pages = {"incident": incident, "capacity": capacity, "drills": drills, "detectors": detectors, "oncall": oncall}
     pages[name].page(session.viewer())
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from alerts.notify import phone, settings
+from alerts.notify import phone, recipients, settings
 from alerts.notify.aliyun import api
 from outrider.clock import Clock, SystemClock
 from outrider.model import DeliveryNote, Message, Receipt
@@ -52,7 +52,7 @@ class AliyunSmsNotifier:
         if not phone.is_sms(message):
             return Receipt(note=DeliveryNote.NOT_NEEDED)
         sms = {
-            "PhoneNumbers": ",".join(self._to),
+            "PhoneNumbers": ",".join(recipients.phones(message, self._to, china=True)),
             "SignName": self._sign_name,
             "TemplateCode": self._template_code,
             "TemplateParam": template_param(message, self._parameters),

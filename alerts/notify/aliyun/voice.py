@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from alerts.notify import phone, settings
+from alerts.notify import phone, recipients, settings
 from alerts.notify.aliyun import api
 from alerts.notify.aliyun.sms import account_of
 from outrider.clock import Clock, SystemClock
@@ -78,7 +78,7 @@ class AliyunVoiceNotifier:
             answer = api.call(_NAME, self._account, "SingleCallByTts", parameters, self._timeout, self._clock)
             return str(answer.get("CallId", ""))
 
-        return phone.to_each(message, self._to, dial)
+        return phone.to_each(message, recipients.phones(message, self._to, china=True), dial)
 
 
 def tts_param(message: Message, parameters: Mapping[str, str]) -> str:

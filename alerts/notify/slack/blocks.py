@@ -1,4 +1,4 @@
-"""The message as Block Kit. Texts are ``plain_text``, in which nothing is markup.
+"""The message as Block Kit. Texts are ``plain_text``, in which nothing is markup; only mentions are.
 
 Limits of Slack (Block Kit reference): 150 characters a header, 3,000 a section, 75 a button, 25 buttons.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from alerts.notify import recipients
 from alerts.notify.text import buttons_of, clean, mark_of, one_line, shorten
 from outrider.model import Message, NotifyReason, Priority
 
@@ -32,6 +33,10 @@ def content(message: Message) -> dict[str, Any]:
         {"type": "header", "text": _plain(shorten(title, HEADER_LIMIT, "…"))},
         {"type": "section", "text": _plain(body or "…")},
     ]
+    mentioned = recipients.mentions(message, ())
+    if mentioned:
+        users = " ".join(f"<@{escape(user)}>" for user in mentioned)
+        blocks.append({"type": "section", "text": {"type": "mrkdwn", "text": users}})
     buttons = buttons_of(message)[:_MOST_BUTTONS]
     if buttons:
         elements = [

@@ -30,9 +30,10 @@ _PAUSE = timedelta(seconds=30)
 _GONE = frozenset({"message_not_found", "cant_update_message", "edit_window_closed", "is_inactive"})
 # these change the first message; a request for approval only adds to the thread
 _NEW_STATE = frozenset(
-    {NotifyReason.PRIORITY_RAISED, NotifyReason.REPEAT, NotifyReason.STATUS, NotifyReason.ACKNOWLEDGED,
-     NotifyReason.RESOLVED}
+    {NotifyReason.PRIORITY_RAISED, NotifyReason.REPEAT, NotifyReason.STATUS, NotifyReason.ESCALATED,
+     NotifyReason.REROUTED, NotifyReason.ASSIGNED, NotifyReason.ACKNOWLEDGED, NotifyReason.RESOLVED}
 )  # fmt: skip
+_BROADCAST = frozenset({NotifyReason.PRIORITY_RAISED, NotifyReason.ESCALATED, NotifyReason.REROUTED})
 
 
 class SlackBotNotifier:
@@ -58,7 +59,7 @@ class SlackBotNotifier:
         if message.reason in _NEW_STATE:
             self._update(content(message), channel, timestamp)
         thread: dict[str, Any] = {"thread_ts": timestamp}
-        if message.reason is NotifyReason.PRIORITY_RAISED:
+        if message.reason in _BROADCAST:
             thread["reply_broadcast"] = True
         return send_card(
             message,

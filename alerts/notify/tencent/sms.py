@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from alerts.notify import phone, settings
+from alerts.notify import phone, recipients, settings
 from alerts.notify.tencent import api
 from outrider import log
 from outrider.clock import Clock, SystemClock
@@ -71,7 +71,7 @@ class TencentSmsNotifier:
             return Receipt(note=DeliveryNote.NOT_NEEDED)
         document = {
             **self._fields,
-            "PhoneNumberSet": list(self._to),
+            "PhoneNumberSet": list(recipients.phones(message, self._to)),
             "TemplateParamSet": phone.template_values(message, self._parameters, self._parameter_limit),
             "SessionContext": message.id[:_CONTEXT_LIMIT],
         }

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from alerts.notify import phone, settings
+from alerts.notify import phone, recipients, settings
 from alerts.notify.tencent import api
 from alerts.notify.tencent.sms import account_of
 from outrider.clock import Clock, SystemClock
@@ -65,7 +65,7 @@ class TencentVoiceNotifier:
             status = answer.get("SendStatus")
             return str(status.get("CallId", "")) if isinstance(status, dict) else ""
 
-        return phone.to_each(message, self._to, dial)
+        return phone.to_each(message, recipients.phones(message, self._to), dial)
 
 
 def from_settings(values: Mapping[str, Any]) -> TencentVoiceNotifier:

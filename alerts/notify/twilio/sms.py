@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from alerts.notify import phone, settings
+from alerts.notify import phone, recipients, settings
 from alerts.notify.text import is_link, short_text
 from alerts.notify.twilio import api
 from outrider.model import DeliveryNote, Message, Receipt
@@ -33,7 +33,7 @@ class TwilioSmsNotifier:
         form = {"Body": body_of(message), **_sender(self._account.sender)}
         return phone.to_each(
             message,
-            self._to,
+            recipients.phones(message, self._to),
             lambda number: api.create(_NAME, self._account, "Messages", {**form, "To": number}, self._timeout),
         )
 

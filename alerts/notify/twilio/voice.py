@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 from xml.sax.saxutils import escape
 
-from alerts.notify import phone, settings
+from alerts.notify import phone, recipients, settings
 from alerts.notify.text import language_of, short_text
 from alerts.notify.twilio import api
 from outrider.model import DeliveryNote, Message, Receipt
@@ -46,7 +46,7 @@ class TwilioVoiceNotifier:
         form = {"Twiml": twiml(message, self._play_times), "From": self._account.sender}
         return phone.to_each(
             message,
-            self._to,
+            recipients.phones(message, self._to),
             lambda number: api.create(_NAME, self._account, "Calls", {**form, "To": number}, self._timeout),
         )
 

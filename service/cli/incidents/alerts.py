@@ -14,10 +14,13 @@ from outrider.ports import StateReader
 from outrider.text.i18n import Language, translate
 from service.cli.core import client, tables
 from service.cli.core.common import ON_A_TERMINAL, Context, duration_of, leaf
+from service.cli.incidents import response
 from service.wiring import stores as wiring_stores
 
 alerts_app = typer.Typer(help="List, acknowledge, resolve and silence alerts.", no_args_is_help=ON_A_TERMINAL)
-incidents_app = typer.Typer(help="List and show incidents.", no_args_is_help=ON_A_TERMINAL)
+incidents_app = typer.Typer(
+    help="List, show and assign incidents; comments and follow-ups.", no_args_is_help=ON_A_TERMINAL
+)
 
 Fingerprint = Annotated[str, typer.Argument(help="Fingerprint of the alert.")]
 IncidentId = Annotated[str, typer.Argument(help="Incident id.")]
@@ -120,6 +123,9 @@ def timeline(context: Context, incident: IncidentId) -> None:
     """Show the timeline of one incident, oldest entry first."""
     lines = _story(context, incident)["timeline"]
     context.show(lines, lambda shown: "\n".join(f"{line['at']}  {line['text']}" for line in shown))
+
+
+response.add(incidents_app)
 
 
 def _story(context: Context, incident: str) -> dict[str, Any]:

@@ -425,11 +425,26 @@ def test_progress_is_reported_when_its_state_changes_and_at_its_interval(world):
     assert incident.pages == 1
 
 
-def test_without_progress_there_is_no_status_message(world):
+def test_without_progress_a_p1_has_no_status_message(world):
+    alert = world.alert()
+    incident = say(world, world.incident(alert), [alert]).incidents[0]
+    incident = replace(incident, acknowledged_at=world.t0)
+    assert say(world, incident, [alert], now=world.t0 + timedelta(hours=2)).messages == ()
+
+
+def test_an_open_p0_is_reported_every_15_minutes_without_a_phone_call(world):
     alert = world.alert(priority=Priority.P0)
     incident = say(world, world.incident(alert, priority=Priority.P0), [alert]).incidents[0]
     incident = replace(incident, acknowledged_at=world.t0)
-    assert say(world, incident, [alert], now=world.t0 + timedelta(minutes=20)).messages == ()
+    sent = []
+    for minute in range(1, 46):
+        result = say(world, incident, [alert], now=world.t0 + timedelta(minutes=minute))
+        incident = result.incidents[0]
+        sent += [(minute, message.reason, message.channel) for message in result.messages]
+    assert sent == [(minute, NotifyReason.STATUS, channel) for minute in (15, 30, 45) for channel in ("ding", "slack")]
+    over = replace(incident, resolved_at=world.t0 + timedelta(minutes=50))
+    last = say(world, over, [], now=world.t0 + timedelta(minutes=50))
+    assert {message.reason for message in last.messages} == {NotifyReason.RESOLVED}
 
 
 def test_an_acknowledgement_is_sent_once_to_the_channels_that_show_the_state_of_an_incident(world):

@@ -349,19 +349,65 @@ class SlowChannel(Channel):
         return super().send(message)
 
 
-def test_a_slow_channel_does_not_delay_a_page_on_another_one():
+@pytest.mark.parametrize("check_again", [0.01, 60.0])
+def test_a_slow_channel_does_not_delay_a_page_on_another_one(check_again):
     class Phone(Channel):
         def send(self, message):
             slow.delivered.set()
             return super().send(message)
 
+    def decide():
+        state.commit(CycleCommit(RECORD, messages=(page,)))
+        if check_again == 60.0:
+            delivery.wake()
+            delivery.wake()
+
     state, phone = MemoryStateStore(), Phone()
     page = replace(PAGE, channel="phone")
-    slow = SlowChannel(lambda: state.commit(CycleCommit(RECORD, messages=(page,))))
-    delivery = MessageDelivery(state, {"im": slow, "phone": phone}, SystemClock(), "one")
+    slow = SlowChannel(decide)
+    delivery = MessageDelivery(state, {"im": slow, "phone": phone}, SystemClock(), "one", check_again=check_again)
     state.commit(CycleCommit(RECORD, messages=(NOTE,)))
     assert delivery.run() == 2
     assert (phone.ids, slow.ids) == (["m-1"], ["n-1"])
+
+
+def test_a_new_page_is_sent_before_the_rest_of_what_its_channel_has_claimed():
+    class Chat(Channel):
+        def send(self, message):
+            if not self.sent:
+                state.commit(CycleCommit(RECORD, messages=(PAGE,)))
+                delivery.wake()
+            return super().send(message)
+
+    state, chat, clock = MemoryStateStore(), Chat(), ManualClock(NOW)
+    delivery = MessageDelivery(state, {"im": chat}, clock, "one")
+    state.commit(CycleCommit(RECORD, messages=notes(3)))
+    delivery.run()
+    clock.advance(timedelta(seconds=1))
+    delivery.run()
+    assert chat.ids == ["n-000", "m-1", "n-001", "n-002"]
+
+
+def test_a_process_that_stops_does_not_wait_for_a_backlog():
+    class Chat(Channel):
+        def send(self, message):
+            assert seen.wait(10), "the delivery does not look whether the process stops"
+            return super().send(message)
+
+    calls, seen = [], threading.Event()
+
+    def stopping():
+        calls.append(None)
+        if len(calls) == 3:
+            seen.set()
+        return len(calls) > 1
+
+    state, chat = MemoryStateStore(), Chat()
+    delivery = MessageDelivery(state, {"im": chat}, SystemClock(), "one", check_again=0.01)
+    state.commit(CycleCommit(RECORD, messages=notes(3)))
+    delivery.run(stopping)
+    assert chat.ids == ["n-000"]
+    assert state.claim_messages("two", SystemClock().now() + MINUTE, LEASE)[0].id == "n-001"
 
 
 def test_a_slow_channel_does_not_keep_a_limited_one_from_sending_on():

@@ -207,7 +207,9 @@ def check_blocks(document: Any, invalid: Response) -> None:
             if kind != "actions":
                 only(block, {"type": str, "text": dict}, invalid, kind)
                 only(block["text"], {"type": str, "text": str, "emoji": bool}, invalid, f"{kind}.text")
-                check(block["text"]["type"] == "plain_text", "text type", invalid)
+                text_type, mentions = block["text"]["type"], r"<@[\w.+:-]+>( <@[\w.+:-]+>)*"
+                is_mention = kind == "section" and re.fullmatch(mentions, block["text"]["text"])
+                check(text_type == "plain_text" or (text_type == "mrkdwn" and is_mention), "text type", invalid)
                 check(1 <= len(block["text"]["text"]) <= (150 if kind == "header" else 3000), f"{kind} size", invalid)
                 continue
             only(block, {"type": str, "elements": list}, invalid, kind)

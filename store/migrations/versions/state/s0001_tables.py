@@ -27,6 +27,7 @@ def _big() -> sa.types.TypeEngine[int]:
 
 def upgrade() -> None:
     _create_decisions()
+    _create_on_call()
     _create_ingest()
     _create_planning()
     if op.get_bind().dialect.name == "postgresql":
@@ -182,6 +183,57 @@ def _create_decisions() -> None:
     op.create_index("feedback_by_incident", "feedback", ["incident"])
     op.create_index("feedback_by_rule", "feedback", ["rule", "at_us"])
     op.create_index("feedback_by_time", "feedback", ["at_us"])
+
+
+def _create_on_call() -> None:
+    op.create_table(
+        "incident_note",
+        sa.Column("id", sa.Text(), primary_key=True),
+        sa.Column("incident", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("at_us", sa.BigInteger(), nullable=False),
+        sa.Column("by", sa.Text(), nullable=False),
+        sa.Column("body", sa.Text(), nullable=False),
+    )
+    op.create_index("incident_note_by_incident", "incident_note", ["incident", "at_us"])
+    op.create_index("incident_note_by_time", "incident_note", ["at_us"])
+    op.create_table(
+        "follow_up",
+        sa.Column("id", sa.Text(), primary_key=True),
+        sa.Column("incident", sa.Text(), nullable=False),
+        sa.Column("owner", sa.Text(), nullable=False),
+        sa.Column("due", sa.Text(), nullable=False),
+        sa.Column("at_us", sa.BigInteger(), nullable=False),
+        sa.Column("closed_at_us", sa.BigInteger()),
+        sa.Column("fault", sa.Text()),
+        sa.Column("entity", sa.Text()),
+        sa.Column("body", sa.Text(), nullable=False),
+    )
+    op.create_index("follow_up_by_end", "follow_up", ["closed_at_us"])
+    op.create_index("follow_up_by_incident", "follow_up", ["incident"])
+    op.create_index("follow_up_by_time", "follow_up", ["at_us"])
+    op.create_table(
+        "shift_override",
+        sa.Column("id", sa.Text(), primary_key=True),
+        sa.Column("schedule", sa.Text(), nullable=False),
+        sa.Column("person", sa.Text(), nullable=False),
+        sa.Column("start_us", sa.BigInteger(), nullable=False),
+        sa.Column("end_us", sa.BigInteger(), nullable=False),
+        sa.Column("body", sa.Text(), nullable=False),
+    )
+    op.create_index("shift_override_by_end", "shift_override", ["end_us"])
+    op.create_table(
+        "calendar",
+        sa.Column("schedule", sa.Text(), primary_key=True),
+        sa.Column("read_at_us", sa.BigInteger()),
+        sa.Column("error", sa.Text(), nullable=False),
+        sa.Column("body", sa.Text(), nullable=False),
+    )
+    op.create_table(
+        "button_use",
+        sa.Column("nonce", sa.Text(), primary_key=True),
+        sa.Column("at_us", sa.BigInteger(), nullable=False),
+    )
 
 
 def _create_ingest() -> None:
