@@ -29,6 +29,7 @@ from outrider.model import (
 )
 from outrider.records.drill import Drill, DrillWindow
 from outrider.records.feedback import FeedbackReader, FeedbackStore
+from outrider.records.received_alerts import ReceivedAlertReader, ReceivedAlertStore
 from outrider.topology import Topology
 from outrider.wire.cursors import Position
 
@@ -84,7 +85,7 @@ class StateRetention:
 DEFAULT_STATE_RETENTION = StateRetention()
 
 
-class StateReader(FeedbackReader, Protocol):
+class StateReader(FeedbackReader, ReceivedAlertReader, Protocol):
     """Read side of the state store, for the API, dashboard, reports and CLI.
 
     Long lists are paginated: ``after`` is the position of the last entry of the previous page
@@ -217,7 +218,7 @@ class StateReader(FeedbackReader, Protocol):
         ...
 
 
-class StateStore(StateReader, FeedbackStore, Protocol):
+class StateStore(StateReader, FeedbackStore, ReceivedAlertStore, Protocol):
     """Write side of the state store. Short transactions; several processes may use one store."""
 
     def take_over(self, owner: str) -> None:

@@ -8,6 +8,8 @@ from datetime import timedelta
 from ipaddress import ip_address
 from pathlib import Path
 
+from collectors.receive.alert_formats.json_mapping import JsonMapping
+from collectors.receive.alert_formats.record import AlertRules
 from collectors.receive.kpi import KpiLimits
 from collectors.receive.routing import ReceiveRule
 from outrider.text.i18n import Language
@@ -43,6 +45,18 @@ class SloDefaults:
 
 
 @dataclass(frozen=True, slots=True)
+class AlertIngestSettings:
+    """Limits, decoding and HMAC secrets of received alerts. ``mappings`` and ``secrets`` are by source."""
+
+    rules: AlertRules = field(default_factory=AlertRules)
+    mappings: Mapping[str, JsonMapping] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    per_minute: int = 60_000
+    most_firing: int = 20_000
+    body_bytes: int = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
 class IngestSettings:
     """Limits and routing of the ingest endpoints.
 
@@ -59,6 +73,7 @@ class IngestSettings:
     buffer_bytes: int = 256 * 1024 * 1024
     kpis: KpiLimits = field(default_factory=KpiLimits)
     kpi_services: tuple[str, ...] = ()
+    alerts: AlertIngestSettings = AlertIngestSettings()
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from remediation.playbooks.model import Playbook
 from remediation.procedures.bundle import NONE, Procedures
 from service.engine import derived_events, fleet_state
 from service.engine import inputs as cycle_inputs
+from service.engine.alert_subjects import AlertSubjects
 from service.engine.audit_trail import StandingReasons
 from service.engine.decide import CycleOutcome, DecisionConfig, decide
 from service.engine.detect import DetectionInputs
@@ -56,7 +57,7 @@ _STOPWATCH = SystemClock()  # the duration of a cycle is real time, whatever clo
 class Parts:
     """The dependencies of a cycle. ``feedback`` returns operators' feedback of the last month.
 
-    ``kill_switch`` returns True while nothing may be done.
+    ``kill_switch`` returns True while nothing may be done. ``cluster`` is that of received alerts that name none.
     """
 
     clock: Clock
@@ -72,6 +73,7 @@ class Parts:
     playbooks: Mapping[str, Playbook]
     feedback: Callable[[datetime], Sequence[AlertFeedback]]
     procedures: Procedures = NONE
+    cluster: str = "default"
     kill_switch: Callable[[], bool] = lambda: False
 
     @property
@@ -96,6 +98,7 @@ class _Memory:
     topology: RecentTopology
     standing: StandingReasons
     events: EventDeduplicator  # from two sources of one device, or from a log and a metrics page
+    subjects: AlertSubjects
     last_at: datetime | None = None
     actions_read_at: datetime | None = None
     feedback_read_at: datetime | None = None
@@ -117,7 +120,9 @@ class Cycle:
         self.on_decision: Callable[[], None] = lambda: None
         """Called after a commit with actions or messages, so that they are dispatched at once."""
         self._deciding = threading.Lock()
-        self._memory = _Memory(ForecastContext(), RecentTopology(), StandingReasons(), EventDeduplicator())
+        self._memory = _Memory(
+            ForecastContext(), RecentTopology(), StandingReasons(), EventDeduplicator(), AlertSubjects(parts.cluster)
+        )
 
     def may_act(self) -> bool:
         """True after the first cycle: intents from before a restart wait for it."""
@@ -249,6 +254,7 @@ class Cycle:
             standing=memory.standing,
             uncommitted_topology=self._uncommitted(topology),
             signals_written=written,
+            subject_of=memory.subjects.within(topology),
         )
 
     def _situation(self, now: datetime, topology: Topology, stored: StoredState) -> Situation:

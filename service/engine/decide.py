@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from alerts.routing import failed_steps, pipeline
 from alerts.state import machine as alert_state
+from alerts.state import received
 from detectors.rca import correlate
 from detectors.rca.fault_catalogue import Knowledge
 from outrider.model import Alert, AlertState, CycleRecord, Finding, Incident
@@ -107,8 +108,11 @@ def _advance(
 ) -> tuple[Alert, ...]:
     context = fleet_state.service_context(inputs.stored.alerts, inputs.latest_plan, topology, inputs.detection.values)
     deleted = fleet_state.deleted(topology)
-    return alert_state.advance(
-        inputs.stored.alerts, detected.alertable, inputs.plan, config.rules, context, inputs.now, deleted
+    own = [alert for alert in inputs.stored.alerts if not alert.is_received]
+    others = [alert for alert in inputs.stored.alerts if alert.is_received]
+    return (
+        *alert_state.advance(own, detected.alertable, inputs.plan, config.rules, context, inputs.now, deleted),
+        *received.advance(others, inputs.stored.received, inputs.subject_of, context, inputs.now),
     )
 
 

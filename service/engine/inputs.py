@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from outrider.model import Action, Alert, BreakerState, Event, Incident, Plan, RemediationSession
+from alerts.state.received import SubjectOf
+from outrider.model import Action, Alert, AlertState, BreakerState, Event, Incident, Plan, RemediationSession
 from outrider.ports import Collected, MetricStore, Silence, StateStore
 from outrider.records.drill import DrillWindow
+from outrider.records.received_alerts import ReceivedAlert
 from outrider.topology import Topology
 from service.engine import fleet_state
+from service.engine.alert_subjects import unresolved
 from service.engine.audit_trail import StandingReasons
 from service.engine.detect import DetectionInputs, DetectionMemory
 
@@ -23,12 +26,14 @@ DRILLS_WINDOW = timedelta(hours=24)  # an incident of a drill may take as long t
 class StoredState:
     """State that decisions depend on. ``alerts`` and ``incidents`` are the active and the open ones.
 
+    ``received`` are the alerts of other monitors that fire at their source.
     ``killed`` is the kill switch, which is not in the store.
     """
 
     alerts: tuple[Alert, ...] = ()
     incidents: tuple[Incident, ...] = ()
     events: tuple[Event, ...] = ()
+    received: tuple[ReceivedAlert, ...] = ()
     silences: Sequence[Silence] = ()
     sessions: Sequence[RemediationSession] = ()
     actions: tuple[Action, ...] = ()
@@ -43,7 +48,8 @@ class CycleInputs:
     """Input of ``decide``.
 
     ``plan`` is the plan that was made in this cycle, ``latest_plan`` the newest one. ``recent_topology`` also holds
-    recently removed edges. ``uncommitted_topology`` is None if the store has the topology already.
+    recently removed edges. ``uncommitted_topology`` is None if the store has the topology already. ``subject_of``
+    resolves the labels of received alerts.
     """
 
     cycle_id: str
@@ -58,6 +64,7 @@ class CycleInputs:
     standing: StandingReasons = field(default_factory=StandingReasons)
     uncommitted_topology: Topology | None = None
     signals_written: int = 0
+    subject_of: SubjectOf = unresolved
 
 
 def read(state: StateStore, metrics: MetricStore, now: datetime, *, killed: bool = False) -> StoredState:
@@ -67,6 +74,7 @@ def read(state: StateStore, metrics: MetricStore, now: datetime, *, killed: bool
         alerts=fleet_state.active_alerts(state),
         incidents=fleet_state.open_incidents(state),
         events=tuple(metrics.events(now - EVENTS_WINDOW, now + timedelta(seconds=1))),
+        received=state.received_alerts(states=(AlertState.FIRING,), limit=fleet_state.UNLIMITED),
         silences=state.silences(now),
         sessions=sessions,
         actions=fleet_state.weighed_actions(state, sessions, now - DECISIONS_WINDOW),

@@ -108,6 +108,7 @@ def periodic_tasks_of(platform: wiring_platform.Platform, clock: Clock) -> Perio
     maintenance = StoreMaintenance(platform.metrics, settings.store.retention.retention, tasks.stopping)
     tasks.add(periodic_tasks.MAINTENANCE_EVERY, "upkeep", maintenance)
     tasks.call_every(periodic_tasks.PRUNE_EVERY, "prune_state", partial(_prune, platform))
+    tasks.call_every(periodic_tasks.EXPIRE_EVERY, "expire_received", platform.state.expire_received_alerts)
     if settings.game_days:
         days = GameDays(platform.state, settings.remediation.control_url, settings.game_days)
         tasks.add(periodic_tasks.GAME_DAYS_EVERY, "game_days", days)

@@ -179,5 +179,6 @@ def _parts(
         playbooks=playbooks(settings),
         feedback=partial(recent_feedback.of, state, loaded),
         procedures=procedures(settings),
+        cluster=settings.cluster,
         kill_switch=kill_switch(settings).is_on,
     )

@@ -16,6 +16,7 @@ from outrider.ports import Silence
 from outrider.records.change_log import Change, ChangeEnd, Startup
 from outrider.records.drill import Drill
 from outrider.records.feedback import Feedback
+from outrider.records.received_alerts import ReceivedAlert
 from outrider.text.i18n import fill
 from store.admin import introspection
 from store.schema import json_codec, metadata
@@ -36,6 +37,7 @@ RECORDS: Final[dict[str, Any]] = {
     "plan": Plan,
     "change": Change,
     "change_end": ChangeEnd,
+    "received_alert": ReceivedAlert,
     "startup": Startup,
     "posted": Event,
     "event": Event,

@@ -22,12 +22,14 @@ from outrider.model import (
 from outrider.ports import DEFAULT_STATE_RETENTION, CycleCommit, Silence, StateRetention
 from outrider.records.drill import Drill
 from outrider.records.feedback import Feedback
+from outrider.records.received_alerts import ended
 from outrider.topology import Topology
+from store.memory.received_alerts import MemoryReceivedAlerts
 from store.memory.state_reader import MemoryStateReader, OutboxEntry
 from store.state import plan_rows, state_rows
 
 
-class MemoryStateStore(MemoryStateReader):
+class MemoryStateStore(MemoryStateReader, MemoryReceivedAlerts):
     """Implements ``outrider.ports.StateStore``."""
 
     # --- write ------------------------------------------------------------------------------------
@@ -153,6 +155,9 @@ class MemoryStateStore(MemoryStateReader):
             if alert is None or alert.state is AlertState.RESOLVED:
                 return False
             self._alerts[fingerprint, alert.starts_at] = state_rows.resolved_by_hand(alert, now)
+            received = self._received.get(fingerprint)
+            if received is not None and received.is_firing:
+                self._received[fingerprint] = ended(received, now, now)
             self._append([state_rows.operator_audit(AuditEvent.RESOLVED_BY_HAND, fingerprint, by, now)])
             return True
 

@@ -30,6 +30,7 @@ from outrider.model import (
 from outrider.ports import Silence
 from outrider.records.drill import Drill, DrillWindow
 from outrider.records.feedback import Feedback
+from outrider.records.received_alerts import ReceivedAlert
 from outrider.topology import Topology
 from outrider.wire.cursors import Position
 from store.state import keyset_pagination, state_rows
@@ -66,6 +67,7 @@ class MemoryStateReader:
         self._baselines: dict[tuple[object, ...], Calibration] = {}
         self._load_tests: dict[tuple[object, ...], Calibration] = {}
         self._silences: dict[str, Silence] = {}
+        self._received: dict[str, ReceivedAlert] = {}
         self._drills: dict[str, Drill] = {}
         self._feedback: dict[str, Feedback] = {}
         self._feedback_values: dict[str, Window] = {}

@@ -1,0 +1,71 @@
+"""Alertmanager's API v2 and its alert labels: alerts to post, silences, matchers.
+
+https://github.com/prometheus/alertmanager/blob/main/api/v2/openapi.yaml. Shared by all that talks to an Alertmanager.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from outrider.wire.sanitize import clean, fitted
+
+ALERTS_PATH: Final = "/api/v2/alerts"
+SILENCES_PATH: Final = "/api/v2/silences"
+SILENCE_PATH: Final = "/api/v2/silence/"
+ORIGIN_LABEL: Final = "outrider_origin"
+"""Label of every alert that an Outrider emits: its cluster. An alert that returns with it is dropped."""
+MOST_LABEL_BYTES: Final = 1_000
+MOST_ANNOTATION_BYTES: Final = 8_000
+_NAME = re.compile(r"[^a-zA-Z0-9_]")
+
+
+@dataclass(frozen=True, slots=True)
+class PostableAlert:
+    """One alert for ``POST /api/v2/alerts``.
+
+    While it fires, ``ends_at`` is the time at which Alertmanager resolves it unless it is sent again.
+    """
+
+    labels: Mapping[str, str]
+    starts_at: datetime
+    ends_at: datetime
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    generator_url: str = ""
+
+
+def post_body(alerts: Iterable[PostableAlert]) -> list[dict[str, Any]]:
+    """The JSON of a request with these alerts."""
+    return [
+        {
+            "labels": safe_labels(alert.labels),
+            "annotations": {
+                label_name(name): fitted(text, MOST_ANNOTATION_BYTES)
+                for name, text in alert.annotations.items()
+                if text
+            },
+            "startsAt": timestamp(alert.starts_at),
+            "endsAt": timestamp(alert.ends_at),
+            **({"generatorURL": alert.generator_url} if alert.generator_url else {}),
+        }
+        for alert in alerts
+    ]
+
+
+def safe_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Labels with names that every Alertmanager accepts; empty values are left out, as Alertmanager does."""
+    return {label_name(name): fitted(clean(text), MOST_LABEL_BYTES) for name, text in labels.items() if text}
+
+
+def label_name(name: str) -> str:
+    """A label name of letters, digits and underscores."""
+    plain = _NAME.sub("_", name) or "_"
+    return f"_{plain}" if plain[0].isdigit() else plain
+
+
+def timestamp(instant: datetime) -> str:
+    """RFC 3339 with microseconds and Z."""
+    return instant.isoformat(timespec="microseconds").replace("+00:00", "Z")
