@@ -35,6 +35,7 @@ class AlertReason(StrEnum):
     ENTITY_DELETED = "entity_deleted"
     RECEIVED = "received"
     ENDED_AT_SOURCE = "ended_at_source"
+    FLAPPING = "flapping"
 
 
 class MuteReason(StrEnum):

@@ -30,6 +30,7 @@ from outrider.model import (
 from outrider.records.drill import Drill, DrillWindow
 from outrider.records.feedback import FeedbackReader, FeedbackStore
 from outrider.records.received_alerts import ReceivedAlertReader, ReceivedAlertStore
+from outrider.records.silences import Silence
 from outrider.topology import Topology
 from outrider.wire.cursors import Position
 
@@ -55,18 +56,6 @@ class CycleCommit:
     detector_statuses: tuple[DetectorStatus, ...] = ()
     breaker: BreakerState | None = None
     early: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Silence:
-    """Mutes alerts of a rule and, if given, of one entity, until a time."""
-
-    id: str
-    rule: str | None
-    entity: EntityRef | None
-    until: datetime
-    by: str
-    comment: str = ""
 
 
 @dataclass(frozen=True, slots=True)

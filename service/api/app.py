@@ -32,6 +32,7 @@ from service.api.routers import (
     overview,
     plan,
     signals,
+    silences,
     slos,
     startups,
 )
@@ -44,6 +45,7 @@ PREFIX = "/api/v1"
 _ROUTERS: tuple[APIRouter, ...] = (
     overview.router,
     alerts.router,
+    silences.router,
     incidents.router,
     knowledge.router,
     feedback.router,

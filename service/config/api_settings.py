@@ -12,6 +12,7 @@ from collectors.receive.alert_formats.json_mapping import JsonMapping
 from collectors.receive.alert_formats.record import AlertRules
 from collectors.receive.kpi import KpiLimits
 from collectors.receive.routing import ReceiveRule
+from outrider.records.silences import Silence
 from outrider.text.i18n import Language
 from outrider.vocabulary import indicators
 from outrider.vocabulary.rules import Rule
@@ -94,7 +95,7 @@ class ApiSettings:
     the simulated fleet, None for a real one. ``ingest`` None disables ingestion. ``spool`` is the folder of buffered
     cycles. ``metrics`` None means that the values are in the store too. ``rules`` are the active rules: the values that
     a judged alert evaluated are stored with the verdict. ``autonomy``, ``dry_run`` and ``kill_switch_file``
-    are those of remediation, for display.
+    are those of remediation, ``maintenance`` the silences of the configuration, for display.
     """
 
     token: str = field(default="", repr=False)
@@ -118,6 +119,7 @@ class ApiSettings:
     autonomy: str = "approve"
     dry_run: bool = True
     kill_switch_file: Path | None = None
+    maintenance: tuple[Silence, ...] = ()
 
     @property
     def reads_need_token(self) -> bool:

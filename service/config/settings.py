@@ -30,6 +30,7 @@ from service.config.drill_settings import DrillSettings
 from service.config.event_settings import EventSettings, event_problems
 from service.config.explainer_settings import ExplainerSettings
 from service.config.gpu_settings import GpuOfferSettings, gpu_type_warnings
+from service.config.maintenance_settings import MaintenanceSettings, maintenance_problems
 from service.config.planner_settings import PlannerSettings
 from service.config.probe_settings import ProbeSettings, probe_problems
 from service.config.receive_settings import ReceiveSettings, receive_problems
@@ -106,6 +107,9 @@ class RulesSettings(Section):
     """Alert rules in addition to the packaged ones."""
 
     files: list[Path] = Field([], description="Rule files that add to, override or disable the packaged rules.")
+    flaps_per_hour: Annotated[int, Field(ge=0)] = Field(
+        4, description="An alert that fires more often is held as one firing alert with its count. 0: never."
+    )
 
 
 class KnowledgeSettings(Section):
@@ -209,6 +213,7 @@ class Settings(Section):
     knowledge: KnowledgeSettings = Field(KnowledgeSettings(), description="Fault catalog.")
     notify: NotifySettings = Field(NotifySettings(), description="Notification channels and routes.")
     remediation: RemediationSettings = Field(RemediationSettings(), description="Remediation.")
+    maintenance: list[MaintenanceSettings] = Field([], description="Windows in which alerts page nobody.")
     game_days: list[GameDaySettings] = Field([], description="Scheduled drills.")
     drill: DrillSettings = Field(DrillSettings(), description="Drills on a Kubernetes cluster.")
     changes: ChangeSettings = Field(ChangeSettings(), description="Changes announced by pipelines.")
@@ -316,6 +321,7 @@ def _consistency_problems(settings: Settings, document: yaml_file.Document) -> l
     problems = list(retention_problems(settings.store.retention, document))
     problems += event_problems(settings.events, document)
     problems += receive_problems(settings.receive, document)
+    problems += maintenance_problems(settings.maintenance, document)
     problems += discovery_problems(settings.collect.discover, document)
     if settings.collect.discover and settings.collect.prometheus is not None:
         message = "cannot be combined with collect.prometheus, which brings its own targets"

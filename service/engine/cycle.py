@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from alerts.routing.pipeline import NotificationSettings
+from alerts.state.flapping import MOST_PER_HOUR, FlapMemory
 from collectors.events.deduplication import EventDeduplicator
 from detectors.base.protocols import AlertFeedback
 from detectors.hardware.hard_fault_signs import HardFaultSign
@@ -24,6 +25,7 @@ from outrider.clock import Clock, SystemClock, rfc3339
 from outrider.errors import StoreUnavailableError
 from outrider.model import Action, AlertState, CycleRecord, DecisionReason, EntityRef, Event, Finding
 from outrider.ports import Collected, CycleCommit, MetricStore, Source, StateStore
+from outrider.records.silences import Silence
 from outrider.topology import Topology
 from outrider.vocabulary.rules import Rule
 from remediation.decide import policy
@@ -58,6 +60,7 @@ class Parts:
     """The dependencies of a cycle. ``feedback`` returns operators' feedback of the last month.
 
     ``kill_switch`` returns True while nothing may be done. ``cluster`` is that of received alerts that name none.
+    ``maintenance`` are the silences of the configuration. ``flaps_per_hour`` is the limit of flap damping.
     """
 
     clock: Clock
@@ -74,14 +77,22 @@ class Parts:
     feedback: Callable[[datetime], Sequence[AlertFeedback]]
     procedures: Procedures = NONE
     cluster: str = "default"
+    maintenance: Sequence[Silence] = ()
+    flaps_per_hour: int = MOST_PER_HOUR
     kill_switch: Callable[[], bool] = lambda: False
 
     @property
     def config(self) -> DecisionConfig:
         """The configuration of the decisions."""
-        detectors = self.detection.detector_set
         return DecisionConfig(
-            detectors, self.rules, self.knowledge, self.policy, self.messaging, self.playbooks, self.procedures
+            self.detection.detector_set,
+            self.rules,
+            self.knowledge,
+            self.policy,
+            self.messaging,
+            self.playbooks,
+            self.procedures,
+            self.flaps_per_hour,
         )
 
 
@@ -109,6 +120,7 @@ class _Memory:
     findings: tuple[Finding, ...] = ()
     known: frozenset[tuple[EntityRef, str | None]] = frozenset()
     early_at: datetime | None = None
+    flaps: FlapMemory = field(default_factory=dict)
 
 
 class Cycle:
@@ -191,7 +203,7 @@ class Cycle:
             detection=DetectionInputs(now, memory.pages, parts.detection),
             memory=parts.detection.memory,
             recent_topology=memory.recent,
-            stored=cycle_inputs.read(parts.state, parts.metrics, now, killed=parts.kill_switch()),
+            stored=self._stored(now),
             latest_plan=parts.planning.latest,
             standing=memory.standing,
         )
@@ -224,7 +236,7 @@ class Cycle:
         # the memory counts from here on, even if the commit fails: the values have been seen
         self.parts.detection.memory, self._memory.facts = outcome.memory, outcome.facts
         self._memory.pages, self._memory.recent = collected.topology, inputs.recent_topology
-        self._memory.findings = outcome.findings
+        self._memory.findings, self._memory.flaps = outcome.findings, outcome.flaps
         return self._commit(outcome, _STOPWATCH.monotonic() - started)
 
     def _read(self, cycle_id: str, now: datetime, collected: Collected, written: int) -> CycleInputs:
@@ -234,7 +246,7 @@ class Cycle:
         parts.detection.observe(now, collected)
         detection = DetectionInputs(now, topology, parts.detection, memory.forecasts.view_at(now), feedback)
         try:
-            stored = cycle_inputs.read(parts.state, parts.metrics, now, killed=parts.kill_switch())
+            stored = self._stored(now)
         except StoreUnavailableError:
             parts.detection.detect(detection)  # nothing can be decided, but the detectors learn from the values
             raise
@@ -255,6 +267,13 @@ class Cycle:
             uncommitted_topology=self._uncommitted(topology),
             signals_written=written,
             subject_of=memory.subjects.within(topology),
+            flaps=memory.flaps,
+        )
+
+    def _stored(self, now: datetime) -> StoredState:
+        parts = self.parts
+        return cycle_inputs.read(
+            parts.state, parts.metrics, now, killed=parts.kill_switch(), maintenance=parts.maintenance
         )
 
     def _situation(self, now: datetime, topology: Topology, stored: StoredState) -> Situation:

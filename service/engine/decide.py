@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from alerts.routing import failed_steps, pipeline
+from alerts.state import flapping, received
 from alerts.state import machine as alert_state
-from alerts.state import received
 from detectors.rca import correlate
 from detectors.rca.fault_catalogue import Knowledge
 from outrider.model import Alert, AlertState, CycleRecord, Finding, Incident
@@ -38,17 +38,22 @@ class DecisionConfig:
     messaging: pipeline.NotificationSettings
     playbooks: Mapping[str, Playbook] = field(default_factory=dict)
     procedures: Procedures = NONE
+    flaps_per_hour: int = flapping.MOST_PER_HOUR
 
 
 @dataclass(frozen=True, slots=True)
 class CycleOutcome:
-    """Everything that one cycle decided: what to commit, and the memory and findings for the next decision."""
+    """Everything that one cycle decided: what to commit, and the memory and findings for the next decision.
+
+    ``flaps`` are the times at which alerts fired.
+    """
 
     commit: CycleCommit
     facts: policy.FleetFacts
     standing: StandingReasons
     memory: DetectionMemory = field(compare=False)
     findings: tuple[Finding, ...] = ()
+    flaps: flapping.FlapMemory = field(default_factory=dict)
 
 
 def decide(inputs: CycleInputs, config: DecisionConfig) -> CycleOutcome:
@@ -56,9 +61,15 @@ def decide(inputs: CycleInputs, config: DecisionConfig) -> CycleOutcome:
     detected, memory = config.detectors.detect(inputs.memory, inputs.detection)
     before = inputs.stored.incidents
     topology = role_pools.with_pools(inputs.collected.topology)
-    alerts = _advance(inputs, config, detected, topology)
+    alerts, flaps = flapping.damp(
+        inputs.stored.alerts,
+        _advance(inputs, config, detected, topology),
+        inputs.flaps,
+        config.flaps_per_hour,
+        inputs.now,
+    )
     after = correlate_alerts(inputs, config, detected.findings, alerts)
-    alerts = alert_state.mute(with_incidents(alerts, after), after, inputs.stored.silences)
+    alerts = alert_state.mute(with_incidents(alerts, after), after, inputs.stored.silences, topology)
     check_facts = rule_checks.CheckFacts(inputs.detection.values, inputs.latest_plan, topology)
     after = rule_checks.with_checks(after, alerts, check_facts, inputs.now)
     facts, decisions = decide_actions(inputs, config, after, alerts, topology)
@@ -100,7 +111,7 @@ def decide(inputs: CycleInputs, config: DecisionConfig) -> CycleOutcome:
         detector_statuses=detected.detector_statuses,
         breaker=decisions.breaker,
     )
-    return CycleOutcome(commit, facts, standing, memory, detected.findings)
+    return CycleOutcome(commit, facts, standing, memory, detected.findings, flaps)
 
 
 def _advance(

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from alerts.state.flapping import FlapMemory
 from alerts.state.received import SubjectOf
 from outrider.model import Action, Alert, AlertState, BreakerState, Event, Incident, Plan, RemediationSession
-from outrider.ports import Collected, MetricStore, Silence, StateStore
+from outrider.ports import Collected, MetricStore, StateStore
 from outrider.records.drill import DrillWindow
 from outrider.records.received_alerts import ReceivedAlert
+from outrider.records.silences import Silence, in_force
 from outrider.topology import Topology
 from service.engine import fleet_state
 from service.engine.alert_subjects import unresolved
@@ -49,7 +51,7 @@ class CycleInputs:
 
     ``plan`` is the plan that was made in this cycle, ``latest_plan`` the newest one. ``recent_topology`` also holds
     recently removed edges. ``uncommitted_topology`` is None if the store has the topology already. ``subject_of``
-    resolves the labels of received alerts.
+    resolves the labels of received alerts. ``flaps`` are the times at which alerts fired.
     """
 
     cycle_id: str
@@ -65,17 +67,28 @@ class CycleInputs:
     uncommitted_topology: Topology | None = None
     signals_written: int = 0
     subject_of: SubjectOf = unresolved
+    flaps: FlapMemory = field(default_factory=dict)
 
 
-def read(state: StateStore, metrics: MetricStore, now: datetime, *, killed: bool = False) -> StoredState:
-    """Reads the state that decisions depend on. ``killed`` is the kill switch. Raises StoreError."""
+def read(
+    state: StateStore,
+    metrics: MetricStore,
+    now: datetime,
+    *,
+    killed: bool = False,
+    maintenance: Sequence[Silence] = (),
+) -> StoredState:
+    """Reads the state that decisions depend on. ``killed`` is the kill switch. Raises StoreError.
+
+    ``maintenance`` are the configured silences.
+    """
     sessions = state.sessions()
     return StoredState(
         alerts=fleet_state.active_alerts(state),
         incidents=fleet_state.open_incidents(state),
         events=tuple(metrics.events(now - EVENTS_WINDOW, now + timedelta(seconds=1))),
         received=state.received_alerts(states=(AlertState.FIRING,), limit=fleet_state.UNLIMITED),
-        silences=state.silences(now),
+        silences=in_force((*state.silences(now), *maintenance), now),
         sessions=sessions,
         actions=fleet_state.weighed_actions(state, sessions, now - DECISIONS_WINDOW),
         drills=state.drill_windows(now - DRILLS_WINDOW),

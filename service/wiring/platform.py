@@ -180,5 +180,7 @@ def _parts(
         feedback=partial(recent_feedback.of, state, loaded),
         procedures=procedures(settings),
         cluster=settings.cluster,
+        flaps_per_hour=settings.rules.flaps_per_hour,
+        maintenance=tuple(window.silence() for window in settings.maintenance),
         kill_switch=kill_switch(settings).is_on,
     )

@@ -10,7 +10,7 @@ import pytest
 from collectors.receive.alert_formats import alertmanager
 from collectors.receive.alert_formats.record import AlertRules
 from outrider.clock import ManualClock
-from outrider.model import ActionStatus, AlertState, DecisionReason, EntityKind, EntityRef
+from outrider.model import ActionStatus, AlertState, DecisionReason, EntityKind, EntityRef, MuteReason
 from outrider.ports import Collected
 from outrider.topology import Topology
 from service.config.settings import Settings
@@ -144,6 +144,19 @@ def test_an_info_alert_is_visible_and_opens_no_incident():
     world.step()
     assert [alert.rule for alert in world.firing()] == ["alertmanager:InfoInhibitor"]
     assert not world.state.incidents()
+
+
+def test_alerts_of_a_node_in_maintenance_and_below_it_page_nobody_and_page_once_it_is_over():
+    window = {"name": "patch", "match": ["node=n0"], "start": "2026-03-01 12:00", "end": "2026-03-01 12:01"}
+    world = World(maintenance=[window])
+    world.deliver(NODE_DOWN, *PODS_DOWN)
+    world.step(3)
+    assert not world.state.messages()
+    assert {alert.muted_by for alert in world.firing()} <= {
+        MuteReason.SILENCED, MuteReason.INHIBITED, MuteReason.FOLDED,
+    }  # fmt: skip
+    world.step(2)
+    assert any(message.is_page for message in world.state.messages())
 
 
 def test_actions_on_a_cause_that_only_another_monitor_reports_need_approval():
