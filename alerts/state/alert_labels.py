@@ -22,6 +22,7 @@ def labels_of(alert: Alert) -> Labels:
     own["rule"] = own["alertname"] = (alert.rule,)
     own["priority"], own["severity"] = (alert.priority.value,), (SEVERITIES[alert.priority],)
     own["fault"] = (alert.fault or "",)
+    own["incident"] = (alert.incident or "",)
     own["source"] = (alert.labels.get(RECEIVED_FROM, ""),)
     services = tuple(name.rpartition("/")[2] for name in alert.labels.get("services", "").split(",") if name)
     own["service"] = (*own.get("service", ()), *services)

@@ -29,6 +29,7 @@ from outrider.model import (
 )
 from outrider.records.drill import Drill, DrillWindow
 from outrider.records.feedback import FeedbackReader, FeedbackStore
+from outrider.records.heartbeats import HeartbeatReader, HeartbeatStore
 from outrider.records.received_alerts import ReceivedAlertReader, ReceivedAlertStore
 from outrider.records.silences import Silence
 from outrider.topology import Topology
@@ -74,7 +75,7 @@ class StateRetention:
 DEFAULT_STATE_RETENTION = StateRetention()
 
 
-class StateReader(FeedbackReader, ReceivedAlertReader, Protocol):
+class StateReader(FeedbackReader, ReceivedAlertReader, HeartbeatReader, Protocol):
     """Read side of the state store, for the API, dashboard, reports and CLI.
 
     Long lists are paginated: ``after`` is the position of the last entry of the previous page
@@ -207,7 +208,7 @@ class StateReader(FeedbackReader, ReceivedAlertReader, Protocol):
         ...
 
 
-class StateStore(StateReader, FeedbackStore, ReceivedAlertStore, Protocol):
+class StateStore(StateReader, FeedbackStore, ReceivedAlertStore, HeartbeatStore, Protocol):
     """Write side of the state store. Short transactions; several processes may use one store."""
 
     def take_over(self, owner: str) -> None:

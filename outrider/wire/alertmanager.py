@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from outrider.wire.sanitize import clean, fitted
@@ -69,3 +69,68 @@ def label_name(name: str) -> str:
 def timestamp(instant: datetime) -> str:
     """RFC 3339 with microseconds and Z."""
     return instant.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+@dataclass(frozen=True, slots=True)
+class SilenceMatcher:
+    """One matcher of a silence, as the API writes it."""
+
+    name: str
+    value: str
+    is_regex: bool = False
+    is_equal: bool = True
+
+    @staticmethod
+    def parse(document: Any) -> SilenceMatcher:
+        """Reads a matcher. Raises KeyError, TypeError."""
+        flags = bool(document["isRegex"]), bool(document.get("isEqual", True))
+        return SilenceMatcher(str(document["name"]), str(document["value"]), *flags)
+
+
+@dataclass(frozen=True, slots=True)
+class AlertmanagerSilence:
+    """One silence. ``state`` is active, pending or expired; ``id`` is empty before it is created."""
+
+    id: str
+    matchers: tuple[SilenceMatcher, ...]
+    starts_at: datetime
+    ends_at: datetime
+    created_by: str
+    comment: str
+    state: str = "active"
+
+    @staticmethod
+    def parse(document: Any) -> AlertmanagerSilence | None:
+        """Reads an entry of ``GET /api/v2/silences``; None if it is not one."""
+        try:
+            return AlertmanagerSilence(
+                id=str(document["id"]),
+                matchers=tuple(SilenceMatcher.parse(entry) for entry in document["matchers"]),
+                starts_at=_instant(document["startsAt"]),
+                ends_at=_instant(document["endsAt"]),
+                created_by=str(document.get("createdBy", "")),
+                comment=str(document.get("comment", "")),
+                state=str(document["status"]["state"]),
+            )
+        except (KeyError, TypeError, ValueError, OverflowError):
+            return None
+
+    def body(self) -> dict[str, Any]:
+        """The JSON of ``POST /api/v2/silences``."""
+        return {
+            "matchers": [
+                {"name": item.name, "value": item.value, "isRegex": item.is_regex, "isEqual": item.is_equal}
+                for item in self.matchers
+            ],
+            "startsAt": timestamp(self.starts_at),
+            "endsAt": timestamp(self.ends_at),
+            "createdBy": self.created_by,
+            "comment": self.comment,
+        }
+
+
+def _instant(text: str) -> datetime:
+    instant = datetime.fromisoformat(text)
+    if instant.tzinfo is None:
+        raise ValueError(f"{text!r} has no time zone")
+    return instant.astimezone(UTC)

@@ -92,7 +92,7 @@ def create_app(
     for router in (push.router, changes.announced, otlp_logs.router, received_alerts.router):
         app.include_router(router, prefix=PREFIX)
     app.include_router(health.router)
-    parts.registry.register(StateCollector(state))
+    parts.registry.register(StateCollector(state, settings.cluster))
     if isinstance(metrics, SqlMetricStore):
         parts.registry.register(StoreCollector(metrics))
     if settings.spool is not None:

@@ -12,6 +12,7 @@ from collectors.receive.alert_formats.json_mapping import JsonMapping
 from collectors.receive.alert_formats.record import AlertRules
 from collectors.receive.kpi import KpiLimits
 from collectors.receive.routing import ReceiveRule
+from outrider.records.heartbeats import Watchdog
 from outrider.records.silences import Silence
 from outrider.text.i18n import Language
 from outrider.vocabulary import indicators
@@ -47,11 +48,15 @@ class SloDefaults:
 
 @dataclass(frozen=True, slots=True)
 class AlertIngestSettings:
-    """Limits, decoding and HMAC secrets of received alerts. ``mappings`` and ``secrets`` are by source."""
+    """Limits, decoding and HMAC secrets of received alerts. ``mappings`` and ``secrets`` are by source.
+
+    An alert that one of ``watchdogs`` selects is its heartbeat, and no alert.
+    """
 
     rules: AlertRules = field(default_factory=AlertRules)
     mappings: Mapping[str, JsonMapping] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    watchdogs: tuple[Watchdog, ...] = ()
     per_minute: int = 60_000
     most_firing: int = 20_000
     body_bytes: int = 8 * 1024 * 1024

@@ -25,6 +25,7 @@ from outrider.clock import Clock, SystemClock, rfc3339
 from outrider.errors import StoreUnavailableError
 from outrider.model import Action, AlertState, CycleRecord, DecisionReason, EntityRef, Event, Finding
 from outrider.ports import Collected, CycleCommit, MetricStore, Source, StateStore
+from outrider.records.heartbeats import Watchdog
 from outrider.records.silences import Silence
 from outrider.topology import Topology
 from outrider.vocabulary.rules import Rule
@@ -61,6 +62,7 @@ class Parts:
 
     ``kill_switch`` returns True while nothing may be done. ``cluster`` is that of received alerts that name none.
     ``maintenance`` are the silences of the configuration. ``flaps_per_hour`` is the limit of flap damping.
+    ``watchdogs`` are the expected heartbeats of other monitors.
     """
 
     clock: Clock
@@ -79,6 +81,7 @@ class Parts:
     cluster: str = "default"
     maintenance: Sequence[Silence] = ()
     flaps_per_hour: int = MOST_PER_HOUR
+    watchdogs: Sequence[Watchdog] = ()
     kill_switch: Callable[[], bool] = lambda: False
 
     @property
@@ -93,6 +96,8 @@ class Parts:
             self.playbooks,
             self.procedures,
             self.flaps_per_hour,
+            self.watchdogs,
+            self.cluster,
         )
 
 
@@ -121,6 +126,7 @@ class _Memory:
     known: frozenset[tuple[EntityRef, str | None]] = frozenset()
     early_at: datetime | None = None
     flaps: FlapMemory = field(default_factory=dict)
+    running_since: datetime | None = None
 
 
 class Cycle:
@@ -242,6 +248,7 @@ class Cycle:
     def _read(self, cycle_id: str, now: datetime, collected: Collected, written: int) -> CycleInputs:
         """Reads the inputs of the decisions. Raises StoreError; the detectors have then run all the same."""
         parts, memory, topology = self.parts, self._memory, collected.topology
+        memory.running_since = memory.running_since or now
         feedback = self._load_feedback(now)
         parts.detection.observe(now, collected)
         detection = DetectionInputs(now, topology, parts.detection, memory.forecasts.view_at(now), feedback)
@@ -268,6 +275,7 @@ class Cycle:
             signals_written=written,
             subject_of=memory.subjects.within(topology),
             flaps=memory.flaps,
+            running_since=memory.running_since,
         )
 
     def _stored(self, now: datetime) -> StoredState:

@@ -15,12 +15,13 @@ from detectors.rca import correlate
 from detectors.rca.fault_catalogue import Knowledge
 from outrider.model import Alert, AlertState, CycleRecord, Finding, Incident
 from outrider.ports import CycleCommit
+from outrider.records.heartbeats import Watchdog
 from outrider.topology import Topology
 from outrider.vocabulary.rules import Rule
 from remediation.decide import degrade, policy
 from remediation.playbooks.model import Playbook
 from remediation.procedures.bundle import NONE, Procedures
-from service.engine import audit_trail, drill_marking, fleet_state, rule_checks
+from service.engine import audit_trail, drill_marking, fleet_state, rule_checks, watchdogs
 from service.engine.audit_trail import StandingReasons
 from service.engine.detect import DetectionMemory, DetectionResult, DetectorSet
 from service.engine.inputs import CycleInputs
@@ -39,6 +40,8 @@ class DecisionConfig:
     playbooks: Mapping[str, Playbook] = field(default_factory=dict)
     procedures: Procedures = NONE
     flaps_per_hour: int = flapping.MOST_PER_HOUR
+    watchdogs: Sequence[Watchdog] = ()
+    cluster: str = "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +122,14 @@ def _advance(
 ) -> tuple[Alert, ...]:
     context = fleet_state.service_context(inputs.stored.alerts, inputs.latest_plan, topology, inputs.detection.values)
     deleted = fleet_state.deleted(topology)
+    silent = watchdogs.findings(
+        config.watchdogs, inputs.stored.heartbeats, inputs.running_since or inputs.now, config.cluster, inputs.now
+    )
+    observed = (*detected.alertable, *silent)
     own = [alert for alert in inputs.stored.alerts if not alert.is_received]
     others = [alert for alert in inputs.stored.alerts if alert.is_received]
     return (
-        *alert_state.advance(own, detected.alertable, inputs.plan, config.rules, context, inputs.now, deleted),
+        *alert_state.advance(own, observed, inputs.plan, config.rules, context, inputs.now, deleted),
         *received.advance(others, inputs.stored.received, inputs.subject_of, context, inputs.now),
     )
 

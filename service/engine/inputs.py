@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -36,6 +36,7 @@ class StoredState:
     incidents: tuple[Incident, ...] = ()
     events: tuple[Event, ...] = ()
     received: tuple[ReceivedAlert, ...] = ()
+    heartbeats: Mapping[str, datetime] = field(default_factory=dict)
     silences: Sequence[Silence] = ()
     sessions: Sequence[RemediationSession] = ()
     actions: tuple[Action, ...] = ()
@@ -52,6 +53,7 @@ class CycleInputs:
     ``plan`` is the plan that was made in this cycle, ``latest_plan`` the newest one. ``recent_topology`` also holds
     recently removed edges. ``uncommitted_topology`` is None if the store has the topology already. ``subject_of``
     resolves the labels of received alerts. ``flaps`` are the times at which alerts fired.
+    ``running_since`` is the time of the first cycle of this engine.
     """
 
     cycle_id: str
@@ -68,6 +70,7 @@ class CycleInputs:
     signals_written: int = 0
     subject_of: SubjectOf = unresolved
     flaps: FlapMemory = field(default_factory=dict)
+    running_since: datetime | None = None
 
 
 def read(
@@ -88,6 +91,7 @@ def read(
         incidents=fleet_state.open_incidents(state),
         events=tuple(metrics.events(now - EVENTS_WINDOW, now + timedelta(seconds=1))),
         received=state.received_alerts(states=(AlertState.FIRING,), limit=fleet_state.UNLIMITED),
+        heartbeats=state.heartbeats(),
         silences=in_force((*state.silences(now), *maintenance), now),
         sessions=sessions,
         actions=fleet_state.weighed_actions(state, sessions, now - DECISIONS_WINDOW),

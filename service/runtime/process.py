@@ -14,8 +14,10 @@ from outrider.clock import Clock, SystemClock
 from outrider.errors import StoreUnavailableError, UnavailableError
 from service.config.settings import Settings
 from service.config.tokens import folder_of
+from service.engine.liveness import Liveness
 from service.runtime import periodic_tasks, report_jobs
 from service.runtime.game_days import GameDays
+from service.runtime.heartbeat import HeartbeatSender
 from service.runtime.leader import CHECK_EVERY, Leader, leading
 from service.runtime.periodic_tasks import PeriodicTasks
 from service.runtime.store_maintenance import StoreMaintenance
@@ -108,7 +110,7 @@ def periodic_tasks_of(platform: wiring_platform.Platform, clock: Clock) -> Perio
     maintenance = StoreMaintenance(platform.metrics, settings.store.retention.retention, tasks.stopping)
     tasks.add(periodic_tasks.MAINTENANCE_EVERY, "upkeep", maintenance)
     tasks.call_every(periodic_tasks.PRUNE_EVERY, "prune_state", partial(_prune, platform))
-    tasks.call_every(periodic_tasks.EXPIRE_EVERY, "expire_received", platform.state.expire_received_alerts)
+    _add_alert_tasks(tasks, platform)
     if settings.game_days:
         days = GameDays(platform.state, settings.remediation.control_url, settings.game_days)
         tasks.add(periodic_tasks.GAME_DAYS_EVERY, "game_days", days)
@@ -118,10 +120,23 @@ def periodic_tasks_of(platform: wiring_platform.Platform, clock: Clock) -> Perio
     return tasks
 
 
+def _add_alert_tasks(tasks: PeriodicTasks, platform: wiring_platform.Platform) -> None:
+    """Adds the exchange of alerts, silences and heartbeats with other monitors."""
+    settings, exchange = platform.settings, platform.alertmanager
+    tasks.call_every(periodic_tasks.EXPIRE_EVERY, "expire_received", platform.state.expire_received_alerts)
+    if exchange is not None:
+        tasks.add(settings.alertmanager.every, "emit", exchange.emitter)
+        tasks.add(settings.alertmanager.every, "silences", exchange.silences)
+    if settings.heartbeat.urls:
+        liveness = Liveness(platform.state, settings.collect.interval)
+        sender = HeartbeatSender(settings.heartbeat.urls, liveness, settings.heartbeat.timeout)
+        tasks.add(settings.heartbeat.every, "heartbeat", sender)
+
+
 def _dispatch(tasks: PeriodicTasks) -> None:
     """Dispatches new decisions at once; a slow message channel does not delay an action."""
-    tasks.run_soon("dispatch")
-    tasks.run_soon("deliver")
+    for name in ("dispatch", "deliver", "emit"):
+        tasks.run_soon(name)
 
 
 def _record_incidents(platform: wiring_platform.Platform, now: datetime) -> None:

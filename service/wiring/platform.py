@@ -29,7 +29,7 @@ from service.recorder.incident_recordings import IncidentRecorder
 from service.sources import factory as sources_factory
 from service.sources import receiving
 from service.sources.composite_source import CompositeSource
-from service.wiring.alerting import GROUPS, messaging_of, notifiers
+from service.wiring.alerting import GROUPS, AlertmanagerExchange, alertmanager, messaging_of, notifiers
 from service.wiring.detectors import detection as detection_of
 from service.wiring.detectors import rules
 from service.wiring.planning import planning as planning_of
@@ -56,6 +56,7 @@ class Platform:
     spool: BufferedMetricStore
     flight: IncidentRecorder | None = None
     fast_path: FastPath | None = None
+    alertmanager: AlertmanagerExchange | None = None
 
     def warm(self, now: datetime) -> None:
         """Restores checkpoints, teaches the detectors the history, and audits the start."""
@@ -92,6 +93,8 @@ class Platform:
         """Stops collecting and releases the stores."""
         if self.fast_path is not None:
             self.fast_path.close()
+        if self.alertmanager is not None:
+            self.alertmanager.emitter.close()
         await self.collector.close()
         if self.flight is not None:
             self.flight.close()
@@ -133,7 +136,19 @@ def platform(
     fast_path = FastPath(cycle, clock) if settings.remediation.fast_path and not lockstep else None
     if fast_path is not None:
         source.on_early(fast_path.offer)
-    return Platform(cycle, dispatcher, metrics, state, source, change_log, settings, buffered, recorder, fast_path)
+    return Platform(
+        cycle,
+        dispatcher,
+        metrics,
+        state,
+        source,
+        change_log,
+        settings,
+        buffered,
+        recorder,
+        fast_path,
+        alertmanager(settings, state),
+    )
 
 
 def cycle_in_memory(
@@ -181,6 +196,7 @@ def _parts(
         procedures=procedures(settings),
         cluster=settings.cluster,
         flaps_per_hour=settings.rules.flaps_per_hour,
+        watchdogs=tuple(item.watchdog() for item in settings.watchdogs),
         maintenance=tuple(window.silence() for window in settings.maintenance),
         kill_switch=kill_switch(settings).is_on,
     )

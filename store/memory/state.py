@@ -204,6 +204,14 @@ class MemoryStateStore(MemoryStateReader, MemoryReceivedAlerts):
             self._append([state_rows.operator_audit(AuditEvent.BREAKER_RESET, "remediation", by, now)])
             return True
 
+    def heartbeats(self) -> dict[str, datetime]:
+        """The last heartbeat of each name."""
+        return dict(self._heartbeats)
+
+    def beat(self, name: str, at: datetime) -> None:
+        """Records a heartbeat."""
+        self._heartbeats[name] = at
+
     def add_silence(self, silence: Silence) -> None:
         """Adds a silence. The caller audits it."""
         self._silences[silence.id] = silence

@@ -68,6 +68,7 @@ class MemoryStateReader:
         self._load_tests: dict[tuple[object, ...], Calibration] = {}
         self._silences: dict[str, Silence] = {}
         self._received: dict[str, ReceivedAlert] = {}
+        self._heartbeats: dict[str, datetime] = {}
         self._drills: dict[str, Drill] = {}
         self._feedback: dict[str, Feedback] = {}
         self._feedback_values: dict[str, Window] = {}

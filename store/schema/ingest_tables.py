@@ -83,6 +83,13 @@ received_alert = sa.Table(
     sa.Index("received_alert_by_state", "state", "group_key"),
     comment="Alerts of other monitors, received by webhook, with their newest occurrence.",
 )
+heartbeat = sa.Table(
+    "heartbeat",
+    state_tables,
+    sa.Column("name", Key, primary_key=True, comment="watchdog/NAME, or alertmanager/URL"),
+    instant_column("at_us", "time of its last heartbeat", nullable=False),
+    comment="Times at which external watchdogs and Alertmanagers last proved that they work.",
+)
 posted = sa.Table(
     "posted",
     state_tables,

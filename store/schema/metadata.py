@@ -26,7 +26,16 @@ from store.schema.decision_tables import (
     session,
     silence,
 )
-from store.schema.ingest_tables import change, change_end, posted, pushed, pushed_left_out, received_alert, startup
+from store.schema.ingest_tables import (
+    change,
+    change_end,
+    heartbeat,
+    posted,
+    pushed,
+    pushed_left_out,
+    received_alert,
+    startup,
+)
 from store.schema.planning_tables import (
     baseline,
     forecast,
@@ -41,8 +50,8 @@ from store.schema.planning_tables import (
 __all__ = [
     "BIG", "HEADS", "RAW", "VERSION_TABLES", "Database", "action", "alert", "audit", "baseline", "block", "change",
     "change_end", "cohort", "cycle", "document", "drill", "due", "entity", "event", "feedback", "flag", "forecast",
-    "hidden", "incident", "instant", "kept_from", "keyset", "load_test", "message", "metrics", "micros", "plan",
-    "posted", "pushed", "pushed_left_out", "received_alert", "recommendation", "refused", "session", "signal",
+    "heartbeat", "hidden", "incident", "instant", "kept_from", "keyset", "load_test", "message", "metrics", "micros",
+    "plan", "posted", "pushed", "pushed_left_out", "received_alert", "recommendation", "refused", "session", "signal",
     "silence", "startup", "state", "topology_edge", "topology_entity", "topology_label",
 ]  # fmt: skip
 

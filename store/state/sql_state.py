@@ -35,6 +35,7 @@ from store.schema.metadata import micros
 from store.sql.backend import put
 from store.state import plan_rows, retention, state_rows
 from store.state.commit_rows import CommitRows
+from store.state.heartbeats import SqlHeartbeats
 from store.state.received_alerts import SqlReceivedAlerts, resolve_by_hand
 from store.state.sql_state_reader import BREAKER, DETECTOR_STATUSES, SqlStateReader, breaker_of
 from store.state.topology_history import TopologyHistory
@@ -44,7 +45,7 @@ _OWNER = "engine"
 _log = log.get("store")
 
 
-class SqlStateStore(SqlStateReader, SqlReceivedAlerts):
+class SqlStateStore(SqlStateReader, SqlReceivedAlerts, SqlHeartbeats):
     """Implements ``outrider.ports.StateStore``. Short transactions; several processes may use one file."""
 
     def __init__(self, url: str) -> None:

@@ -104,6 +104,14 @@ def test_an_alert_resolved_by_hand_is_over_at_its_source_too(state):
     assert not state.received_alert(received(1).id).is_firing
 
 
+def test_the_last_heartbeat_of_each_name_is_kept(state):
+    assert state.heartbeats() == {}
+    state.beat("watchdog/prometheus", T0)
+    state.beat("watchdog/prometheus", T0 + MINUTE)
+    state.beat("alertmanager/http://am:9093", T0)
+    assert state.heartbeats() == {"watchdog/prometheus": T0 + MINUTE, "alertmanager/http://am:9093": T0}
+
+
 def test_many_alerts_in_one_delivery(state):
     many = [received(number) for number in range(1200)]
     assert state.receive_alerts(many, 5000).counts == {ReceiptOutcome.NEW: 1200}

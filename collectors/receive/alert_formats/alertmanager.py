@@ -23,7 +23,6 @@ from collectors.receive.alert_formats.record import (
 )
 from collectors.receive.protocol import malformed
 from outrider.model import Priority
-from outrider.wire.alertmanager import ORIGIN_LABEL
 
 ALERTMANAGER, GRAFANA = "alertmanager", "grafana"
 TRUNCATED = "AlertsTruncated"  # name of the alert about alerts that the source left out
@@ -43,7 +42,7 @@ def decode(source: str, body: bytes, rules: AlertRules, now: datetime) -> Decode
         labels = texts(entry.get("labels")) if isinstance(entry, Mapping) else {}
         if not labels:
             result.problems.append(f"alert {number} has no labels")
-        elif rules.origin and labels.get(ORIGIN_LABEL) == rules.origin:
+        elif rules.is_own(labels, str(entry.get("generatorURL") or "")):
             result.looped += 1
         else:
             result.alerts.append(received(source, _reported(entry, labels, group, source), rules, now))

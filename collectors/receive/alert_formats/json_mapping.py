@@ -62,7 +62,7 @@ def decode(source: str, body: bytes, mapping: JsonMapping, rules: AlertRules, no
         name = first_filled(mapping.name, context)
         if not name:
             result.problems.append(f"alert {number} has none of {', '.join(mapping.name)}")
-        elif rules.origin and _is_own(context, rules.origin):
+        elif rules.is_own({ORIGIN_LABEL: _origin(context)}):
             result.looped += 1
         else:
             result.alerts.append(received(source, _reported(name, context, mapping), rules, now))
@@ -97,6 +97,7 @@ def _status(templates: tuple[str, ...], context: Mapping[str, Any]) -> str:
     return ""
 
 
-def _is_own(context: Mapping[str, Any], origin: str) -> bool:
+def _origin(context: Mapping[str, Any]) -> str:
+    """The origin that an Outrider marked the alert with, wherever a relay put its labels."""
     places = (ORIGIN_LABEL, f"labels.{ORIGIN_LABEL}", f"commonLabels.{ORIGIN_LABEL}")
-    return any(filled("{" + place + "}", context) == origin for place in places)
+    return next((origin for place in places if (origin := filled("{" + place + "}", context))), "")

@@ -21,6 +21,7 @@ from collectors.receive.json_paths import instant
 from collectors.receive.protocol import ReceiveError, RejectionReason, malformed
 from outrider.model import AlertState, Priority
 from outrider.records.received_alerts import ReceivedAlert, ended
+from outrider.wire.alertmanager import ORIGIN_LABEL
 from outrider.wire.sanitize import clean, fitted
 
 MOST_LABELS: Final = 64
@@ -45,13 +46,15 @@ class AlertRules:
 
     ``priorities`` and ``faults`` are the configured ones, by severity in lower case and by alert name. ``origin`` marks
     the alerts that this Outrider emits. ``expires_after`` ends an alert that its source does not repeat.
-    ``code_faults`` are the faults of NVIDIA XID codes.
+    ``code_faults`` are the faults of NVIDIA XID codes. ``own_url`` begins the links of messages: an alert with such a
+    link is one that a notification channel of this Outrider posted.
     """
 
     priorities: Mapping[str, Priority] = field(default_factory=dict)
     faults: Mapping[str, str] = field(default_factory=dict)
     code_faults: Mapping[str, str] = field(default_factory=dict)
     origin: str = ""
+    own_url: str = ""
     expires_after: timedelta = timedelta(hours=24)
     most_alerts: int = 10_000
 
@@ -59,6 +62,11 @@ class AlertRules:
         """The priority of a severity."""
         name = severity.strip().lower()
         return self.priorities.get(name) or SEVERITIES.get(name, Priority.P2)
+
+    def is_own(self, labels: Mapping[str, Any], link: str = "") -> bool:
+        """True for an alert that this Outrider emitted, and that came back."""
+        by_label = bool(self.origin) and labels.get(ORIGIN_LABEL) == self.origin
+        return by_label or (bool(self.own_url) and (link == self.own_url or link.startswith(f"{self.own_url}/")))
 
     def fault(self, name: str) -> str | None:
         """The fault of an alert name; None if it is not known."""
@@ -104,7 +112,7 @@ class DecodedAlerts:
 def received(source: str, reported: ReportedAlert, rules: AlertRules, now: datetime) -> ReceivedAlert:
     """The record of a reported alert. A start in the future, or none, is the time of arrival."""
     labels = limited_labels(reported.labels)
-    severity = reported.severity or next((labels[name] for name in _SEVERITY_LABELS if labels.get(name)), "")
+    severity = reported.severity or _severity(labels)
     reported_at = instant(reported.starts_at)
     if reported_at is None or now - reported_at > OLDEST:
         reported_at = now
@@ -179,6 +187,14 @@ def known_faults() -> Mapping[str, str]:
     text = resources.files("collectors.receive.alert_formats").joinpath("known_alerts.yaml").read_text(encoding="utf-8")
     table: dict[str, str] = yaml.safe_load(text)["faults"]
     return table
+
+
+def _severity(labels: Mapping[str, str]) -> str:
+    """The severity label; a priority of another Outrider comes first."""
+    own = labels.get("priority", "")
+    if own in tuple(Priority):
+        return own
+    return next((labels[name] for name in _SEVERITY_LABELS if labels.get(name)), "")
 
 
 def _one_line(text: str, most: int) -> str:

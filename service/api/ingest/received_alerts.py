@@ -6,7 +6,7 @@ A delivery is durable when it is answered. The engine turns it into an alert in 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -23,6 +23,7 @@ from outrider.clock import Clock, rfc3339
 from outrider.documents import serialization
 from outrider.errors import StoreError
 from outrider.model import AlertState
+from outrider.records.heartbeats import NEVER
 from outrider.records.received_alerts import ReceivedAlert
 from service.api import paging, security
 from service.api.bodies import read_body
@@ -63,14 +64,15 @@ class AlertReceiver:
         )
 
     def take(self, source: str, sender: str, decoded: DecodedAlerts, ctx: Context) -> dict[str, int]:
-        """Stores the alerts of one delivery. Raises ReceiveError, StoreError."""
+        """Stores the alerts of one delivery, and the heartbeats among them. Raises ReceiveError, StoreError."""
         self._count(
             source, {"looped": decoded.looped, "truncated": decoded.truncated, "refused": len(decoded.problems)}
         )
         wait = self._allowances.take(sender, len(decoded.alerts))
         if wait:
             raise TooManyAlertsError(sender, self.settings.per_minute, wait)
-        receipt = ctx.state.receive_alerts([*decoded.alerts, *decoded.notes], self.settings.most_firing)
+        alerts = self._without_heartbeats(source, decoded.alerts, ctx)
+        receipt = ctx.state.receive_alerts([*alerts, *decoded.notes], self.settings.most_firing)
         if receipt.full:
             raise ReceiveError(
                 f"more than {self.settings.most_firing} received alerts would be firing",
@@ -82,6 +84,20 @@ class AlertReceiver:
         if decoded.truncated:
             _log.warning("received_alerts_truncated", source=source, alerts=decoded.truncated)
         return counts
+
+    def _without_heartbeats(self, source: str, alerts: Sequence[ReceivedAlert], ctx: Context) -> list[ReceivedAlert]:
+        """Records the alerts that are heartbeats of a watchdog; returns the others. Its end is one that never was."""
+        rest = []
+        for alert in alerts:
+            watchdog = next(
+                (item for item in self.settings.watchdogs if item.selects(alert.labels, alert.source)), None
+            )
+            if watchdog is None:
+                rest.append(alert)
+            else:
+                ctx.state.beat(watchdog.key, alert.received_at if alert.is_firing else NEVER)
+        self._count(source, {"heartbeat": len(alerts) - len(rest)})
+        return rest
 
     def answered(self, source: str, outcome: str) -> None:
         """Counts a delivery by its outcome."""
@@ -145,6 +161,18 @@ async def from_json(source: str, request: Request, ctx: Ctx, receiver: Receiver)
             f"no source is named {source[:100]!r}", hint=f"configured under receive.alerts.json_sources: {known}"
         )
     return await _receive(request, ctx, receiver, source)
+
+
+@router.post("/received/heartbeat/{name}")
+def heartbeat(name: str, ctx: Ctx, receiver: Receiver, sender: security.Sender) -> dict[str, Any]:
+    """The heartbeat of a watchdog that is configured under ``watchdogs``. Any body is ignored."""
+    watchdog = next((item for item in receiver.settings.watchdogs if item.name == name), None)
+    if watchdog is None:
+        known = ", ".join(item.name for item in receiver.settings.watchdogs) or "none"
+        raise NotFoundError(f"no watchdog is named {name[:100]!r}", hint=f"configured under watchdogs: {known}")
+    now = now_of(ctx)
+    ctx.state.beat(watchdog.key, now)
+    return {"name": name, "at": rfc3339(now), "by": sender}
 
 
 @reads.get("/received")

@@ -107,6 +107,18 @@ def test_an_alert_that_this_outrider_emitted_is_dropped_and_counted():
     assert [item.labels.get(ORIGIN_LABEL) for item in delivery.alerts] == ["other"]
 
 
+def test_a_message_that_our_own_channel_posted_is_dropped_by_its_link():
+    rules = AlertRules(own_url="https://outrider.example")
+    own = alert({"alertname": "OutriderIncident"}, generatorURL="https://outrider.example/incident?incident=inc-1")
+    other = alert(generatorURL="https://outrider.example.evil/graph")
+    delivery = read(webhook(own, other), rules)
+    assert (delivery.looped, len(delivery.alerts)) == (1, 1)
+
+
+def test_the_priority_of_another_outrider_is_kept():
+    assert read(webhook(alert({"priority": "P0", "severity": "critical"}))).alerts[0].priority is Priority.P0
+
+
 def test_a_megabyte_of_labels_is_cut_with_a_digest_and_stays_distinct():
     first = read(webhook(alert({"log": "x" * 1_000_000}, fingerprint=""))).alerts[0]
     other = read(webhook(alert({"log": "x" * 1_000_000 + "y"}, fingerprint=""))).alerts[0]

@@ -184,6 +184,11 @@ def _create_decisions() -> None:
 
 def _create_ingest() -> None:
     op.create_table(
+        "heartbeat",
+        sa.Column("name", sa.Text(), primary_key=True),
+        sa.Column("at_us", sa.BigInteger(), nullable=False),
+    )
+    op.create_table(
         "received_alert",
         sa.Column("id", sa.Text(), primary_key=True),
         sa.Column("source", sa.Text(), nullable=False),

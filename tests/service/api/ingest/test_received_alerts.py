@@ -18,6 +18,8 @@ from collectors.receive.alert_formats.record import AlertRules
 from outrider.clock import ManualClock
 from outrider.errors import StoreUnavailableError
 from outrider.model import AlertState
+from outrider.records.heartbeats import NEVER, Watchdog
+from outrider.records.silences import parse_matcher
 from service.api.app import create_app
 from service.api.dependencies import ApiExtras
 from service.config.api_settings import AlertIngestSettings, ApiSettings, IngestSettings
@@ -42,6 +44,10 @@ class World:
         alerts = AlertIngestSettings(
             rules=AlertRules(origin="c"),
             mappings={"zabbix": JsonMapping(name=("{name}",), labels={"node": ("{host}",)})},
+            watchdogs=(
+                Watchdog("prometheus", (parse_matcher("alertname=Watchdog"),), timedelta(minutes=10)),
+                Watchdog("cron", (), timedelta(hours=1)),
+            ),
             secrets={"grafana": SECRET, "alertmanager": SECRET, "zabbix": SECRET},
             **limits,
         )
@@ -245,3 +251,23 @@ def test_a_clock_that_steps_back_loses_no_alert():
     world.post("alertmanager", delivery("n2"))
     world.post("alertmanager", delivery("n1", status="resolved"))
     assert [alert.fingerprint for alert in world.state.received_alerts(states=[AlertState.FIRING])] == ["n2"]
+
+
+def test_a_watchdog_alert_is_a_heartbeat_and_its_end_is_one_that_never_was():
+    world = World()
+    watchdog = delivery("n1")
+    watchdog["alerts"][0]["labels"]["alertname"] = "Watchdog"
+    response = world.post("alertmanager", watchdog)
+    assert (response.json()["accepted"], world.state.received_alerts()) == (1, ())
+    assert world.state.heartbeats() == {"watchdog/prometheus": START}
+    watchdog["alerts"][0]["status"] = "resolved"
+    world.post("alertmanager", watchdog)
+    assert world.state.heartbeats() == {"watchdog/prometheus": NEVER}
+
+
+def test_a_heartbeat_by_its_own_endpoint_needs_the_token_and_a_known_name():
+    world = World()
+    assert world.post("heartbeat/cron", None).json()["at"] == "2026-11-21T08:00:00Z"
+    assert world.state.heartbeats() == {"watchdog/cron": START}
+    assert world.post("heartbeat/cron", None, token="").status_code == 401
+    assert world.post("heartbeat/backup", None).status_code == 404
