@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from collectors.events.unresolved_event import pci_of
 from collectors.mapping.entity_binding import first_label
@@ -28,6 +29,7 @@ _EXPORTERS = (
     "kube-state-metrics", "node-exporter", "prometheus-node-exporter", "dcgm-exporter", "nvidia-dcgm-exporter",
     "npu-exporter", "kubelet", "node-problem-detector",
 )  # fmt: skip
+_SWITCHES, _STORAGES, _POOLS = ("switch", "switch_name"), ("storage", "filesystem"), ("pool", "nodepool", "node_pool")
 _NAMES = ("instance", "job", "alertname")
 # A fault of a part may be reported for the whole, which the alert names.
 _WHOLE = {EntityKind.GPU: EntityKind.NODE, EntityKind.PORT: EntityKind.NODE}
@@ -64,7 +66,7 @@ class AlertEntityResolver:
 
     def subject(self, labels: Mapping[str, str], fault: str | None) -> AlertSubject:
         """The subject of an alert. The kind of its fault comes first, then the most specific known entity."""
-        kind = faults()[fault].entity if fault in faults() and fault is not None else None
+        kind = faults()[fault].entity if fault is not None and fault in faults() else None
         order = [kind, _WHOLE.get(kind)] if kind is not None else []
         finders = self._finders
         kinds = [*(item for item in order if item is not None), *finders]
@@ -72,7 +74,8 @@ class AlertEntityResolver:
         wanted = [found[item] for item in order if item in found and found[item] is not None]
         known = [entity for entity in found.values() if entity in self.topology.entities]
         named = [entity for entity in found.values() if entity is not None]
-        entity = next(iter([*wanted, *known, *named]), None) or self._unnamed(labels)
+        stated = [entity] if (entity := self._stated(labels)) is not None else []
+        entity = next(iter([*stated, *wanted, *known, *named]), None) or self._unnamed(labels)
         fits = kind is not None and (entity.kind is kind or entity.kind is _WHOLE.get(kind))
         return AlertSubject(entity, entity in self.topology.entities, fault if fits else None)
 
@@ -85,6 +88,9 @@ class AlertEntityResolver:
             EntityKind.NODE: self._node,
             EntityKind.WORKLOAD: self._workload,
             EntityKind.SERVICE: self._service,
+            EntityKind.SWITCH: partial(self._plain, EntityKind.SWITCH, _SWITCHES),
+            EntityKind.STORAGE: partial(self._plain, EntityKind.STORAGE, _STORAGES),
+            EntityKind.POOL: partial(self._plain, EntityKind.POOL, _POOLS),
         }
 
     def _add_device(self, gpu: EntityRef, facts: Mapping[str, str]) -> None:
@@ -164,6 +170,20 @@ class AlertEntityResolver:
         service = self._by_workload.get((cluster, namespace, name))
         known = service or self._find(labels, EntityKind.WORKLOAD, name)
         return known or EntityRef(cluster, EntityKind.WORKLOAD, namespace, name)
+
+    def _stated(self, labels: Mapping[str, str]) -> EntityRef | None:
+        """The entity as another Outrider states it: by kind, name and namespace."""
+        name, kind = labels.get("entity", ""), labels.get("kind", "")
+        if not name or kind not in tuple(EntityKind):
+            return None
+        known = self._find(labels, EntityKind(kind), name)
+        return known or EntityRef(self._cluster_of(labels), EntityKind(kind), labels.get("namespace") or None, name)
+
+    def _plain(self, kind: EntityKind, names: tuple[str, ...], labels: Mapping[str, str]) -> EntityRef | None:
+        name = first_label(labels, names)
+        return (
+            (self._find(labels, kind, name) or EntityRef(self._cluster_of(labels), kind, None, name)) if name else None
+        )
 
     def _service(self, labels: Mapping[str, str]) -> EntityRef | None:
         """A known service only: in Kubernetes the label often names the Service of an exporter."""

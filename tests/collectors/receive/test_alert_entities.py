@@ -49,6 +49,7 @@ KSM = {
         ({"node": "n1", "pci": "0000:17:00"}, GPU),
         ({"namespace": "llm", "deployment": "chat", **{k: v for k, v in KSM.items() if k != "namespace"}}, SERVICE),
         ({"model_name": "chat", "job": "vllm"}, SERVICE),
+        ({"kind": "replica", "entity": "chat-0", "namespace": "llm", "cluster": "prod"}, REPLICA),
     ],
 )
 def test_labels_name_a_known_entity(labels, entity):
@@ -66,6 +67,8 @@ def test_labels_name_a_known_entity(labels, entity):
             {"alertname": "X", "instance": "mail:25"},
             EntityRef("prod", EntityKind.WORKLOAD, RECEIVED_NAMESPACE, "mail:25"),
         ),
+        ({"switch": "leaf-9"}, EntityRef("prod", EntityKind.SWITCH, None, "leaf-9")),
+        ({"kind": "node", "entity": "n9"}, EntityRef("prod", EntityKind.NODE, None, "n9")),
         ({"alertname": "X"}, EntityRef("prod", EntityKind.WORKLOAD, RECEIVED_NAMESPACE, "X")),
         (
             {"service": "kube-prometheus-kubelet", "alertname": "X"},
