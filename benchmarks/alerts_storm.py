@@ -276,7 +276,7 @@ def best_labels(incidents: Sequence[Storm]) -> tuple[float, int, str]:
     scored = []
     for names in LABEL_GROUPS:
         groups = {
-            print_: (storm.starts_at - START) // QUIET * 1000 + hash(tuple(labels.get(name, "") for name in names))
+            print_: ((storm.starts_at - START) // QUIET, *(labels.get(name, "") for name in names))
             for storm in incidents
             for print_, (_, labels) in storm.named()
         }

@@ -29,7 +29,7 @@ _DAY_MINUTES = 24 * 60
 _TEXT = re.compile(
     r"""\s*([A-Za-z_][A-Za-z0-9_.]*)\s*(=~|!~|!=|=)\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|(.*?))\s*""", re.DOTALL
 )
-_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+_ESCAPE = re.compile(r'\\([\\"n])')  # any other backslash belongs to a regular expression, as in Alertmanager
 Labels = Mapping[str, tuple[str, ...]]
 """Values by label name. Most labels have one value; an alert may belong to several services."""
 
@@ -156,10 +156,14 @@ def parse_matcher(text: str) -> LabelMatcher:
     if match is None:
         raise UsageError(f"{text[:200]!r} is not a matcher", hint='write it as node="gpu-1" or rule=~"gpu-.*"')
     name, operator, double, single, bare = match.groups()
-    value = _ESCAPE.sub(r"\1", double) if double is not None else single if single is not None else bare
+    value = _ESCAPE.sub(_unescaped, double) if double is not None else single if single is not None else bare
     matcher = LabelMatcher(name, MatchOperator(operator), value)
     check_matchers([matcher])
     return matcher
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    return "\n" if match[1] == "n" else match[1]
 
 
 def check_matchers(matchers: Sequence[LabelMatcher]) -> None:

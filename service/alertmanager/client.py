@@ -23,10 +23,15 @@ from outrider.wire.http_auth import Access
 
 MOST_AT_ONCE = 500  # alerts per request
 _MOST_ERROR = 300
+_CHECK_VERSION = "check its version: 0.22 or newer"
 
 
 class AlertmanagerError(OutriderError):
-    """An Alertmanager could not be reached, or refused a request."""
+    """An Alertmanager could not be reached, or did not accept a request."""
+
+
+class RefusedRequestError(AlertmanagerError):
+    """An Alertmanager refused the content of a request: the same request will be refused again."""
 
 
 class AlertmanagerClient:
@@ -47,16 +52,18 @@ class AlertmanagerClient:
 
     def silences(self) -> tuple[AlertmanagerSilence, ...]:
         """All silences, expired ones included. Raises AlertmanagerError."""
-        document = self._request("GET", SILENCES_PATH).json()
+        document = self._json("GET", SILENCES_PATH)
         if not isinstance(document, list):
-            raise AlertmanagerError(
-                f"{self.name} returned no list of silences", hint="check its version: 0.22 or newer"
-            )
+            raise AlertmanagerError(f"{self.name} returned no list of silences", hint=_CHECK_VERSION)
         return tuple(_parsed(document))
 
     def create_silence(self, silence: AlertmanagerSilence) -> str:
         """Creates a silence; returns its id. Raises AlertmanagerError."""
-        return str(self._request("POST", SILENCES_PATH, silence.body()).json().get("silenceID", ""))
+        document = self._json("POST", SILENCES_PATH, silence.body())
+        number = document.get("silenceID") if isinstance(document, dict) else None
+        if not number:
+            raise AlertmanagerError(f"{self.name} returned no id of a silence", hint=_CHECK_VERSION)
+        return str(number)
 
     def expire_silence(self, silence_id: str) -> None:
         """Ends a silence. Raises AlertmanagerError."""
@@ -66,6 +73,13 @@ class AlertmanagerClient:
         """Releases the connections."""
         if self._http is not None:
             self._http.close()
+
+    def _json(self, method: str, path: str, body: Any = None) -> Any:
+        response = self._request(method, path, body)
+        try:
+            return response.json()
+        except ValueError as error:
+            raise AlertmanagerError(f"{self.name} returned no JSON", hint="check alertmanager.urls") from error
 
     def _request(self, method: str, path: str, body: Any = None) -> httpx.Response:
         try:
@@ -82,7 +96,8 @@ class AlertmanagerClient:
                 f"{self.name} cannot be reached: {type(error).__name__}", hint="check alertmanager.urls"
             ) from error
         if not response.is_success:
-            raise AlertmanagerError(
+            refused = response.status_code in (400, 413, 422)
+            raise (RefusedRequestError if refused else AlertmanagerError)(
                 f"{self.name} returned {response.status_code}: {response.text[:_MOST_ERROR].strip()}"
             )
         return response

@@ -18,7 +18,7 @@ from outrider.errors import UsageError
 from outrider.ports import StateStore
 from outrider.records.silences import LabelMatcher, MatchOperator, Silence, check_matchers
 from outrider.wire.alertmanager import ORIGIN_LABEL, AlertmanagerSilence, SilenceMatcher, label_name
-from service.alertmanager.client import AlertmanagerClient, AlertmanagerError
+from service.alertmanager.client import AlertmanagerClient, AlertmanagerError, RefusedRequestError
 
 SOURCE = "alertmanager"
 _log = log.get("alertmanager")
@@ -64,6 +64,7 @@ class SilenceSync:
         """Members of one cluster exchange silences themselves."""
         self._state, self._clients, self._options = state, tuple(clients), options
         self._unread: set[str] = set()
+        self._refused: set[str] = set()
         self._failed = False
 
     def run_due(self, now: datetime) -> None:
@@ -120,7 +121,16 @@ class SilenceSync:
             if any(_ended_early(before, export) for before in present):
                 self._end(export.silence, now)
             else:
-                client.create_silence(export.there)
+                self._create(client, export)
+
+    def _create(self, client: AlertmanagerClient, export: _Export) -> None:
+        """Creates a silence there. One that is refused keeps no other from being created, and is logged once."""
+        try:
+            client.create_silence(export.there)
+        except RefusedRequestError as error:
+            if export.silence.id not in self._refused:
+                self._refused.add(export.silence.id)
+                _log.error("alertmanager_silence_refused", silence=export.silence.id, error=error.message)
 
     def _end(self, silence: Silence, now: datetime) -> None:
         """Ends a silence of ours that was ended in Alertmanager. One with a window pauses until its next occurrence."""

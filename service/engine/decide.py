@@ -122,11 +122,16 @@ def _advance(
 ) -> tuple[Alert, ...]:
     context = fleet_state.service_context(inputs.stored.alerts, inputs.latest_plan, topology, inputs.detection.values)
     deleted = fleet_state.deleted(topology)
+    own = [alert for alert in inputs.stored.alerts if not alert.is_received]
     silent = watchdogs.findings(
-        config.watchdogs, inputs.stored.heartbeats, inputs.running_since or inputs.now, config.cluster, inputs.now
+        config.watchdogs,
+        inputs.stored.heartbeats,
+        inputs.running_since or inputs.now,
+        config.cluster,
+        inputs.now,
+        {alert.entity for alert in own},
     )
     observed = (*detected.alertable, *silent)
-    own = [alert for alert in inputs.stored.alerts if not alert.is_received]
     others = [alert for alert in inputs.stored.alerts if alert.is_received]
     return (
         *alert_state.advance(own, observed, inputs.plan, config.rules, context, inputs.now, deleted),

@@ -5,7 +5,7 @@ A monitor that is dead sends no alert about it. Here its silence is one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from outrider.clock import rfc3339
@@ -18,26 +18,37 @@ NAMESPACE = "watchdogs"
 
 
 def findings(
-    watchdogs: Sequence[Watchdog], heartbeats: Mapping[str, datetime], since: datetime, cluster: str, now: datetime
+    watchdogs: Sequence[Watchdog],
+    heartbeats: Mapping[str, datetime],
+    since: datetime,
+    cluster: str,
+    now: datetime,
+    alerted: Collection[EntityRef] = (),
 ) -> tuple[Finding, ...]:
     """Returns one finding per absent heartbeat. ``since`` is the first cycle: a new engine waits for the first one.
 
-    A heartbeat far in the future dates from before a step of the clock, and counts as absent, too.
+    ``alerted`` are entities with an active alert: what was absent before a restart or a failover still is. A heartbeat
+    far in the future dates from before a step of the clock, and counts as absent, too.
     """
-    return tuple(_absent(watchdogs, heartbeats, since, cluster, now))
+    return tuple(_absent(watchdogs, heartbeats, since, cluster, now, alerted))
 
 
 def _absent(
-    watchdogs: Sequence[Watchdog], heartbeats: Mapping[str, datetime], since: datetime, cluster: str, now: datetime
+    watchdogs: Sequence[Watchdog],
+    heartbeats: Mapping[str, datetime],
+    since: datetime,
+    cluster: str,
+    now: datetime,
+    alerted: Collection[EntityRef],
 ) -> Iterator[Finding]:
     for watchdog in watchdogs:
+        entity = EntityRef(cluster, EntityKind.WORKLOAD, NAMESPACE, watchdog.name)
         last = heartbeats.get(watchdog.key)
         ended = last == NEVER
-        newest = since if last is None else last
-        starting = now - since <= watchdog.within and newest <= since  # it had no time yet to reach this engine
-        if not ended and (starting or abs(now - newest) <= watchdog.within):
+        is_recent = last is not None and abs(now - last) <= watchdog.within
+        had_no_time = now - since <= watchdog.within and (last is None or last <= since)  # to reach this engine
+        if not ended and (is_recent or (had_no_time and entity not in alerted)):
             continue
-        entity = EntityRef(cluster, EntityKind.WORKLOAD, NAMESPACE, watchdog.name)
         start = since if last is None or ended else min(last, now)
         key = "findings.watchdog_ended" if ended else "findings.watchdog_absent"
         arguments = {

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -68,10 +69,10 @@ class AlertReceiver:
         self._count(
             source, {"looped": decoded.looped, "truncated": decoded.truncated, "refused": len(decoded.problems)}
         )
-        wait = self._allowances.take(sender, len(decoded.alerts))
+        alerts = self._without_heartbeats(source, decoded.alerts, ctx)  # before the limit: a storm silences no watchdog
+        wait = self._allowances.take(sender, len(alerts))
         if wait:
             raise TooManyAlertsError(sender, self.settings.per_minute, wait)
-        alerts = self._without_heartbeats(source, decoded.alerts, ctx)
         receipt = ctx.state.receive_alerts([*alerts, *decoded.notes], self.settings.most_firing)
         if receipt.full:
             raise ReceiveError(
@@ -87,7 +88,7 @@ class AlertReceiver:
 
     def _without_heartbeats(self, source: str, alerts: Sequence[ReceivedAlert], ctx: Context) -> list[ReceivedAlert]:
         """Records the alerts that are heartbeats of a watchdog; returns the others. Its end is one that never was."""
-        rest = []
+        rest, heartbeats = list[ReceivedAlert](), dict[str, datetime]()
         for alert in alerts:
             watchdog = next(
                 (item for item in self.settings.watchdogs if item.selects(alert.labels, alert.source)), None
@@ -95,7 +96,9 @@ class AlertReceiver:
             if watchdog is None:
                 rest.append(alert)
             else:
-                ctx.state.beat(watchdog.key, alert.received_at if alert.is_firing else NEVER)
+                heartbeats[watchdog.key] = alert.received_at if alert.is_firing else NEVER
+        for key, at in heartbeats.items():
+            ctx.state.beat(key, at)
         self._count(source, {"heartbeat": len(alerts) - len(rest)})
         return rest
 

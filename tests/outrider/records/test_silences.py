@@ -58,6 +58,22 @@ def test_matchers_mean_what_they_mean_in_alertmanager(text, holds):
 
 
 @pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (r'node=~"gpu-\d+"', r"gpu-\d+"),
+        (r'node=~"gpu\.1"', r"gpu\.1"),
+        (r'node="say \"hi\""', 'say "hi"'),
+        (r'node="a\\d"', r"a\d"),
+        (r'node="two\nlines"', "two\nlines"),
+        (r"node=~'gpu-\d'", r"gpu-\d"),
+        (r"node=~gpu-\d", r"gpu-\d"),
+    ],
+)
+def test_backslashes_in_quotes_mean_what_they_mean_in_alertmanager(text, value):
+    assert parse_matcher(text).value == value
+
+
+@pytest.mark.parametrize(
     "text", ["", "rule", "=x", "rule=~(", "rule=~a(?=b)", r"rule=~(a)\1", "a-b=c", f'rule=~"{"a" * 3000}"']
 )
 def test_what_is_no_matcher_is_refused_with_a_hint(text):

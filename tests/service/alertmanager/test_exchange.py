@@ -29,6 +29,7 @@ from service.engine.liveness import Liveness
 from store.memory import MemoryStateStore
 from tests.support import alertmanagers, metric_servers
 from tests.support.alertmanagers import Alertmanager
+from tests.support.json_server import Response, json_server
 from tests.support.ports import free_port
 from tests.support.waiting import until
 
@@ -289,6 +290,27 @@ def test_a_recurring_silence_is_there_only_during_its_window(pair, make):
     assert "[outrider window/later]" not in comments
     (item,) = [item for item in pair[0].get("/silences") if item["comment"] == "[outrider window/open]"]
     assert datetime.fromisoformat(item["endsAt"]) < now() + timedelta(hours=1)
+
+
+def test_a_silence_that_is_refused_there_keeps_no_other_from_being_created(pair, make):
+    world = make("refused", pair[0])
+    odd = parse_matcher(r'pod=~"\C"')  # RE2 in C++ has it, the one in Go has not
+    world.state.add_silence(Silence("a-odd", None, None, now() + 60 * MINUTE, "ann", matchers=(odd,)))
+    world.state.add_silence(Silence("b-plain", "r", None, now() + 60 * MINUTE, "ann"))
+    world.sync.run_due(now())
+    comments = [item["comment"] for item in pair[0].get("/silences") if "[outrider refused/" in item["comment"]]
+    assert comments == ["[outrider refused/b-plain]"]
+    assert {silence.id for silence in world.state.silences(now()) if not silence.source} == {"a-odd", "b-plain"}
+
+
+def test_a_proxy_that_answers_for_alertmanager_changes_no_silence(pair, make):
+    with json_server() as server:
+        server.responses["GET /api/v2/silences"] = Response(raw=b"<html>sign in</html>")
+        world = make("proxy", server.url)
+        world.state.add_silence(Silence("s3", "r", None, now() + 60 * MINUTE, "ann"))
+        world.sync.run_due(now())
+        assert server.sent("POST") == []
+        assert [silence.id for silence in world.state.silences(now())] == ["s3"]
 
 
 def test_while_no_alertmanager_responds_silences_stay(pair, make):

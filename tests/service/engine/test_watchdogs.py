@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -13,6 +14,7 @@ from outrider.records.heartbeats import NEVER, Watchdog
 from outrider.records.silences import parse_matcher
 from outrider.topology import Topology
 from service.config.settings import Settings
+from service.engine.cycle import Cycle
 from service.engine.watchdogs import findings
 from service.wiring import platform
 
@@ -55,8 +57,14 @@ class World:
     def __init__(self) -> None:
         watchdog = {"name": "prometheus-eu", "match": ["alertname=Watchdog"], "within": "2m"}
         self.clock = ManualClock(START)
-        self.cycle = platform.cycle_in_memory(Settings(watchdogs=[watchdog]), NoSource(), self.clock, interval=STEP)
+        self.settings = Settings(watchdogs=[watchdog])
+        self.cycle = platform.cycle_in_memory(self.settings, NoSource(), self.clock, interval=STEP)
         self.state = self.cycle.parts.state
+
+    def restart(self) -> None:
+        """Another engine takes over with the same store."""
+        cycle = platform.cycle_in_memory(self.settings, NoSource(), self.clock, interval=STEP)
+        self.cycle = Cycle(replace(cycle.parts, state=self.state))
 
     def step(self, count: int) -> None:
         for _ in range(count):
@@ -97,3 +105,17 @@ def test_a_monitor_that_keeps_sending_is_never_reported():
         world.state.beat("watchdog/prometheus-eu", world.clock.now())
         world.step(2)
     assert not world.state.alerts()
+
+
+def test_a_monitor_that_was_silent_before_a_failover_stays_reported_until_it_sends():
+    world = World()
+    world.step(12)
+    (before,) = world.state.alerts(states=[AlertState.FIRING])
+    world.restart()
+    world.step(6)  # within the time that a new engine waits for a first heartbeat
+    (after,) = world.state.alerts(states=[AlertState.FIRING])
+    assert (after.fingerprint, after.starts_at) == (before.fingerprint, before.starts_at)
+    assert len([message for message in world.state.messages() if message.is_page]) == 1
+    world.state.beat("watchdog/prometheus-eu", world.clock.now())
+    world.step(6)
+    assert not world.state.incidents(open_only=True)

@@ -265,6 +265,17 @@ def test_a_watchdog_alert_is_a_heartbeat_and_its_end_is_one_that_never_was():
     assert world.state.heartbeats() == {"watchdog/prometheus": NEVER}
 
 
+def test_a_storm_of_a_sender_refuses_its_alerts_but_not_its_heartbeat():
+    world = World(per_minute=2)
+    world.post("alertmanager", delivery("n1", "n2"))
+    world.clock.advance(timedelta(milliseconds=1))
+    mixed = delivery("n3", "n4")
+    mixed["alerts"][0]["labels"]["alertname"] = "Watchdog"
+    assert world.post("alertmanager", mixed).status_code == 429
+    assert world.state.heartbeats() == {"watchdog/prometheus": world.clock.now()}
+    assert {alert.fingerprint for alert in world.state.received_alerts()} == {"n1", "n2"}
+
+
 def test_a_heartbeat_by_its_own_endpoint_needs_the_token_and_a_known_name():
     world = World()
     assert world.post("heartbeat/cron", None).json()["at"] == "2026-11-21T08:00:00Z"

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 
 from outrider.model import RECEIVED_FROM, Alert, AlertReason, AlertState, EntityKind, EntityRef, Priority
 from service.api.routers.alert_series import MOST_SERIES, families
@@ -35,3 +40,23 @@ def test_two_alerts_with_the_same_labels_are_one_series():
     twice = [alert(1), Alert(**{**{name: getattr(alert(1), name) for name in Alert.__slots__}, "fingerprint": "other"})]
     series, _ = families(twice, "prod")
     assert len(series.samples) == 1
+
+
+class Once(Collector):
+    """Returns the same families at every scrape."""
+
+    def __init__(self, *alerts: Alert) -> None:
+        self._alerts = alerts
+
+    def collect(self):
+        return families(self._alerts, "prod")
+
+
+def test_a_megabyte_of_name_and_what_no_encoding_has_is_a_bounded_label():
+    registry = CollectorRegistry()
+    odd = [EntityRef("prod", EntityKind.POD, "llm", name) for name in ("x" * 1_000_000, "\ud800\0", '<b>"\\\n')]
+    registry.register(Once(*(replace(alert(number), entity=entity) for number, entity in enumerate(odd))))
+    series, _ = text_string_to_metric_families(generate_latest(registry).decode())
+    names = [sample.labels["entity"] for sample in series.samples]
+    assert [len(name.encode()) <= 1000 for name in names] == [True] * 3
+    assert names[2] == odd[2].name
