@@ -13,6 +13,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from collectors.receive.alert_formats.record import AlertRules
+from outrider.clock import ManualClock
 from outrider.model import Alert, AlertReason, AlertState, CycleRecord, EntityKind, EntityRef, Priority
 from outrider.ports import CycleCommit
 from outrider.records.heartbeats import Watchdog
@@ -109,6 +110,27 @@ def test_the_watchdog_of_a_real_prometheus_is_a_heartbeat_and_no_alert(world):
     until(lambda: "watchdog/prometheus" in world.state.heartbeats(), "the heartbeat has arrived")
     assert "Watchdog" not in world.received(AlertState.FIRING)
     assert 'outrider_watchdog_heartbeat_timestamp_seconds{name="prometheus"}' in world.metrics()
+
+
+def test_alerts_beyond_the_limit_arrive_with_a_later_attempt_of_a_real_alertmanager(tmp_path):
+    why = metric_servers.missing((alertmanagers.PROGRAM,))
+    if why is not None:
+        pytest.skip(why)
+    clock, state = ManualClock(datetime.now(UTC)), MemoryStateStore()
+    alerts = AlertIngestSettings(rules=AlertRules(), per_minute=1)
+    settings, extras = ApiSettings(ingest=IngestSettings(token=TOKEN, alerts=alerts)), ApiExtras(clock=clock)
+    with serving(state, settings, extras) as url:
+        webhook = f"{url}/api/v1/received/alertmanager"
+        with alertmanagers.alertmanager(tmp_path, webhook=webhook, token=TOKEN) as server:
+            world = World(state, extras, server)
+            world.send("First")
+            until(lambda: "First" in world.received(AlertState.FIRING), "the first alert has arrived")
+            world.send("Second")
+            limited = 'outrider_received_alert_requests_total{outcome="too_fast",source="alertmanager"}'
+            until(lambda: limited in world.metrics(), "the second delivery was refused")
+            assert set(world.received(AlertState.FIRING)) == {"First"}
+            clock.advance(timedelta(minutes=2))
+            until(lambda: "Second" in world.received(AlertState.FIRING), "the second alert has arrived")
 
 
 def test_our_alerts_are_series_in_a_real_prometheus(tmp_path: Path):
