@@ -1,8 +1,9 @@
 """Storms of received alerts: 10,000 alerts of a fleet, of which 30 % belong to incidents that overlap another one.
 
 Each incident has one cause (a switch, a node, a GPU or an engine) and the alerts that a Prometheus with the usual rules
-raises below it, in random order, within three minutes. They arrive as Alertmanager's webhook delivers them, and run
-through the whole cycle. Scored: pages against alerts, pairs of alerts grouped as the causes demand, and incidents that
+raises below it, in random order, within three minutes. Of some incidents no alert names the cause, and some alerts
+name only an address that nothing else knows. They arrive as Alertmanager's webhook delivers them, and run through the
+whole cycle. Scored: pages against alerts, pairs of alerts grouped as the causes demand, and incidents that
 got none of their own. The peer is the best grouping by labels that an Alertmanager could be configured with.
 """
 
@@ -32,6 +33,7 @@ from service.config.settings import Settings
 from service.wiring import platform
 
 SEED, ALERTS, OVERLAP_RATIO = 11, 10_000, 0.3
+CAUSE_MISSING_RATIO, ADDRESS_ONLY_RATIO = 0.1, 0.01
 RACKS, NODES, GPUS = 24, 8, 8  # per rack, per node
 START, STEP = datetime(2026, 3, 1, tzinfo=UTC), timedelta(seconds=15)
 SPREAD, LASTS, QUIET = timedelta(minutes=3), timedelta(minutes=6), timedelta(minutes=30)
@@ -87,17 +89,20 @@ class Fleet:
 
 @dataclass(slots=True)
 class Storm:
-    """One incident: rack, node and GPU, and its alerts by their delay after the cause, the cause first."""
+    """One incident: rack, node and GPU, and its alerts by their delay after the cause.
+
+    The first alert is about the cause, or about its first symptom if ``cause`` is None.
+    """
 
     number: int
     place: tuple[int, int, int]
     kind: str
-    cause: dict[str, str]
+    cause: dict[str, str] | None
     alerts: list[tuple[timedelta, dict[str, str]]]
     starts_at: datetime = START
 
     def named(self) -> Iterator[tuple[str, tuple[timedelta, dict[str, str]]]]:
-        """Yields fingerprint, delay and labels of every alert, the cause first."""
+        """Yields fingerprint, delay and labels of every alert."""
         return ((f"{self.number}/{index}", alert) for index, alert in enumerate(self.alerts))
 
     @staticmethod
@@ -106,9 +111,9 @@ class Storm:
         return received_id(alertmanager.ALERTMANAGER, print_)
 
     @property
-    def cause_print(self) -> str:
-        """The same of the alert about the cause."""
-        return self.id_of(f"{self.number}/0")
+    def prints(self) -> list[str]:
+        """The same of all alerts."""
+        return [self.id_of(print_) for print_, _ in self.named()]
 
 
 def storms(fleet: Fleet, random_: random.Random, total: int) -> list[Storm]:
@@ -162,9 +167,19 @@ def _storm(number: int, fleet: Fleet, random_: random.Random, rack: int | None =
     below = list(_below(kind, fleet, pods, rack, node))
     random_.shuffle(below)
     delays = [timedelta(seconds=random_.uniform(0, SPREAD.total_seconds())) for _ in below]
+    alerts = list(zip(delays, (_labelled(labels, random_) for labels in below), strict=True))
+    if random_.random() < CAUSE_MISSING_RATIO:
+        return Storm(number, (rack, index, card), kind, None, alerts)
     late = timedelta(seconds=random_.choice((0, 0, 15, 45)))  # a cause is often reported after its first symptoms
-    alerts = [(late, cause), *zip(delays, below, strict=True)]
-    return Storm(number, (rack, index, card), kind, cause, alerts)
+    return Storm(number, (rack, index, card), kind, cause, [(late, cause), *alerts])
+
+
+def _labelled(labels: dict[str, str], random_: random.Random) -> dict[str, str]:
+    """The labels as they arrive: relabeling has lost the entity of a few, and left an address."""
+    if random_.random() >= ADDRESS_ONLY_RATIO:
+        return labels
+    address = f"10.{random_.randrange(256)}.{random_.randrange(256)}.{random_.randrange(256)}:9400"
+    return {"alertname": labels["alertname"], "severity": labels["severity"], "instance": address}
 
 
 def _below(kind: str, fleet: Fleet, pods: Sequence[str], rack: int, node: str) -> Iterator[dict[str, str]]:
@@ -285,10 +300,21 @@ def best_labels(incidents: Sequence[Storm]) -> tuple[float, int, str]:
 
 
 def lost(incidents: Sequence[Storm], groups: Mapping[str, str]) -> int:
-    """Returns the number of storms whose cause has no incident, or shares one with another cause."""
-    own = [groups.get(storm.cause_print) for storm in incidents]
+    """Returns the number of storms without an incident of their own.
+
+    The incident of a storm is that of its cause, or of most of its alerts if no alert names the cause. It is lost if
+    there is none, or if it is that of another storm, too.
+    """
+    own = [_incident_of(storm, groups) for storm in incidents]
     shared = Counter(own)
     return sum(incident is None or shared[incident] > 1 for incident in own)
+
+
+def _incident_of(storm: Storm, groups: Mapping[str, str]) -> str | None:
+    if storm.cause is not None:
+        return groups.get(storm.prints[0])
+    known = Counter(groups[print_] for print_ in storm.prints if print_ in groups)
+    return known.most_common(1)[0][0] if known else None
 
 
 def run() -> list[Result]:
@@ -307,7 +333,7 @@ def run() -> list[Result]:
     peer = f"grouping by {labels}, the best of {len(LABEL_GROUPS)}"
     note = (
         f"{len(truth)} alerts of {len(incidents)} incidents, {overlapping / len(incidents):.0%} of them overlapping; "
-        f"{pages} pages"
+        f"{sum(storm.cause is None for storm in incidents)} without an alert about their cause; {pages} pages"
     )
     peer_folding = 1 - peer_pages / len(truth)
     ratio = folding / peer_folding

@@ -11,8 +11,9 @@ from pydantic import Field, model_validator
 from outrider.errors import ConfigProblem, UsageError
 from outrider.records.silences import Silence, SilenceWindow, check_matchers, parse_matcher, selects_everything
 from outrider.text import yaml_file
-from outrider.vocabulary.time_spans import DAYS, EVERY_DAY
-from service.config.settings_base import Day, Section, TimeZone, WallTime
+from outrider.vocabulary.time_spans import DAYS, EVERY_DAY, Day
+from service.config.settings_base import Section, TimeZone
+from service.config.wall_times import WallTime
 
 SOURCE = "maintenance"
 ALWAYS = datetime(9999, 12, 31, tzinfo=UTC)

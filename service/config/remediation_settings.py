@@ -14,7 +14,7 @@ from outrider.errors import ConfigError, ConfigProblem
 from outrider.model import ActionKind
 from outrider.text import yaml_file
 from outrider.vocabulary.faults import faults
-from outrider.vocabulary.time_spans import DAYS, EVERY_DAY, DateSpan, WeeklySpan
+from outrider.vocabulary.time_spans import DAYS, EVERY_DAY, DateSpan, Day, WeeklySpan
 from remediation.decide.autonomy import PLAN, Autonomy, AutonomyLevels, Environment
 from remediation.decide.limits import DISRUPTIVE, BreakerLimits, HalfOpen, Policy
 from remediation.decide.time_windows import TimeWindow
@@ -28,8 +28,9 @@ from service.config.actuator_settings import (
 )
 from service.config.degrade_settings import ClusterSwitchSettings, DegradeSettings
 from service.config.scaling_settings import KubernetesApiSettings
-from service.config.settings_base import Day, Duration, Ratio, Section, TimeZone, WallTime
+from service.config.settings_base import Duration, Ratio, Section, TimeZone
 from service.config.traffic_settings import TrafficSettings
+from service.config.wall_times import WallTime
 
 DefaultActuatorName = Literal["dry_run", "simulated", "autoscalers", "kubernetes"]
 ActuatorName = Literal[DefaultActuatorName, "degrade", "engine", "gslb", "hook", "traffic"]

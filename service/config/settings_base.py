@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime, time, timedelta
-from typing import Annotated, Any, Literal
+from datetime import timedelta
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -12,9 +12,6 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from collectors.net.dns_client import NameServer
 from outrider.errors import UsageError
 from outrider.vocabulary.units import parse_duration, read_quantity
-
-_EXPECTED_TIME = "expected a time of day such as 22:00, or a date and time such as 2026-12-24 18:00"
-_DAY_MINUTES = 24 * 60
 
 
 def _duration(value: Any) -> timedelta:
@@ -68,33 +65,7 @@ def is_web_url(text: str) -> bool:
     return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
-def _wall_time(value: Any) -> time | datetime:
-    """Reads a wall-clock time. YAML reads 22:00 as the number 1320, and some dates as dates."""
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _DAY_MINUTES:
-        return time(value % _DAY_MINUTES // 60, value % 60)
-    if isinstance(value, str):
-        value = _parsed(value.strip())
-    if isinstance(value, date) and not isinstance(value, datetime):
-        value = datetime.combine(value, time())
-    if not isinstance(value, time | datetime):
-        raise ValueError(_EXPECTED_TIME)  # noqa: TRY004 - pydantic reads ValueError
-    if value.tzinfo is not None:
-        raise ValueError("expected a time without an offset; timezone names the zone")
-    return value
-
-
-def _parsed(text: str) -> time | datetime:
-    try:
-        if text == "24:00":
-            return time()
-        return time.fromisoformat(text) if "-" not in text else datetime.fromisoformat(text)
-    except ValueError as error:
-        raise ValueError(f"{_EXPECTED_TIME}, not {text!r}") from error
-
-
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
-Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
-WallTime = Annotated[time | datetime, BeforeValidator(_wall_time)]
 Ratio = Annotated[float, Field(ge=0, le=1)]
 NameServers = Annotated[list[str], AfterValidator(_name_servers)]
 TimeZone = Annotated[str, AfterValidator(_time_zone)]

@@ -14,8 +14,8 @@ from outrider.errors import UsageError
 from outrider.model import EntityKind, EntityRef
 from outrider.records.silences import Silence, SilenceWindow, parse_matcher
 from outrider.text import yaml_words
-from outrider.vocabulary.time_spans import DAYS, EVERY_DAY
-from service.config.settings_base import Day, TimeZone
+from outrider.vocabulary.time_spans import DAYS, EVERY_DAY, Day
+from service.config.settings_base import TimeZone
 
 MOST_DAYS, MOST_DAYS_WITH_WINDOW = 30, 366
 
