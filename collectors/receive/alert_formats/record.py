@@ -64,9 +64,13 @@ class AlertRules:
         return self.priorities.get(name) or SEVERITIES.get(name, Priority.P2)
 
     def is_own(self, labels: Mapping[str, Any], link: str = "") -> bool:
-        """True for an alert that this Outrider emitted, and that came back."""
-        by_label = bool(self.origin) and labels.get(ORIGIN_LABEL) == self.origin
-        return by_label or (bool(self.own_url) and (link == self.own_url or link.startswith(f"{self.own_url}/")))
+        """True for an alert that this Outrider emitted, and that came back.
+
+        An origin decides alone: links of two Outriders may be equal, for example if both have the default address.
+        """
+        if labels.get(ORIGIN_LABEL):
+            return bool(self.origin) and labels[ORIGIN_LABEL] == self.origin
+        return bool(self.own_url) and (link == self.own_url or link.startswith(f"{self.own_url}/"))
 
     def fault(self, name: str) -> str | None:
         """The fault of an alert name; None if it is not known."""

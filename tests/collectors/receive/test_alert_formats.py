@@ -115,6 +115,13 @@ def test_a_message_that_our_own_channel_posted_is_dropped_by_its_link():
     assert (delivery.looped, len(delivery.alerts)) == (1, 1)
 
 
+def test_an_alert_of_another_outrider_with_the_same_address_of_its_dashboard_is_no_loop():
+    rules = AlertRules(origin="prod", own_url="http://127.0.0.1:8501")
+    other = alert({ORIGIN_LABEL: "edge"}, generatorURL="http://127.0.0.1:8501/incident?incident=inc-1")
+    delivery = read(webhook(other), rules)
+    assert (delivery.looped, len(delivery.alerts)) == (0, 1)
+
+
 def test_the_priority_of_another_outrider_is_kept():
     assert read(webhook(alert({"priority": "P0", "severity": "critical"}))).alerts[0].priority is Priority.P0
 
