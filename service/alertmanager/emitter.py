@@ -45,7 +45,7 @@ class AlertEmitter:
         state: StateStore,
         clients: Sequence[AlertmanagerClient],
         options: EmitOptions,
-        is_alive: Callable[[datetime], bool],
+        is_alive: Callable[[], bool],
     ) -> None:
         """``is_alive`` is True while cycles complete with fresh values: only then the watchdog alert is sent."""
         self._state, self._clients, self._options, self._is_alive = state, tuple(clients), options, is_alive
@@ -75,7 +75,7 @@ class AlertEmitter:
     def _due(self, now: datetime) -> list[PostableAlert]:
         options = self._options
         due = self._alerts(now) if options.alerts else []
-        if options.watchdog and self._is_alive(now):
+        if options.watchdog and self._is_alive():
             self._alive_since = self._alive_since or now
             due.append(watchdog(options.origin, options.base_url, self._alive_since, now, options.interval))
         else:

@@ -137,6 +137,8 @@ class Cycle:
         self.parts = parts
         self.on_decision: Callable[[], None] = lambda: None
         """Called after a commit with actions or messages, so that they are dispatched at once."""
+        self.on_record: Callable[[CycleRecord], None] = lambda _record: None
+        """Called with the record of each committed cycle."""
         self._deciding = threading.Lock()
         self._memory = _Memory(
             ForecastContext(), RecentTopology(), StandingReasons(), EventDeduplicator(), AlertSubjects(parts.cluster)
@@ -173,7 +175,9 @@ class Cycle:
         ``now`` is never before an early decision: a cycle that began before it continues from it.
         """
         with self._deciding:
-            return self._run_stages(self._after_early(now), collected)
+            record = self._run_stages(self._after_early(now), collected)
+        self.on_record(record)
+        return record
 
     def decide_early(self, collected: Sequence[Collected], signs: frozenset[HardFaultSign]) -> bool:
         """Decides about hard faults that single scrapes or readings show, without waiting for the cycle.

@@ -27,9 +27,9 @@ class HeartbeatSender:
         self._failing: set[str] = set()
         self._silent = False
 
-    def run_due(self, now: datetime) -> None:
+    def run_due(self, _now: datetime) -> None:
         """Requests every URL, unless the loop does not run."""
-        alive = self._liveness.is_alive(now)
+        alive = self._liveness.is_alive()
         if not alive and not self._silent:
             _log.error("heartbeat_withheld", hint="cycles do not complete, or no target has values")
         self._silent = not alive

@@ -14,7 +14,6 @@ from outrider.clock import Clock, SystemClock
 from outrider.errors import StoreUnavailableError, UnavailableError
 from service.config.settings import Settings
 from service.config.tokens import folder_of
-from service.engine.liveness import Liveness
 from service.runtime import periodic_tasks, report_jobs
 from service.runtime.game_days import GameDays
 from service.runtime.heartbeat import HeartbeatSender
@@ -128,8 +127,7 @@ def _add_alert_tasks(tasks: PeriodicTasks, platform: wiring_platform.Platform) -
         tasks.add(settings.alertmanager.every, "emit", exchange.emitter)
         tasks.add(settings.alertmanager.every, "silences", exchange.silences)
     if settings.heartbeat.urls:
-        liveness = Liveness(platform.state, settings.collect.interval)
-        sender = HeartbeatSender(settings.heartbeat.urls, liveness, settings.heartbeat.timeout)
+        sender = HeartbeatSender(settings.heartbeat.urls, platform.liveness, settings.heartbeat.timeout)
         tasks.add(settings.heartbeat.every, "heartbeat", sender)
 
 

@@ -64,7 +64,7 @@ class AlertmanagerExchange:
     silences: SilenceSync
 
 
-def alertmanager(settings: Settings, state: StateStore) -> AlertmanagerExchange | None:
+def alertmanager(settings: Settings, state: StateStore, liveness: Liveness) -> AlertmanagerExchange | None:
     """Returns the exchange with the configured Alertmanagers, None if none is configured."""
     options = settings.alertmanager
     if not options.urls:
@@ -85,6 +85,5 @@ def alertmanager(settings: Settings, state: StateStore) -> AlertmanagerExchange 
         write=options.write_silences,
         maintenance=tuple(window.silence() for window in settings.maintenance),
     )
-    liveness = Liveness(state, settings.collect.interval)
     emitter = AlertEmitter(state, clients, emit, liveness.is_alive)
     return AlertmanagerExchange(emitter, SilenceSync(state, clients, sync))

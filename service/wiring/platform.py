@@ -23,6 +23,7 @@ from service.engine.cycle import Cycle, Parts
 from service.engine.detector_memory import Detection
 from service.engine.dispatch import WORKERS, Dispatcher
 from service.engine.fast_path import FastPath
+from service.engine.liveness import Liveness
 from service.incidents import recent_feedback
 from service.planning.planning import NoPlanning, Planning
 from service.recorder.incident_recordings import IncidentRecorder
@@ -54,6 +55,7 @@ class Platform:
     change_log: ChangeLog
     settings: Settings
     spool: BufferedMetricStore
+    liveness: Liveness
     flight: IncidentRecorder | None = None
     fast_path: FastPath | None = None
     alertmanager: AlertmanagerExchange | None = None
@@ -133,6 +135,8 @@ def platform(
         cycle.parts.policy.time_limits,
         workers=WORKERS,
     )
+    liveness = Liveness(clock, settings.collect.interval)
+    cycle.on_record = liveness.note
     fast_path = FastPath(cycle, clock) if settings.remediation.fast_path and not lockstep else None
     if fast_path is not None:
         source.on_early(fast_path.offer)
@@ -145,9 +149,10 @@ def platform(
         change_log,
         settings,
         buffered,
+        liveness,
         recorder,
         fast_path,
-        alertmanager(settings, state),
+        alertmanager(settings, state, liveness),
     )
 
 
