@@ -1,6 +1,7 @@
 """Alerts below a dead node, or below something in maintenance, page nobody. Pure.
 
-A service counts as below only if all of its replicas are: one dead node is no reason to mute the SLO of a service.
+A service counts as below only if all of its replicas are: one dead node is no reason to mute the SLO of a service. An
+alert that is more urgent than those about the dead node pages.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from alerts.state.alert_labels import entity_labels
-from outrider.model import Alert, AlertState, EntityKind, EntityRef
+from outrider.model import Alert, AlertState, EntityKind, EntityRef, Priority
 from outrider.records.silences import Silence
 from outrider.topology import Topology
 
@@ -18,22 +19,41 @@ DEAD = frozenset({"node-lost"})
 _WHOLE = (EntityKind.SERVICE, EntityKind.WORKLOAD)
 
 
+@dataclass(frozen=True, slots=True)
+class DeadEntity:
+    """Incidents of the alerts about a dead entity, and the highest priority among them."""
+
+    incidents: frozenset[str | None]
+    priority: Priority
+
+    @staticmethod
+    def of(alerts: Sequence[Alert]) -> DeadEntity:
+        """Joins the alerts, at least one."""
+        most_urgent = min((alert.priority for alert in alerts), key=lambda priority: priority.rank)
+        return DeadEntity(frozenset(alert.incident for alert in alerts), most_urgent)
+
+    def inhibits(self, alert: Alert) -> bool:
+        """True for an alert of another incident that is not more urgent."""
+        return alert.incident not in self.incidents and alert.priority.rank >= self.priority.rank
+
+
 @dataclass(slots=True)
 class Inhibition:
-    """What inhibits in one cycle. ``dead`` are entities with the incidents of the alerts about them."""
+    """What inhibits in one cycle: entities that are dead, and maintenance."""
 
     topology: Topology
-    dead: Mapping[EntityRef, frozenset[str | None]]
+    dead: Mapping[EntityRef, DeadEntity]
     maintenance: Sequence[Silence]
     _down: dict[EntityRef, frozenset[EntityRef]] = field(default_factory=dict)
 
     @staticmethod
     def of(alerts: Iterable[Alert], silences: Iterable[Silence], topology: Topology) -> Inhibition:
         """Collects firing alerts about dead entities, and the silences in force that include dependents."""
-        dead: dict[EntityRef, frozenset[str | None]] = {}
+        about: dict[EntityRef, list[Alert]] = {}
         for alert in alerts:
             if alert.state is AlertState.FIRING and alert.fault in DEAD:
-                dead[alert.entity] = dead.get(alert.entity, frozenset()) | {alert.incident}
+                about.setdefault(alert.entity, []).append(alert)
+        dead = {entity: DeadEntity.of(members) for entity, members in about.items()}
         return Inhibition(topology, dead, tuple(silence for silence in silences if silence.dependents))
 
     def inhibits(self, alert: Alert) -> bool:
@@ -51,9 +71,9 @@ class Inhibition:
 
     def _is_below(self, entity: EntityRef, alert: Alert) -> bool:
         return any(
-            (under != alert.entity and under in self.dead and alert.incident not in self.dead[under])
-            or (under != alert.entity and self._in_maintenance(under))
+            (under in self.dead and self.dead[under].inhibits(alert)) or self._in_maintenance(under)
             for under in self._below(entity)
+            if under != alert.entity
         )
 
     def _below(self, entity: EntityRef) -> frozenset[EntityRef]:

@@ -61,6 +61,14 @@ def test_a_service_is_below_only_if_all_of_its_replicas_are(world):
     assert muted([lost(world), lost(world, NODES[1]), burn])[SERVICE] is MuteReason.INHIBITED
 
 
+def test_an_alert_that_is_more_urgent_than_the_dead_node_pages(world):
+    node = replace(lost(world), priority=Priority.P2)
+    outage = world.alert("availability", SERVICE, fault=None, priority=Priority.P0)
+    equal = world.alert("gpu-lost", GPUS[0], fault="gpu-lost", priority=Priority.P2)
+    both = [node, replace(lost(world, NODES[1]), priority=Priority.P2), outage, equal]
+    assert muted(both) == {NODES[0]: None, NODES[1]: None, SERVICE: None, GPUS[0]: MuteReason.INHIBITED}
+
+
 def test_maintenance_of_a_node_covers_what_rests_on_it(world):
     alerts = [world.alert("engine-dead", REPLICAS[0]), world.alert("engine-dead", REPLICAS[1])]
     result = muted(alerts, [maintenance(world, "node=node-1")])
