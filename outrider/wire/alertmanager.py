@@ -18,8 +18,8 @@ SILENCES_PATH: Final = "/api/v2/silences"
 SILENCE_PATH: Final = "/api/v2/silence/"
 ORIGIN_LABEL: Final = "outrider_origin"
 """Label of every alert that an Outrider emits: its cluster. An alert that returns with it is dropped."""
-MOST_LABEL_BYTES: Final = 1_000
-MOST_ANNOTATION_BYTES: Final = 8_000
+MOST_LABEL_BYTES: Final = 2_000
+MOST_ANNOTATION_BYTES: Final = 40_000  # 10,000 characters of any script
 _NAME = re.compile(r"[^a-zA-Z0-9_]")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 
 from pydantic import Field
@@ -11,6 +11,7 @@ from outrider.errors import ConfigProblem
 from outrider.model import Priority
 from outrider.text import yaml_file
 from service.config.access_settings import AccessSettings
+from service.config.notify_settings import ChannelSettings
 from service.config.settings_base import Duration, is_web_url
 
 _LEAST = timedelta(seconds=5)
@@ -40,3 +41,14 @@ def alertmanager_problems(settings: AlertmanagerSettings, document: yaml_file.Do
             yield document.problem(("alertmanager", "urls", index), "expected a URL without /api/v2")
     if settings.every < _LEAST:
         yield document.problem(("alertmanager", "every"), "is too short; expected 5s or more")
+
+
+def alertmanager_warnings(
+    settings: AlertmanagerSettings, channels: Mapping[str, ChannelSettings], document: yaml_file.Document
+) -> Iterator[ConfigProblem]:
+    """Warns of a channel to an Alertmanager that receives every alert already: it would notify people twice."""
+    known = {url.rstrip("/") for url in settings.urls if settings.alerts}
+    for name, channel in channels.items():
+        if channel.type == "alertmanager" and str(channel.keys.get("url", "")).rstrip("/") in known:
+            message = "this Alertmanager also receives every alert by alertmanager.urls; set alertmanager.alerts: false"
+            yield document.problem(("notify", "channels", name), message)

@@ -22,7 +22,11 @@ from outrider.text import yaml_file
 from outrider.vocabulary.faults import faults as vocabulary
 from outrider.vocabulary.slo import Slo
 from service.config import knowledge_overlay
-from service.config.alertmanager_settings import AlertmanagerSettings, alertmanager_problems
+from service.config.alertmanager_settings import (
+    AlertmanagerSettings,
+    alertmanager_problems,
+    alertmanager_warnings,
+)
 from service.config.collect_settings import CollectSettings
 from service.config.degrade_settings import degrade_problems
 from service.config.detect_settings import DetectSettings
@@ -286,6 +290,7 @@ def review(path: Path, *, fleet: str | None = None) -> tuple[Settings | None, li
     if settings is not None:
         warnings += remediation_warnings(settings.remediation, settings.planner.scaling, document)
         warnings += notify_warnings(settings.notify, document)
+        warnings += alertmanager_warnings(settings.alertmanager, settings.notify.channels, document)
         known = _known_services(settings, fleet)
         (problems if known.complete else warnings).extend(unknown_services(settings.remediation, known, document))
     return settings, problems, warnings

@@ -69,3 +69,17 @@ def test_mistakes_are_named(tmp_path, before, after, message):
     assert before in FILE
     _, problems = review(tmp_path, FILE.replace(before, after))
     assert any(message in problem for problem in problems), problems
+
+
+@pytest.mark.parametrize(("alerts", "warned"), [("true", True), ("false", False)])
+def test_a_channel_to_an_alertmanager_that_receives_every_alert_is_a_warning(tmp_path, alerts, warned):
+    text = """
+alertmanager: {urls: ["http://am-0:9093/"], alerts: ALERTS}
+notify:
+  channels: {am: {type: alertmanager, url: "http://am-0:9093"}}
+"""
+    path = tmp_path / "o.yaml"
+    path.write_text(text.replace("ALERTS", alerts), encoding="utf-8")
+    _, problems, warnings = settings_file.review(path)
+    assert problems == []
+    assert ("notify.channels.am" in {warning.key for warning in warnings}) is warned
