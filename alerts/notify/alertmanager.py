@@ -1,6 +1,7 @@
-"""Prometheus Alertmanager, API v2: one alert per incident and severity.
+"""Prometheus Alertmanager, API v2: messages about an incident as one alert per priority.
 
-Alertmanager identifies an alert by its labels, so they hold only what does not change: the incident and its severity.
+``service.alertmanager`` exchanges the state of every alert instead. Both have the format of ``outrider.wire``.
+Alertmanager identifies an alert by its labels, so they hold only what does not change: the incident and its priority.
 What changes is in the annotations. An alert ends with the incident; it also ends by itself after ``keep``, in case
 nobody can end it. Source: Alertmanager, ``api/v2/openapi.yaml``.
 """
@@ -13,19 +14,18 @@ from typing import Any
 
 from alerts.notify import http, settings
 from alerts.notify.text import clean, mark_of, one_line, shorten, to_json
-from outrider.clock import rfc3339
+from alerts.state.alert_labels import SEVERITIES
 from outrider.errors import ConfigError, UsageError
 from outrider.model import DeliveryNote, Message, NotifyReason, Priority, Receipt
 from outrider.vocabulary.units import parse_duration
+from outrider.wire.alertmanager import ALERTS_PATH, PostableAlert, post_body
 
 _NAME = "alertmanager"
 KEYS = ("url", "token", "username", "password", "labels", "keep")
-_PATH = "/api/v2/alerts"
 _TEXT_LIMIT = 10_000
 _LABEL_LIMIT = 500
 KEEP = timedelta(days=7)
 _KEEP_OTHERS = timedelta(hours=1)  # an alert without an incident has no end
-_SEVERITIES = {Priority.P0: "critical", Priority.P1: "error", Priority.P2: "warning", Priority.P3: "info"}
 _NOT_SENT = frozenset({NotifyReason.REPORT, NotifyReason.SHIFT_SUMMARY})
 
 
@@ -58,12 +58,16 @@ class AlertmanagerNotifier:
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
         body = to_json(payload(message, self._labels, self._keep))
-        http.send(_NAME, self._url + _PATH, body, headers, self._timeout, auth=self._login)
+        http.send(_NAME, self._url + ALERTS_PATH, body, headers, self._timeout, auth=self._login)
         return Receipt()
 
 
 def payload(message: Message, labels: Mapping[str, str] | None = None, keep: timedelta = KEEP) -> list[dict[str, Any]]:
-    """The alert of the message, and the ends of those with another severity."""
+    """The alert of the message, and the ends of those with another priority."""
+    return post_body(_alerts(message, labels, keep))
+
+
+def _alerts(message: Message, labels: Mapping[str, str] | None, keep: timedelta) -> list[PostableAlert]:
     now, priority = message.created_at, message.priority or Priority.P3
     others = [other for other in Priority if other is not priority]
     if message.reason is NotifyReason.RESOLVED:
@@ -78,11 +82,11 @@ def _may_have_changed(message: Message) -> bool:
     return message.reason is NotifyReason.PRIORITY_RAISED
 
 
-def _alert(message: Message, labels: Mapping[str, str] | None, priority: Priority, ends_at: datetime) -> dict[str, Any]:
+def _alert(message: Message, labels: Mapping[str, str] | None, priority: Priority, ends_at: datetime) -> PostableAlert:
     named = {
         **(labels or {}),
         "alertname": "OutriderIncident" if message.incident else f"Outrider{_camel(message.reason)}",
-        "severity": _SEVERITIES[priority],
+        "severity": SEVERITIES[priority],
         "priority": priority.value,
         "incident": message.incident or message.id,
     }
@@ -93,13 +97,13 @@ def _alert(message: Message, labels: Mapping[str, str] | None, priority: Priorit
         **{key: _bounded(text) for key, text in message.labels.items()},
         **{fact.value: _bounded(text) for fact, text in message.facts.items()},
     }
-    return {
-        "labels": {key: _bounded(text) for key, text in named.items()},
-        "annotations": {key: text for key, text in annotations.items() if text},
-        "startsAt": rfc3339(min(message.created_at, ends_at)),
-        "endsAt": rfc3339(ends_at),
-        "generatorURL": message.link or "",
-    }
+    return PostableAlert(
+        labels={key: _bounded(text) for key, text in named.items()},
+        starts_at=min(message.created_at, ends_at),
+        ends_at=ends_at,
+        annotations=annotations,
+        generator_url=message.link or "",
+    )
 
 
 def _camel(reason: NotifyReason) -> str:

@@ -15,7 +15,7 @@ from alerts.routing import buttons, simultaneous, wording
 from alerts.routing.escalation import NOBODY, Duty, Responders, addressees
 from alerts.routing.recurrence import earlier_follow_ups
 from alerts.routing.routes import NotificationSettings
-from alerts.state.silence import lead_alert
+from alerts.state.silence import QUIET, lead_alert
 from outrider.model import (
     Action,
     ActionStatus,
@@ -26,7 +26,6 @@ from outrider.model import (
     Incident,
     IncidentProgress,
     Message,
-    MuteReason,
     NotifyReason,
     Priority,
     TimelineEntry,
@@ -299,7 +298,7 @@ class _MessagePlanner:
         if incident.resolved_at is not None:
             return NotifyReason.RESOLVED if sent.priority and not sent.resolved else NotifyReason.NOT_CHANGED
         firing = [alert for alert in self._alerts if alert.state is AlertState.FIRING and _counts(alert)]
-        if firing and all(alert.muted_by is MuteReason.SILENCED for alert in firing):
+        if firing and all(alert.muted_by in QUIET for alert in firing):
             return NotifyReason.MUTED
         if sent.priority is None:
             return NotifyReason.OPENED if incident.acknowledged_at is None else NotifyReason.MUTED
@@ -325,7 +324,7 @@ class _MessagePlanner:
     def _channels(self, reason: NotifyReason) -> tuple[str, ...]:
         if reason is NotifyReason.RESOLVED:
             return self._sent.channels
-        unsilenced = [alert for alert in self._alerts if alert.muted_by is not MuteReason.SILENCED]
+        unsilenced = [alert for alert in self._alerts if alert.muted_by not in QUIET]
         return self._messaging.channels(self.incident.priority, unsilenced)
 
     def _nth(self, reason: NotifyReason) -> int:

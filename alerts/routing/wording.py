@@ -168,7 +168,7 @@ class Wording:
     def _title(self, reason: NotifyReason, before: Priority | None, action: Action | None) -> str:
         if action is not None:
             return approval_title(action, self.incident.priority, self.language)
-        summary = incident_summary(self.incident, self.language)
+        summary = incident_summary(self.incident, self.language, self.lead)
         if reason is NotifyReason.RESOLVED and self._merged_into:
             return self._localize("title.merged", into=self._merged_into, summary=summary)
         return self._localize(f"title.{reason}", priority=self.incident.priority, before=before or "", summary=summary)

@@ -48,6 +48,7 @@ _LAYER_OF_KIND = {
     EntityKind.REPLICA: Layer.ENGINE,
     EntityKind.SERVICE: Layer.BUSINESS,
 }
+_MONITORS = ("targets", "watchdogs")  # namespaces of scrape targets and of other monitors
 
 
 @dataclass(slots=True)
@@ -244,8 +245,15 @@ def _open(draft: IncidentDraft, now: datetime) -> None:
         },
     )
     best = min((alert.priority for alert in draft.alive.values()), key=lambda priority: priority.rank)
-    layer = _LAYER_OF_KIND.get(first.entity.kind, Layer.PLATFORM)
+    layer = _layer_of(first.entity)
     draft.incident = replace(draft.incident, timeline=(entry, *draft.incident.timeline), priority=best, layer=layer)
+
+
+def _layer_of(entity: EntityRef) -> Layer:
+    """The layer of an incident without a cause, by the entity of its first alert."""
+    if entity.kind is EntityKind.WORKLOAD and entity.namespace in _MONITORS:
+        return Layer.MONITORING
+    return _LAYER_OF_KIND.get(entity.kind, Layer.PLATFORM)
 
 
 def _judge(draft: IncidentDraft, index: EvidenceIndex, now: datetime) -> None:

@@ -13,11 +13,11 @@ from outrider.ports.notification import Notifier, ThreadingNotifier
 from outrider.ports.state_store import (
     DEFAULT_STATE_RETENTION,
     CycleCommit,
-    Silence,
     StateReader,
     StateRetention,
     StateStore,
 )
+from outrider.records.silences import Silence
 
 __all__ = [
     "DEFAULT_STATE_RETENTION",

@@ -31,8 +31,11 @@ from outrider.model import (
 )
 from outrider.records.drill import Drill, DrillWindow
 from outrider.records.feedback import FeedbackReader, FeedbackStore
+from outrider.records.heartbeats import HeartbeatReader, HeartbeatStore
 from outrider.records.on_call import OnCallReader, OnCallStore
+from outrider.records.received_alerts import ReceivedAlertReader, ReceivedAlertStore
 from outrider.records.response import ResponseReader, ResponseStore
+from outrider.records.silences import Silence
 from outrider.topology import Topology
 from outrider.wire.cursors import Position
 
@@ -61,18 +64,6 @@ class CycleCommit:
 
 
 @dataclass(frozen=True, slots=True)
-class Silence:
-    """Mutes alerts of a rule and, if given, of one entity, until a time."""
-
-    id: str
-    rule: str | None
-    entity: EntityRef | None
-    until: datetime
-    by: str
-    comment: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class StateRetention:
     """Retention of ended decisions; ongoing ones are never deleted.
 
@@ -88,7 +79,7 @@ class StateRetention:
 DEFAULT_STATE_RETENTION = StateRetention()
 
 
-class StateReader(FeedbackReader, ResponseReader, OnCallReader, Protocol):
+class StateReader(FeedbackReader, ResponseReader, OnCallReader, ReceivedAlertReader, HeartbeatReader, Protocol):
     """Read side of the state store, for the API, dashboard, reports and CLI.
 
     Long lists are paginated: ``after`` is the position of the last entry of the previous page
@@ -233,7 +224,7 @@ class StateReader(FeedbackReader, ResponseReader, OnCallReader, Protocol):
         ...
 
 
-class StateStore(StateReader, FeedbackStore, ResponseStore, OnCallStore, Protocol):
+class StateStore(StateReader, FeedbackStore, ResponseStore, OnCallStore, ReceivedAlertStore, HeartbeatStore, Protocol):
     """Write side of the state store. Short transactions; several processes may use one store."""
 
     def take_over(self, owner: str) -> None:

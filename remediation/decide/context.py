@@ -285,9 +285,9 @@ def diverted_replicas(history: History, topology: Topology, facts: FleetFacts) -
 
 
 def suspects(alerts: tuple[Alert, ...]) -> frozenset[EntityRef]:
-    """All entities of active alerts, without statistical scores: a replica without traffic is always unusual."""
+    """All entities of active alerts, without those that prove no harm: an idle replica is always unusual."""
     return frozenset(
-        alert.entity for alert in alerts if alert.state is not AlertState.RESOLVED and not is_score_only(alert)
+        alert.entity for alert in alerts if alert.state is not AlertState.RESOLVED and not proves_no_harm(alert)
     )
 
 
@@ -296,9 +296,21 @@ def faulty(alerts: tuple[Alert, ...]) -> frozenset[EntityRef]:
     return frozenset(alert.entity for alert in alerts if alert.state is not AlertState.RESOLVED and alert.fault)
 
 
-def is_score_only(alert: Alert) -> bool:
-    """True for a statistical score without a fault. It proves no harm."""
-    return alert.fault is None and alert.rule == SCORE_RULE
+def proves_no_harm(alert: Alert) -> bool:
+    """True for an alert without a fault that is a statistical score, or that only another monitor reports."""
+    return alert.fault is None and (alert.rule == SCORE_RULE or alert.is_received)
+
+
+def reported_only(incidents: Iterable[Incident], alerts: Iterable[Alert]) -> frozenset[str]:
+    """Ids of open incidents whose suspected cause only other monitors report."""
+    own: set[tuple[EntityRef, str]] = set()
+    received: set[tuple[EntityRef, str]] = set()
+    for alert in alerts:
+        if alert.state is not AlertState.RESOLVED and alert.fault is not None:
+            (received if alert.is_received else own).add((alert.entity, alert.fault))
+    causes = {incident.id: cause for incident in incidents if (cause := cause_of(incident)) is not None}
+    pairs = {number: (cause.entity, cause.fault) for number, cause in causes.items()}
+    return frozenset(number for number, pair in pairs.items() if pair in received and pair not in own)
 
 
 def unobserved(alerts: tuple[Alert, ...]) -> frozenset[EntityRef]:

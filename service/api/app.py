@@ -15,8 +15,9 @@ from outrider.ports import MetricStore, StateStore
 from service.api import errors
 from service.api.context import LATE_AFTER_CYCLES, Context, CycleWatch
 from service.api.dependencies import ApiExtras
-from service.api.ingest import otlp_logs, push
+from service.api.ingest import otlp_logs, push, received_alerts
 from service.api.ingest.endpoints import IngestBufferCollector, IngestEndpoints
+from service.api.ingest.received_alerts import AlertReceiver
 from service.api.routers import (
     actions,
     alerts,
@@ -35,6 +36,7 @@ from service.api.routers import (
     plan,
     response,
     signals,
+    silences,
     slos,
     startups,
 )
@@ -49,6 +51,7 @@ PREFIX = "/api/v1"
 _ROUTERS: tuple[APIRouter, ...] = (
     overview.router,
     alerts.router,
+    silences.router,
     incidents.router,
     response.router,
     oncall.router,
@@ -64,6 +67,7 @@ _ROUTERS: tuple[APIRouter, ...] = (
     startups.router,
     slos.router,
     detectors.router,
+    received_alerts.reads,
 )
 
 
@@ -87,15 +91,19 @@ def create_app(
     if settings.ingest is not None and parts.ingest_buffer is not None:
         app.state.ingest_endpoints = IngestEndpoints(settings.ingest, parts.ingest_buffer, parts.clock, parts.registry)
         parts.registry.register(IngestBufferCollector(parts.ingest_buffer))
+    app.state.alert_receiver = None
+    if settings.ingest is not None:
+        app.state.alert_receiver = AlertReceiver(settings.ingest.alerts, parts.clock, parts.registry)
     app.state.log_lines = LogMatcher(otlp_lines.SOURCE)
     errors.install(app)
     for router in _ROUTERS:
         app.include_router(router, prefix=PREFIX, dependencies=[Depends(reader)])
     # Senders need no reader token: they use the push token or sign their requests, and buttons are signed.
-    for router in (push.router, changes.announced, otlp_logs.router, buttons.router):
+    signed = (push.router, changes.announced, otlp_logs.router, received_alerts.router, buttons.router)
+    for router in signed:
         app.include_router(router, prefix=PREFIX)
     app.include_router(health.router)
-    parts.registry.register(StateCollector(state))
+    parts.registry.register(StateCollector(state, settings.cluster))
     if isinstance(metrics, SqlMetricStore):
         parts.registry.register(StoreCollector(metrics))
     if settings.spool is not None:

@@ -16,8 +16,9 @@ from alerts.routing.escalation import LADDERS, Ladder
 from outrider.errors import ConfigProblem
 from outrider.model import Layer, Priority
 from outrider.text import install_hints, yaml_file
+from outrider.vocabulary.time_spans import DAYS, Day
 from service.config.settings_base import Duration, Section, TimeZone
-from service.config.wall_times import DAYS, DateAndTime, Day, TimeOfDay
+from service.config.wall_times import DateAndTime, TimeOfDay
 
 Group = Literal["phone", "sms", "im", "mail", "report"]
 LONGEST_BUTTON = timedelta(days=7)

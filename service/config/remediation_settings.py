@@ -14,9 +14,10 @@ from outrider.errors import ConfigError, ConfigProblem
 from outrider.model import ActionKind
 from outrider.text import yaml_file
 from outrider.vocabulary.faults import faults
+from outrider.vocabulary.time_spans import DAYS, EVERY_DAY, DateSpan, Day, WeeklySpan
 from remediation.decide.autonomy import PLAN, Autonomy, AutonomyLevels, Environment
 from remediation.decide.limits import DISRUPTIVE, BreakerLimits, HalfOpen, Policy
-from remediation.decide.time_windows import EVERY_DAY, DateSpan, TimeWindow, WeeklySpan
+from remediation.decide.time_windows import TimeWindow
 from remediation.playbooks import files as playbook_files
 from service.config.actuator_settings import (
     EngineActuatorSettings,
@@ -29,7 +30,7 @@ from service.config.degrade_settings import ClusterSwitchSettings, DegradeSettin
 from service.config.scaling_settings import KubernetesApiSettings
 from service.config.settings_base import Duration, Ratio, Section, TimeZone
 from service.config.traffic_settings import TrafficSettings
-from service.config.wall_times import DAYS, Day, WallTime
+from service.config.wall_times import WallTime
 
 DefaultActuatorName = Literal["dry_run", "simulated", "autoscalers", "kubernetes"]
 ActuatorName = Literal[DefaultActuatorName, "degrade", "engine", "gslb", "hook", "traffic"]

@@ -22,6 +22,11 @@ from outrider.text import yaml_file
 from outrider.vocabulary.faults import faults as vocabulary
 from outrider.vocabulary.slo import Slo
 from service.config import knowledge_overlay
+from service.config.alertmanager_settings import (
+    AlertmanagerSettings,
+    alertmanager_problems,
+    alertmanager_warnings,
+)
 from service.config.collect_settings import CollectSettings
 from service.config.degrade_settings import degrade_problems
 from service.config.detect_settings import DetectSettings
@@ -30,6 +35,13 @@ from service.config.drill_settings import DrillSettings
 from service.config.event_settings import EventSettings, event_problems
 from service.config.explainer_settings import ExplainerSettings
 from service.config.gpu_settings import GpuOfferSettings, gpu_type_warnings
+from service.config.heartbeat_settings import (
+    HeartbeatSettings,
+    WatchdogSettings,
+    heartbeat_problems,
+    watchdog_problems,
+)
+from service.config.maintenance_settings import MaintenanceSettings, maintenance_problems
 from service.config.notify_settings import NotifySettings, notify_problems, notify_warnings
 from service.config.oncall_settings import OnCallSettings, oncall_problems
 from service.config.planner_settings import PlannerSettings
@@ -89,6 +101,9 @@ class RulesSettings(Section):
     """Alert rules in addition to the packaged ones."""
 
     files: list[Path] = Field([], description="Rule files that add to, override or disable the packaged rules.")
+    flaps_per_hour: Annotated[int, Field(ge=0)] = Field(
+        4, description="An alert that fires more often is held as one firing alert with its count. 0: never."
+    )
 
 
 class KnowledgeSettings(Section):
@@ -198,6 +213,12 @@ class Settings(Section):
     notify: NotifySettings = Field(NotifySettings(), description="Notification channels and routes.")
     oncall: OnCallSettings = Field(OnCallSettings(), description="On-call duty and escalation.")
     remediation: RemediationSettings = Field(RemediationSettings(), description="Remediation.")
+    alertmanager: AlertmanagerSettings = Field(
+        AlertmanagerSettings(), description="Alertmanagers that receive our alerts and share silences."
+    )
+    heartbeat: HeartbeatSettings = Field(HeartbeatSettings(), description="Heartbeats to a dead man's switch.")
+    watchdogs: list[WatchdogSettings] = Field([], description="Heartbeats that are expected of other monitors.")
+    maintenance: list[MaintenanceSettings] = Field([], description="Windows in which alerts page nobody.")
     game_days: list[GameDaySettings] = Field([], description="Scheduled drills.")
     drill: DrillSettings = Field(DrillSettings(), description="Drills on a Kubernetes cluster.")
     changes: ChangeSettings = Field(ChangeSettings(), description="Changes announced by pipelines.")
@@ -269,6 +290,7 @@ def review(path: Path, *, fleet: str | None = None) -> tuple[Settings | None, li
     if settings is not None:
         warnings += remediation_warnings(settings.remediation, settings.planner.scaling, document)
         warnings += notify_warnings(settings.notify, document)
+        warnings += alertmanager_warnings(settings.alertmanager, settings.notify.channels, document)
         known = _known_services(settings, fleet)
         (problems if known.complete else warnings).extend(unknown_services(settings.remediation, known, document))
     return settings, problems, warnings
@@ -306,6 +328,10 @@ def _consistency_problems(settings: Settings, document: yaml_file.Document) -> l
     problems = list(retention_problems(settings.store.retention, document))
     problems += event_problems(settings.events, document)
     problems += receive_problems(settings.receive, document)
+    problems += maintenance_problems(settings.maintenance, document)
+    problems += alertmanager_problems(settings.alertmanager, document)
+    problems += heartbeat_problems(settings.heartbeat, document)
+    problems += watchdog_problems(settings.watchdogs, document)
     problems += discovery_problems(settings.collect.discover, document)
     if settings.collect.discover and settings.collect.prometheus is not None:
         message = "cannot be combined with collect.prometheus, which brings its own targets"

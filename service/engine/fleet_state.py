@@ -34,7 +34,7 @@ from outrider.model import (
 from outrider.ports import Collected, StateReader
 from outrider.topology import DELETED, Topology
 from outrider.vocabulary.faults import faults
-from remediation.decide.context import is_score_only
+from remediation.decide.context import proves_no_harm
 from remediation.decide.owners import owners_of
 from remediation.decide.policy import FleetFacts
 from service.engine import headroom, service_facts, traffic_weights
@@ -331,7 +331,7 @@ def healthy(
     """Returns nodes and replicas that respond, are not ``doubtful``, and have no active alert."""
     alerted: set[EntityRef] = set()
     for alert in alerts:
-        if alert.state is AlertState.RESOLVED or is_score_only(alert):
+        if alert.state is AlertState.RESOLVED or proves_no_harm(alert):
             continue
         alerted.add(alert.entity)
         known = faults().get(alert.fault or "")

@@ -9,12 +9,17 @@ from datetime import datetime, timedelta
 from alerts.oncall.roster import Roster
 from alerts.routing import shift_summary
 from alerts.routing.escalation import Responders
-from outrider.model import Action, Alert, BreakerState, Event, Incident, Plan, RemediationSession
-from outrider.ports import Collected, MetricStore, Silence, StateStore
+from alerts.state.flapping import FlapMemory
+from alerts.state.received import SubjectOf
+from outrider.model import Action, Alert, AlertState, BreakerState, Event, Incident, Plan, RemediationSession
+from outrider.ports import Collected, MetricStore, StateStore
 from outrider.records.drill import DrillWindow
+from outrider.records.received_alerts import ReceivedAlert
 from outrider.records.response import FollowUp, IncidentNote
+from outrider.records.silences import Silence, in_force
 from outrider.topology import Topology
 from service.engine import fleet_state
+from service.engine.alert_subjects import unresolved
 from service.engine.audit_trail import StandingReasons
 from service.engine.detect import DetectionInputs, DetectionMemory
 
@@ -28,6 +33,7 @@ FOLLOW_UP_MARGIN = timedelta(days=7)  # an open incident keeps the follow-ups th
 class StoredState:
     """State that decisions depend on. ``alerts`` and ``incidents`` are the active and the open ones.
 
+    ``received`` are the alerts of other monitors that fire at their source.
     ``killed`` is the kill switch, which is not in the store. ``notes`` are those of the open incidents, by incident.
     ``roster`` has everyone who can respond. ``night`` are the incidents of the nights that ended since ``previous_at``,
     the time of the previous cycle.
@@ -36,6 +42,8 @@ class StoredState:
     alerts: tuple[Alert, ...] = ()
     incidents: tuple[Incident, ...] = ()
     events: tuple[Event, ...] = ()
+    received: tuple[ReceivedAlert, ...] = ()
+    heartbeats: Mapping[str, datetime] = field(default_factory=dict)
     silences: Sequence[Silence] = ()
     sessions: Sequence[RemediationSession] = ()
     actions: tuple[Action, ...] = ()
@@ -60,7 +68,9 @@ class CycleInputs:
     """Input of ``decide``.
 
     ``plan`` is the plan that was made in this cycle, ``latest_plan`` the newest one. ``recent_topology`` also holds
-    recently removed edges. ``uncommitted_topology`` is None if the store has the topology already.
+    recently removed edges. ``uncommitted_topology`` is None if the store has the topology already. ``subject_of``
+    resolves the labels of received alerts. ``flaps`` are the times at which alerts fired.
+    ``running_since`` is the time of the first cycle of this engine.
     """
 
     cycle_id: str
@@ -75,6 +85,9 @@ class CycleInputs:
     standing: StandingReasons = field(default_factory=StandingReasons)
     uncommitted_topology: Topology | None = None
     signals_written: int = 0
+    subject_of: SubjectOf = unresolved
+    flaps: FlapMemory = field(default_factory=dict)
+    running_since: datetime | None = None
 
 
 def read(
@@ -85,10 +98,12 @@ def read(
     killed: bool = False,
     roster: Roster | None = None,
     recurs_within: timedelta = timedelta(0),
+    maintenance: Sequence[Silence] = (),
 ) -> StoredState:
     """Reads the state that decisions depend on. ``killed`` is the kill switch. Raises StoreError.
 
     ``recurs_within`` is the time after the closing of a follow-up in which a fault counts as the same one again.
+    ``maintenance`` are the configured silences.
     """
     roster = roster or Roster()
     sessions, incidents = state.sessions(), fleet_state.open_incidents(state)
@@ -99,7 +114,9 @@ def read(
         alerts=fleet_state.active_alerts(state),
         incidents=incidents,
         events=tuple(metrics.events(now - EVENTS_WINDOW, now + timedelta(seconds=1))),
-        silences=state.silences(now),
+        received=state.received_alerts(states=(AlertState.FIRING,), limit=fleet_state.UNLIMITED),
+        heartbeats=state.heartbeats(),
+        silences=in_force((*state.silences(now), *maintenance), now),
         sessions=sessions,
         actions=fleet_state.weighed_actions(state, sessions, now - DECISIONS_WINDOW),
         drills=state.drill_windows(now - DRILLS_WINDOW),

@@ -25,6 +25,7 @@ INCIDENT_RECORDING_EVERY = timedelta(seconds=15)
 GAME_DAYS_EVERY = timedelta(seconds=15)
 MAINTENANCE_EVERY = timedelta(minutes=5)
 PRUNE_EVERY = timedelta(hours=1)
+EXPIRE_EVERY = timedelta(minutes=1)
 _JOB_DEFAULTS = {"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
 
 

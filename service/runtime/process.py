@@ -19,6 +19,7 @@ from service.oncall.calendars import CHECK_EVERY as CALENDARS_EVERY
 from service.oncall.calendars import CalendarReader
 from service.runtime import periodic_tasks, report_jobs
 from service.runtime.game_days import GameDays
+from service.runtime.heartbeat import HeartbeatSender
 from service.runtime.leader import CHECK_EVERY, Leader, leading
 from service.runtime.periodic_tasks import PeriodicTasks
 from service.runtime.store_maintenance import StoreMaintenance
@@ -116,6 +117,7 @@ def periodic_tasks_of(platform: wiring_platform.Platform, clock: Clock) -> Perio
         calendars = CalendarReader(oncall.people, oncall.schedules, platform.state, roster.prepare)
         tasks.add(CALENDARS_EVERY, "calendars", calendars)
     tasks.call_every(periodic_tasks.PRUNE_EVERY, "prune_state", partial(_prune, platform))
+    _add_alert_tasks(tasks, platform)
     if settings.game_days:
         days = GameDays(platform.state, settings.remediation.control_url, settings.game_days)
         tasks.add(periodic_tasks.GAME_DAYS_EVERY, "game_days", days)
@@ -127,9 +129,21 @@ def periodic_tasks_of(platform: wiring_platform.Platform, clock: Clock) -> Perio
 
 def _dispatch(tasks: PeriodicTasks, dispatcher: Dispatcher) -> None:
     """Dispatches new decisions at once; a slow message channel delays neither an action nor another channel."""
-    tasks.run_soon("dispatch")
-    tasks.run_soon("deliver")
+    for name in ("dispatch", "deliver", "emit"):
+        tasks.run_soon(name)
     dispatcher.wake_delivery()
+
+
+def _add_alert_tasks(tasks: PeriodicTasks, platform: wiring_platform.Platform) -> None:
+    """Adds the exchange of alerts, silences and heartbeats with other monitors."""
+    settings, exchange = platform.settings, platform.alertmanager
+    tasks.call_every(periodic_tasks.EXPIRE_EVERY, "expire_received", platform.state.expire_received_alerts)
+    if exchange is not None:
+        tasks.add(settings.alertmanager.every, "emit", exchange.emitter)
+        tasks.add(settings.alertmanager.every, "silences", exchange.silences)
+    if settings.heartbeat.urls:
+        sender = HeartbeatSender(settings.heartbeat.urls, platform.liveness, settings.heartbeat.timeout)
+        tasks.add(settings.heartbeat.every, "heartbeat", sender)
 
 
 def _record_incidents(platform: wiring_platform.Platform, now: datetime) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 
 from alerts.notify.registry import NOTIFIERS
@@ -12,12 +13,16 @@ from detectors.rca import explanation, explanation_text
 from detectors.rca.fault_catalogue import Knowledge
 from outrider.errors import ConfigError
 from outrider.model import Incident, Priority
-from outrider.ports import Notifier
+from outrider.ports import Notifier, StateStore
 from outrider.records.on_call import OnCallStore
 from outrider.text.i18n import Language
+from service.alertmanager.client import AlertmanagerClient
+from service.alertmanager.emitter import AlertEmitter, EmitOptions
+from service.alertmanager.silence_sync import SilenceSync, SyncOptions
 from service.config import knowledge_overlay
 from service.config.notify_settings import ChannelSettings
 from service.config.settings import Settings, read_secret
+from service.engine.liveness import Liveness
 from service.incidents.llm_narrative import Explainer, LlmEndpoint, NoExplainer, OpenAiExplainer
 from service.oncall.button_tokens import ButtonSigner, signer_of
 
@@ -92,3 +97,36 @@ def explainer(settings: Settings) -> Explainer:
     if endpoint.url is None:
         return NoExplainer()
     return OpenAiExplainer(LlmEndpoint(endpoint.url, endpoint.model, endpoint.key_file, endpoint.timeout))
+
+
+@dataclass(frozen=True, slots=True)
+class AlertmanagerExchange:
+    """The tasks that exchange alerts and silences with Alertmanagers."""
+
+    emitter: AlertEmitter
+    silences: SilenceSync
+
+
+def alertmanager(settings: Settings, state: StateStore, liveness: Liveness) -> AlertmanagerExchange | None:
+    """Returns the exchange with the configured Alertmanagers, None if none is configured."""
+    options = settings.alertmanager
+    if not options.urls:
+        return None
+    clients = [AlertmanagerClient(url, options.access, options.timeout) for url in options.urls]
+    emit = EmitOptions(
+        origin=settings.cluster,
+        base_url=settings.notify.public_url.rstrip("/"),
+        language=settings.notify.language,
+        interval=options.every,
+        priorities=frozenset(options.priorities),
+        alerts=options.alerts,
+        watchdog=options.watchdog,
+    )
+    sync = SyncOptions(
+        settings.cluster,
+        read=options.read_silences,
+        write=options.write_silences,
+        maintenance=tuple(window.silence() for window in settings.maintenance),
+    )
+    emitter = AlertEmitter(state, clients, emit, liveness.is_alive)
+    return AlertmanagerExchange(emitter, SilenceSync(state, clients, sync))

@@ -34,6 +34,7 @@ def api_settings(settings: Settings) -> ApiSettings:
         rules=rules(settings),
         autonomy=settings.remediation.autonomy,
         dry_run=settings.remediation.dry_run,
+        maintenance=tuple(window.silence() for window in settings.maintenance),
         kill_switch_file=settings.remediation.kill_switch_file,
         oncall=settings.oncall,
         public_url=settings.api.public_url,

@@ -23,6 +23,7 @@ from service.engine.cycle import Cycle, Parts
 from service.engine.detector_memory import Detection
 from service.engine.dispatch import WORKERS, Dispatcher
 from service.engine.fast_path import FastPath
+from service.engine.liveness import Liveness
 from service.incidents import recent_feedback
 from service.oncall.roster import RosterSource
 from service.planning.planning import NoPlanning, Planning
@@ -30,7 +31,14 @@ from service.recorder.incident_recordings import IncidentRecorder
 from service.sources import factory as sources_factory
 from service.sources import receiving
 from service.sources.composite_source import CompositeSource
-from service.wiring.alerting import GROUPS, button_signer, messaging_of, notifiers
+from service.wiring.alerting import (
+    GROUPS,
+    AlertmanagerExchange,
+    alertmanager,
+    button_signer,
+    messaging_of,
+    notifiers,
+)
 from service.wiring.detectors import detection as detection_of
 from service.wiring.detectors import rules
 from service.wiring.planning import planning as planning_of
@@ -55,9 +63,11 @@ class Platform:
     change_log: ChangeLog
     settings: Settings
     spool: BufferedMetricStore
+    liveness: Liveness
     flight: IncidentRecorder | None = None
     fast_path: FastPath | None = None
     roster: RosterSource | None = None
+    alertmanager: AlertmanagerExchange | None = None
 
     def warm(self, now: datetime) -> None:
         """Restores checkpoints, teaches the detectors the history, and audits the start."""
@@ -94,6 +104,8 @@ class Platform:
         """Stops collecting and releases the stores."""
         if self.fast_path is not None:
             self.fast_path.close()
+        if self.alertmanager is not None:
+            self.alertmanager.emitter.close()
         await self.collector.close()
         if self.flight is not None:
             self.flight.close()
@@ -134,13 +146,27 @@ def platform(
         workers=WORKERS,
         policies=settings.notify.policies(),
     )
+    liveness = Liveness(clock, settings.collect.interval)
+    cycle.on_record = liveness.note
     fast_path = FastPath(cycle, clock) if settings.remediation.fast_path and not lockstep else None
     if fast_path is not None:
         source.on_early(fast_path.offer)
     roster = RosterSource(settings.oncall, state)
     cycle.parts.roster = roster
     return Platform(
-        cycle, dispatcher, metrics, state, source, change_log, settings, buffered, recorder, fast_path, roster
+        cycle,
+        dispatcher,
+        metrics,
+        state,
+        source,
+        change_log,
+        settings,
+        buffered,
+        liveness,
+        recorder,
+        fast_path,
+        roster,
+        alertmanager(settings, state, liveness),
     )
 
 
@@ -187,5 +213,9 @@ def _parts(
         playbooks=playbooks(settings),
         feedback=partial(recent_feedback.of, state, loaded),
         procedures=procedures(settings),
+        cluster=settings.cluster,
+        flaps_per_hour=settings.rules.flaps_per_hour,
+        watchdogs=tuple(item.watchdog() for item in settings.watchdogs),
+        maintenance=tuple(window.silence() for window in settings.maintenance),
         kill_switch=kill_switch(settings).is_on,
     )

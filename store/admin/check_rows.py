@@ -17,6 +17,7 @@ from outrider.records.change_log import Change, ChangeEnd, Startup
 from outrider.records.drill import Drill
 from outrider.records.feedback import Feedback
 from outrider.records.on_call import ShiftOverride, StoredCalendar
+from outrider.records.received_alerts import ReceivedAlert
 from outrider.records.response import FollowUp, IncidentNote
 from outrider.text.i18n import fill
 from store.admin import introspection
@@ -42,6 +43,7 @@ RECORDS: Final[dict[str, Any]] = {
     "plan": Plan,
     "change": Change,
     "change_end": ChangeEnd,
+    "received_alert": ReceivedAlert,
     "startup": Startup,
     "posted": Event,
     "event": Event,

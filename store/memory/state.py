@@ -23,12 +23,14 @@ from outrider.model import (
 from outrider.ports import DEFAULT_STATE_RETENTION, CycleCommit, Silence, StateRetention
 from outrider.records.drill import Drill
 from outrider.records.feedback import Feedback
+from outrider.records.received_alerts import ended
 from outrider.topology import Topology
+from store.memory.received_alerts import MemoryReceivedAlerts
 from store.memory.state_reader import MemoryStateReader, OutboxEntry
 from store.state import plan_rows, state_rows
 
 
-class MemoryStateStore(MemoryStateReader):
+class MemoryStateStore(MemoryStateReader, MemoryReceivedAlerts):
     """Implements ``outrider.ports.StateStore``."""
 
     # --- write ------------------------------------------------------------------------------------
@@ -206,6 +208,9 @@ class MemoryStateStore(MemoryStateReader):
             if alert is None or alert.state is AlertState.RESOLVED:
                 return False
             self._alerts[fingerprint, alert.starts_at] = state_rows.resolved_by_hand(alert, now)
+            received = self._received.get(fingerprint)
+            if received is not None and received.is_firing:
+                self._received[fingerprint] = ended(received, now, now)
             self._append([state_rows.operator_audit(AuditEvent.RESOLVED_BY_HAND, fingerprint, by, now)])
             return True
 
@@ -251,6 +256,14 @@ class MemoryStateStore(MemoryStateReader):
             self._breaker = BreakerState(reset_at=now, reset_by=by)
             self._append([state_rows.operator_audit(AuditEvent.BREAKER_RESET, "remediation", by, now)])
             return True
+
+    def heartbeats(self) -> dict[str, datetime]:
+        """The last heartbeat of each name."""
+        return dict(self._heartbeats)
+
+    def beat(self, name: str, at: datetime) -> None:
+        """Records a heartbeat."""
+        self._heartbeats[name] = at
 
     def add_silence(self, silence: Silence) -> None:
         """Adds a silence. The caller audits it."""

@@ -32,6 +32,7 @@ from outrider.model import (
 from outrider.ports import Silence
 from outrider.records.drill import Drill, DrillWindow
 from outrider.records.feedback import Feedback
+from outrider.records.received_alerts import ReceivedAlert
 from outrider.topology import Topology
 from outrider.wire.cursors import Position
 from store.memory.response import MemoryResponses
@@ -92,6 +93,8 @@ class MemoryStateReader(MemoryResponses):
         self._baselines: dict[tuple[object, ...], Calibration] = {}
         self._load_tests: dict[tuple[object, ...], Calibration] = {}
         self._silences: dict[str, Silence] = {}
+        self._received: dict[str, ReceivedAlert] = {}
+        self._heartbeats: dict[str, datetime] = {}
         self._drills: dict[str, Drill] = {}
         self._feedback: dict[str, Feedback] = {}
         self._feedback_values: dict[str, Window] = {}

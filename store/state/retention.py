@@ -63,6 +63,7 @@ RULES: Final = (
     Rule(metadata.topology_label, "valid_to_us", "decisions"),
     Rule(metadata.change, "at_us", "decisions"),
     Rule(metadata.change_end, "at_us", "decisions"),
+    Rule(metadata.received_alert, "ends_at_us", "decisions"),
     Rule(metadata.startup, "gone_at_us", "decisions"),
 )
 

@@ -37,6 +37,8 @@ from store.sql.backend import put
 from store.state import outbox, plan_rows, retention, state_rows
 from store.state.audit_rows import append as _append
 from store.state.commit_rows import CommitRows
+from store.state.heartbeats import SqlHeartbeats
+from store.state.received_alerts import SqlReceivedAlerts, resolve_by_hand
 from store.state.sql_response import SqlResponseWriter
 from store.state.sql_state_reader import BREAKER, DETECTOR_STATUSES, SqlStateReader, breaker_of
 from store.state.topology_history import TopologyHistory
@@ -46,7 +48,7 @@ _OWNER = "engine"
 _log = log.get("store")
 
 
-class SqlStateStore(SqlStateReader, SqlResponseWriter):
+class SqlStateStore(SqlStateReader, SqlResponseWriter, SqlReceivedAlerts, SqlHeartbeats):
     """Implements ``outrider.ports.StateStore``. Short transactions; several processes may use one file."""
 
     def __init__(self, url: str) -> None:
@@ -241,6 +243,7 @@ class SqlStateStore(SqlStateReader, SqlResponseWriter):
             if alert is None or alert.state is AlertState.RESOLVED:
                 return False
             put(connection, table, state_rows.of_alert(state_rows.resolved_by_hand(alert, now)))
+            resolve_by_hand(connection, fingerprint, now)
             _append(connection, [state_rows.operator_audit(AuditEvent.RESOLVED_BY_HAND, fingerprint, by, now)])
         return True
 

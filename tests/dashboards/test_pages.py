@@ -117,9 +117,16 @@ def _nothing_kept() -> Iterator[None]:
 def only(name: str) -> None:
     """A script that draws one page: the test harness cannot switch to pages that are functions."""
     from dashboards import session
-    from dashboards.views import capacity, detectors, drills, incident, oncall
+    from dashboards.views import capacity, detectors, drills, incident, oncall, silences
 
-    pages = {"incident": incident, "capacity": capacity, "drills": drills, "detectors": detectors, "oncall": oncall}
+    pages = {
+        "incident": incident,
+        "capacity": capacity,
+        "drills": drills,
+        "detectors": detectors,
+        "oncall": oncall,
+        "silences": silences,
+    }
     pages[name].page(session.viewer())
 
 
@@ -352,6 +359,31 @@ def test_the_detectors_page_shows_stages_and_missing_verdicts(fresh, opened):
     assert "all: no data" in page
     assert "GPU-odd&lt;b&gt;" in page
     assert "影子运行" in text(opened(fresh.url, "detectors", lang="zh"))
+
+
+def test_a_silence_is_previewed_made_and_ended_on_its_page(fresh, opened):
+    app = opened(fresh.url, "silences", token=TOKEN)
+    assert "No silences." in text(app)
+    app.text_area(key="silence_matchers").input('rule=~".+"')
+    checked(app.button(key="silence-preview").click().run())
+    assert "Would mute" in text(app)
+    assert not fresh.state.silences(NOW)
+    app.text_input(key="silence_comment").input("<b>upgrade</b>")
+    checked(app.button(key="silence-create").click().run())
+    (silence,) = fresh.state.silences(NOW)
+    assert [str(matcher) for matcher in silence.matchers] == ['rule=~".+"']
+    page = text(app)
+    assert "&lt;b&gt;upgrade&lt;/b&gt;" in page
+    checked(app.button(key=f"silence-end-{silence.id}").click().run())
+    assert not fresh.state.silences(NOW)
+
+
+def test_a_silence_of_everything_is_refused_on_the_page_with_the_reason(fresh, opened):
+    app = opened(fresh.url, "silences", token=TOKEN, lang="zh")
+    app.text_area(key="silence_matchers").input("rule!=x")
+    app.button(key="silence-create").click().run()
+    assert "select every alert" in app.error[0].value
+    assert not fresh.state.silences(NOW)
 
 
 def test_the_drill_page_explains_why_drills_are_unavailable(empty, opened):

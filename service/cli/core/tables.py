@@ -126,6 +126,18 @@ def alerts(items: list[dict[str, Any]], language: Language = "en") -> str:
     return table(headings, rows, empty=translate("cli.no_alerts", language))
 
 
+def silences(items: list[dict[str, Any]], language: Language = "en") -> str:
+    """Silences, one per line."""
+    rows = []
+    for item in items:
+        selects = [*item["matchers"], *([f"rule={item['rule']}"] if item["rule"] else [])]
+        selects += [entity(item["entity"])] if item["entity"] else []
+        state = translate("cli.silence_in_force" if item["in_force"] else "cli.silence_waiting", language)
+        rows.append([item["id"], state, ", ".join(selects), item["until"], item["by"], item["comment"]])
+    headings = heads(language, "id", "state", "selects", "until", "by", "comment")
+    return table(headings, rows, empty=translate("cli.no_silences", language))
+
+
 def incidents(items: list[dict[str, Any]], language: Language = "en") -> str:
     """Incidents, one per line."""
     rows = []

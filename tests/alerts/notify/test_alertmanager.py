@@ -49,10 +49,10 @@ def _answers(url):
 
 
 def active(url, incident):
-    """Severities of the firing alerts of an incident."""
+    """The firing alerts of an incident by priority."""
     with urllib.request.urlopen(f"{url}/api/v2/alerts?active=true", timeout=5) as response:
         found = [alert for alert in json.load(response) if alert["labels"].get("incident") == incident]
-    return {alert["labels"]["severity"]: alert for alert in found}
+    return {alert["labels"]["priority"]: alert for alert in found}
 
 
 def at_now(incident, **fields) -> Message:
@@ -68,9 +68,9 @@ def test_an_incident_is_one_alert_from_its_page_to_its_end(server):
     assert alert["annotations"]["summary"].startswith("[P0] Engine hung on replica chat-0")
     assert alert["generatorURL"].startswith("https://outrider.example/incident")
     notifier.send(at_now("inc-a", priority=Priority.P1, reason=NotifyReason.REPEAT))
-    assert list(active(server, "inc-a")) == ["error"]
+    assert list(active(server, "inc-a")) == ["P1"]
     notifier.send(at_now("inc-a", reason=NotifyReason.PRIORITY_RAISED))
-    assert list(active(server, "inc-a")) == ["critical"]
+    assert list(active(server, "inc-a")) == ["P0"]
     notifier.send(at_now("inc-a", reason=NotifyReason.RESOLVED))
     assert active(server, "inc-a") == {}
 

@@ -66,6 +66,7 @@ def test_an_hour_that_is_over_is_compacted_and_reads_as_before(platform):
         "checkpoint",
         "upkeep",
         "flight",
+        "expire_received",
         "prune_state",
         "weekly_report",
     }

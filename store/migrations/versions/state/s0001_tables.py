@@ -238,6 +238,27 @@ def _create_on_call() -> None:
 
 def _create_ingest() -> None:
     op.create_table(
+        "heartbeat",
+        sa.Column("name", sa.Text(), primary_key=True),
+        sa.Column("at_us", sa.BigInteger(), nullable=False),
+    )
+    op.create_table(
+        "received_alert",
+        sa.Column("id", sa.Text(), primary_key=True),
+        sa.Column("source", sa.Text(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("group_key", sa.Text(), nullable=False),
+        sa.Column("starts_at_us", sa.BigInteger(), nullable=False),
+        sa.Column("ends_at_us", sa.BigInteger()),
+        sa.Column("received_at_us", sa.BigInteger(), nullable=False),
+        sa.Column("expires_at_us", sa.BigInteger()),
+        sa.Column("body", sa.Text(), nullable=False),
+    )
+    op.create_index("received_alert_by_end", "received_alert", ["ends_at_us"])
+    op.create_index("received_alert_by_start", "received_alert", ["starts_at_us"])
+    op.create_index("received_alert_by_state", "received_alert", ["state", "group_key"])
+    op.create_table(
         "pushed",
         sa.Column("id", _big(), primary_key=True),
         sa.Column("door", sa.Text(), nullable=False),
