@@ -58,7 +58,7 @@ imports: .venv/.synced  ## check the import contracts
 	@echo "check: imports" && found=$$($(BIN)/lint-imports --no-logo 2>&1) || { echo "$$found"; exit 1; }
 
 reference: .venv/.synced  ## check that the generated pages of docs/reference are up to date
-	@echo "check: reference" && $(BIN)/python scripts/file_reference.py --check && $(BIN)/python scripts/measures_reference.py --check && $(BIN)/python scripts/config_reference.py --check && $(BIN)/python scripts/drill_reference.py --check && $(BIN)/python scripts/drill_figures.py --check && $(BIN)/python scripts/adapter_reference.py --check && $(BIN)/python scripts/tables_reference.py --check && $(BIN)/python scripts/detector_reference.py --check && $(BIN)/python scripts/playbook_reference.py --check
+	@echo "check: reference" && $(BIN)/python scripts/file_reference.py --check && $(BIN)/python scripts/measures_reference.py --check && $(BIN)/python scripts/config_reference.py --check && $(BIN)/python scripts/drill_reference.py --check && $(BIN)/python scripts/drill_figures.py --check && $(BIN)/python scripts/adapter_reference.py --check && $(BIN)/python scripts/tables_reference.py --check && $(BIN)/python scripts/detector_reference.py --check && $(BIN)/python scripts/playbook_reference.py --check && $(BIN)/python scripts/channel_reference.py --check
 
 docs: .venv/.synced  ## build docs/_build/html; a warning or a dead link inside is an error
 	@echo "check: docs" && $(BIN)/python -m sphinx -W --keep-going -n -q -b html docs docs/_build/html
@@ -76,7 +76,7 @@ bench: .venv/.bench  ## all benchmarks: figure, target, peer, ratio (make bench 
 	@sh scripts/system_packages.sh
 	@$(BIN)/python benchmarks/run.py $(NAMES) -o table
 
-soak: .venv/.synced  ## the long runs: 200 kills of a writer on each database, 100 of a repairing engine (make soak ARGS="--engine sqlite")
+soak: .venv/.synced  ## the long runs: 200 kills of a writer on each database, 100 of an engine that repairs, 200 of one on call (make soak ARGS="--engine sqlite")
 	@sh scripts/system_packages.sh
 	@$(BIN)/python benchmarks/soak.py $(ARGS)
 

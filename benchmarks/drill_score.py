@@ -44,6 +44,8 @@ FIGURES: tuple[tuple[str, str, float | None, bool], ...] = (
     ("distinct_incidents_lost", "faults", 0.0, False),
     ("false_pages", "pages", None, False),
     ("false_pages_by_call", "pages", None, False),
+    ("second_incidents", "incidents", None, False),
+    ("second_pages", "pages", 0.0, False),
     ("false_pages_per_target_day_upper95", "pages/day", None, False),
 )
 

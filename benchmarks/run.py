@@ -46,7 +46,10 @@ BENCHMARKS = {
     "rootcause_petshop": "benchmarks.rootcause_petshop",
     "sdk_overhead": "benchmarks.sdk_overhead",
     "receive": "benchmarks.receive",
+    "alerts_ingest": "benchmarks.alerts_ingest",
+    "alerts_storm": "benchmarks.alerts_storm",
     "remediation_latency": "benchmarks.remediation_latency",
+    "page_latency": "benchmarks.page_latency",
 }
 RESULTS = Path(__file__).with_name("results.json")
 

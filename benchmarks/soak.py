@@ -1,11 +1,12 @@
-"""Soak test: a writer is killed 200 times on each database, an engine 100 times while it repairs faults.
+"""Soak test: a writer is killed 200 times on each database, an engine 100 times while it repairs, and while it pages.
 
 ``make soak`` (``ARGS="--kills 20 --engine sqlite --seed 3"``). Between two kills the writer simulates hours: cycles,
 compaction, roll-ups, retention. Every other kill hits maintenance. On PostgreSQL every tenth kill hits the server,
 which recovers from its WAL. After each kill the store must open without errors and contain every acknowledged cycle,
 no partial cycle, and unchanged values of every hour since the start (``tests/store/killing.py``). A repair that was
-killed must change the cluster exactly as an undisturbed one does (``tests/service/engine/killing.py``). Results are
-saved in ``soak.json``.
+killed must change the cluster exactly as an undisturbed one does (``tests/service/engine/killing.py``). A night on call
+must lose no notification and repeat at most one of each channel a kill; on PostgreSQL its stand-by is killed as well
+(``tests/service/engine/escalation_killing.py``). Results are saved in ``soak.json``.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.common import print_progress
 from outrider.clock import SystemClock
+from tests.service.engine import escalation_killing
 from tests.service.engine import killing as repair_killing
 from tests.store import killing
 from tests.store.cycle_writer import AN_HOUR
@@ -32,8 +34,8 @@ from tests.support import postgres
 
 RESULTS = Path(__file__).with_name("soak.json")
 DATABASES = ("sqlite", "postgresql")
-REPAIRS = "repairs"
-ENGINES = (*DATABASES, REPAIRS)
+REPAIRS, ESCALATIONS, FAILOVERS = "repairs", "escalations", "failovers"
+ENGINES = (*DATABASES, REPAIRS, ESCALATIONS, FAILOVERS)
 KILLS, REPAIR_KILLS, SERVER_EVERY = 200, 100, 10
 SoakResult = dict[str, Any]
 
@@ -82,10 +84,30 @@ def soak_repairs(kills: int, seed: int) -> SoakResult:
     }  # fmt: skip
 
 
+def soak_nights(engine: str, kills: int, seed: int) -> SoakResult:
+    """Kills an engine at random times during nights on call, with ``FAILOVERS`` it or its stand-by."""
+    begun, nights, done = time.monotonic(), 0, 0
+    broken: str | None = None
+    try:
+        if engine == FAILOVERS:
+            with postgres.server() as server:
+                nights, done = escalation_killing.kill_engine_or_standby(kills, seed, server.database)
+        else:
+            nights, done = escalation_killing.kill_at_random(kills, seed)
+    except AssertionError as error:
+        broken = str(error).splitlines()[0]
+    return {
+        "name": "kill_9", "engine": engine, "seed": seed, "date": _today().isoformat(), "kills": done,
+        "nights": nights, "seconds": round(time.monotonic() - begun), "broken": broken,
+    }  # fmt: skip
+
+
 def run(engine: str, kills: int, seed: int) -> SoakResult:
     """Runs on an empty engine. Raises MissingError if PostgreSQL is not installed."""
     if engine == REPAIRS:
         return soak_repairs(min(kills, REPAIR_KILLS), seed)
+    if engine in (ESCALATIONS, FAILOVERS):
+        return soak_nights(engine, min(kills, REPAIR_KILLS), seed)
     if engine == "sqlite":
         with tempfile.TemporaryDirectory(prefix="outrider-soak-") as folder:
             return soak(engine, f"sqlite:///{folder}/store.db", kills, seed)

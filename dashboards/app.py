@@ -8,7 +8,7 @@ import streamlit as st
 
 from dashboards import session
 from dashboards.components import html
-from dashboards.views import capacity, detectors, drills, incident, overview
+from dashboards.views import capacity, detectors, drills, incident, oncall, overview, silences
 
 HERE = resources.files("dashboards")
 st.set_page_config(page_title="Outrider", page_icon=str(HERE.joinpath("icon.svg")), layout="wide")
@@ -37,6 +37,13 @@ CAPACITY = st.Page(
     icon=":material/trending_up:",
 )
 
+ON_CALL = st.Page(
+    lambda: oncall.page(VIEWER, INCIDENT),
+    title=VIEWER.localize("page.oncall"),
+    url_path="oncall",
+    icon=":material/support_agent:",
+)
+
 DRILLS = st.Page(
     lambda: drills.page(VIEWER), title=VIEWER.localize("page.drills"), url_path="drills", icon=":material/exercise:"
 )
@@ -48,7 +55,14 @@ DETECTORS = st.Page(
     icon=":material/sensors:",
 )
 
-CURRENT = st.navigation([OVERVIEW, INCIDENT, CAPACITY, DRILLS, DETECTORS], position="top")
+SILENCES = st.Page(
+    lambda: silences.page(VIEWER),
+    title=VIEWER.localize("page.silences"),
+    url_path="silences",
+    icon=":material/notifications_off:",
+)
+
+CURRENT = st.navigation([OVERVIEW, INCIDENT, ON_CALL, SILENCES, CAPACITY, DRILLS, DETECTORS], position="top")
 if CURRENT == OVERVIEW and "incident" in st.query_params:
     # Links in messages point to the base address with ?incident=ID.
     st.switch_page(INCIDENT, query_params=st.query_params.to_dict())

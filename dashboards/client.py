@@ -50,8 +50,15 @@ class Client:
 
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """Sends a change and clears the cache. Raises ApiError, ApiUnreachableError."""
+        return self._change("POST", path, body)
+
+    def delete(self, path: str) -> Any:
+        """Removes something and clears the cache. Raises ApiError, ApiUnreachableError."""
+        return self._change("DELETE", path, None)
+
+    def _change(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
         query = (("lang", self.language),)
-        response = _request("POST", self.base_url, path, query, self.token, body, user=self.user)
+        response = _request(method, self.base_url, path, query, self.token, body, user=self.user)
         _cached_get.clear()
         return response
 

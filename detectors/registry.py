@@ -103,10 +103,10 @@ ABSOLUTE = {
 """Reasons for a detector to change its verdict if a value comes in another unit. Statistical detectors may not."""
 
 SYMPTOMS = {
-    "saturation": saturation.REPLICA_WAITS,
-    "surge": saturation.SERVICE_WAITS,
+    "saturation": (saturation.REPLICA_WAITS,),
+    "surge": (saturation.SERVICE_WAITS, saturation.BACKLOG),
 }
-"""Second name of a detector, used for findings of a symptom that none of its faults explains."""
+"""Other names of a detector, used for findings of a symptom that none of its faults explains."""
 
 
 def make_all(

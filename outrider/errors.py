@@ -81,11 +81,24 @@ class CollectError(OutriderError):
 class DeliveryError(OutriderError):
     """A message could not be delivered. ``retryable`` False: a retry cannot succeed."""
 
-    def __init__(self, message: str, *, retryable: bool, reason: str = "other", hint: str = "") -> None:
-        """``reason`` is a metric label."""
+    def __init__(
+        self,
+        message: str,
+        *,
+        retryable: bool,
+        reason: str = "other",
+        hint: str = "",
+        retry_after: timedelta | None = None,
+    ) -> None:
+        """``reason`` is a metric label. ``retry_after`` is the wait that the vendor requested for the channel."""
         super().__init__(message, hint=hint)
         self.retryable = retryable
         self.reason = reason
+        self.retry_after = retry_after
+
+
+class CardRejectedError(DeliveryError):
+    """The vendor rejected the format of a message; its plain text may be accepted."""
 
 
 class ActuationError(OutriderError):

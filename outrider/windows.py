@@ -8,7 +8,7 @@ from datetime import timedelta
 import numpy as np
 
 from outrider.model import CellStatus, Floats, SignalKey, Statuses, Window
-from outrider.vocabulary import catalog
+from outrider.vocabulary import catalog, percentiles
 
 
 def recent(window: Window, span: timedelta) -> slice:
@@ -61,6 +61,20 @@ def buckets(window: Window, name: str, span: timedelta) -> Floats:
 def quantile(window: Window, name: str, q: float, span: timedelta) -> tuple[Floats, Floats]:
     """Quantile over the span from merged buckets: (values, below_first_bucket), shape (entities,)."""
     return catalog.bucket_quantile(buckets(window, name, span), catalog.signal(name).bounds, q)
+
+
+def quantile_interval(
+    window: Window, name: str, q: float, span: timedelta, fewest: int
+) -> tuple[Floats, Floats, Floats]:
+    """Quantile over the span as (value, lower bound, upper bound), each (entities,).
+
+    NaN with fewer than ``fewest`` observations. The bounds are those of its bucket.
+    """
+    counted, bounds = buckets(window, name, span), catalog.signal(name).bounds
+    value, _ = catalog.bucket_quantile(counted, bounds, q)
+    low, high = percentiles.bucket_interval(counted, bounds, q)
+    enough = counted.sum(axis=1) >= fewest
+    return np.where(enough, value, np.nan), np.where(enough, low, np.nan), np.where(enough, high, np.nan)
 
 
 def holding(statuses: Statuses) -> np.ndarray:

@@ -6,7 +6,7 @@ import sys
 import types
 import typing
 from collections.abc import Iterable, Iterator
-from datetime import datetime, time, timedelta
+from datetime import date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from pydantic_core import PydanticUndefined
 from outrider.model import TARGET_KINDS, ActionKind
 from outrider.vocabulary.units import format_duration
 from remediation.playbooks.model import UNDOES
-from service.config.settings import ChannelSettings, Settings
+from service.config.notify_settings import ChannelSettings
+from service.config.settings import Settings
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "configuration.md"
 HEAD = """\
@@ -78,6 +79,7 @@ def kind(annotation: Any, metadata: Iterable[Any] = ()) -> str:
         bool: "boolean",
         timedelta: "duration",
         Path: "path",
+        date: "date",
         time: "time of day",
         datetime: "date and time",
         ActionKind: "[action kind](#action-kinds)",
@@ -144,7 +146,7 @@ def page() -> str:
         if model is ChannelSettings:
             lines += [
                 "",
-                "Other keys depend on the channel type: `url` or `url_file`, `secret_file`, `host`, `sender`, `to` ...",
+                "Other keys depend on the channel type: [notification channels](channels.md).",
             ]
         lines.append("")
     return "\n".join([*lines, *_action_kinds()])

@@ -32,6 +32,7 @@ FIGURES = {
     "harmful_actions": "harmful actions",
     "distinct_incidents_lost": "lost incidents",
     "false_pages": "false pages",
+    "second_pages": "second pages of one outage",
     "false_pages_per_target_day_upper95": "false pages per target-day, 95 % bound",
 }
 OF_A_STORM = {

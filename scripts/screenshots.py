@@ -80,7 +80,7 @@ def _settle(page: Page) -> None:
 
 
 def _pages(incident: str | None, wanted: list[str]) -> Iterator[tuple[str, str]]:
-    every = {"overview": "/", "incidents": "/incident", "capacity": "/capacity"}
+    every = {"overview": "/", "incidents": "/incident", "oncall": "/oncall", "capacity": "/capacity"}
     if incident:
         every["incident"] = f"/incident?incident={incident}"
     yield from ((name, path) for name, path in every.items() if not wanted or name in wanted)
@@ -91,7 +91,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("url", help="address of the dashboard")
     parser.add_argument("--out", type=Path, default=Path("pictures"))
     parser.add_argument("--incident", help="id of the incident to show")
-    parser.add_argument("--pages", nargs="*", default=[], help="overview, incidents, incident, capacity; default: all")
+    parser.add_argument(
+        "--pages", nargs="*", default=[], help="overview, incidents, incident, oncall, capacity; default: all"
+    )
     parser.add_argument("--widths", nargs="*", type=int, default=[1280, 1920])
     parser.add_argument("--themes", nargs="*", choices=["light", "dark"], default=["light", "dark"])
     parser.add_argument("--languages", nargs="*", choices=["en", "zh"], default=["en", "zh"])

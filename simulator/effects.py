@@ -144,6 +144,7 @@ class ServiceEffects(_EffectTable):
 
     rate_factor: Floats
     prompt_factor: Floats
+    tenant_prompt_factor: Floats
     output_factor: Floats
     cached_factor: Floats
     retry_ratio: Floats
@@ -158,6 +159,7 @@ class ServiceEffects(_EffectTable):
     NEUTRAL: ClassVar[dict[str, float]] = {
         "rate_factor": 1.0,
         "prompt_factor": 1.0,
+        "tenant_prompt_factor": 1.0,  # the same, from uncached tokens in prompts of the largest tenant
         "output_factor": 1.0,
         "cached_factor": 1.0,  # factor of the prefix-cache hit ratio
         "retry_ratio": 0.0,  # retries per failed or slow request

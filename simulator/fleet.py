@@ -326,6 +326,7 @@ class Fleet:
             fails = good & (self._random.random(len(arrivals)) < failing[place])
             self.bank.fail(slot[fails])
             good &= ~fails
+        self.traffic.accepted(arrivals.selected(good))
         self.bank.accept(
             slot[good],
             arrivals.at[good],
@@ -340,7 +341,7 @@ class Fleet:
         levels = self.degradations
         if not levels.active or self.effects.cluster.alive[0] < 0.5:
             return arrivals
-        rejected = levels.rejected(arrivals.service, arrivals.tenant)
+        rejected = levels.rejected(arrivals)
         self.traffic.rejected(arrivals.service[rejected])
         self.bank.refuse(int(rejected.sum()))
         return levels.passed(arrivals.selected(~rejected), end)

@@ -1,9 +1,10 @@
-r"""DingTalk group robot, signed: a Markdown card.
+r"""DingTalk group robot, signed: an action card with buttons, or Markdown where people are mentioned.
 
 The signature is base64(HMAC-SHA256(secret, "timestamp\nsecret")), URL-encoded, next to the timestamp in milliseconds,
 which may differ by an hour at most. DingTalk rejects a message with status 200 and a nonzero ``errcode``. A robot
-takes 20 messages a minute and is then locked for ten minutes, so the 21st waits here. Source: DingTalk open platform,
-"custom robot access" and "security settings".
+takes 20 messages a minute and is then locked for ten minutes. ``msgUuid`` makes a second attempt recognizable. An
+action card cannot mention anyone, so a page that does is Markdown with links. Source: DingTalk open platform, "custom
+robot access", "security settings" and "custom robots send group messages".
 """
 
 from __future__ import annotations
@@ -11,30 +12,38 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import json
-from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
 
-from alerts.notify import http, settings
-from alerts.notify.text import mark_of, one_line, shorten, shorten_bytes
+from alerts.notify import http, recipients, settings
+from alerts.notify.plain_text import send_card
+from alerts.notify.text import (
+    buttons_of,
+    fit_body,
+    inert,
+    markdown_link,
+    one_line,
+    shorten,
+    to_json,
+)
 from outrider.clock import Clock, SystemClock
-from outrider.errors import DeliveryError
-from outrider.model import Message
+from outrider.errors import CardRejectedError, DeliveryError
+from outrider.model import Message, Receipt
 
 _NAME = "dingtalk"
-_BODY_LIMIT_BYTES = 20_000
-_ROOM_BYTES = 2_000  # of the body, for the JSON around the text
+KEYS = ("url", "secret", "at_mobiles")
+BODY_LIMIT_BYTES = 20_000
 _TITLE_LIMIT = 200
-_PER_MINUTE = 20
-_MINUTE_SECONDS = 60.0
-_BUSY = frozenset({-1, 130101, 410100})  # system busy; too many messages; sending too fast
+_BUSY = -1
+_TOO_MANY = frozenset({130101, 410100})  # the robot is locked for ten minutes
+_LOCKED = timedelta(minutes=10)
+_INVALID_PARAMETER = 40035
 
 
 class DingTalkNotifier:
-    """Posts to one robot. Counts its own messages of the last minute."""
+    """Posts to one robot."""
 
     def __init__(
         self,
@@ -51,28 +60,24 @@ class DingTalkNotifier:
         self._at_mobiles = at_mobiles
         self._timeout = timeout
         self._clock = clock or SystemClock()
-        self._sent: deque[float] = deque()
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Message) -> Receipt:
         """Delivers the message, or raises DeliveryError."""
-        self._check_rate()
+        return send_card(
+            message,
+            lambda card: self._post(payload(card, self._at_mobiles)),
+            lambda text: self._post(plain_payload(text, self._at_mobiles)),
+        )
+
+    def _post(self, document: dict[str, Any]) -> Receipt:
         url = self._url
         if self._secret:
             timestamp = int(self._clock.now().timestamp() * 1000)
             separator = "&" if "?" in url else "?"
             url = f"{url}{separator}timestamp={timestamp}&sign={signature(self._secret, timestamp)}"
-        body = json.dumps(payload(message, self._at_mobiles), ensure_ascii=False).encode()
-        self._sent.append(self._clock.monotonic())
-        response = http.post(_NAME, url, body, {"Content-Type": "application/json; charset=utf-8"}, self._timeout)
+        response = http.send(_NAME, url, to_json(document), {"Content-Type": http.JSON}, self._timeout)
         _raise_for_errcode(response)
-
-    def _check_rate(self) -> None:
-        now = self._clock.monotonic()
-        while self._sent and now - self._sent[0] >= _MINUTE_SECONDS:
-            self._sent.popleft()
-        if len(self._sent) >= _PER_MINUTE:
-            text = f"the {_NAME} robot is limited to {_PER_MINUTE} messages a minute; this one is delayed"
-            raise DeliveryError(text, retryable=True, reason="rate_limited")
+        return Receipt(document["msgUuid"])
 
 
 def signature(secret: str, timestamp_ms: int) -> str:
@@ -82,46 +87,100 @@ def signature(secret: str, timestamp_ms: int) -> str:
 
 
 def payload(message: Message, at_mobiles: tuple[str, ...] = ()) -> dict[str, Any]:
-    """A Markdown card. DingTalk joins single line breaks, so each line is a paragraph of its own."""
-    mark = mark_of(message)
-    title = shorten(one_line(message.title), _TITLE_LIMIT, "…")
-    mentioned = at_mobiles if message.is_page else ()
+    """An action card, or Markdown for a page with mentions and for a message without buttons."""
+    buttons = buttons_of(message)
+    mentioned = recipients.mentions(message, at_mobiles)
+    if mentioned or not buttons:
+        return _fitted(message, lambda text: _markdown(message, text, mentioned))
+    return _fitted(message, lambda text: _action_card(message, text, buttons))
+
+
+def plain_payload(message: Message, at_mobiles: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A text message."""
+    mentioned = recipients.mentions(message, at_mobiles)
     mentions = "".join(f" @{mobile}" for mobile in mentioned)
-    text = f"### {title}\n\n" + "\n\n".join(message.body.splitlines())
-    room = _BODY_LIMIT_BYTES - _ROOM_BYTES - len(mentions.encode())
-    while (
-        len(json.dumps(shorten_bytes(text, room, mark), ensure_ascii=False).encode()) > _BODY_LIMIT_BYTES - _ROOM_BYTES
-    ):
-        room -= _ROOM_BYTES  # quotes and line breaks grow in JSON
+    title = one_line(message.title)
+    return _fitted(
+        message,
+        lambda text: {
+            "msgtype": "text",
+            "text": {"content": f"{title}\n{text}{mentions}"},
+            "at": {"atMobiles": list(mentioned), "isAtAll": False},
+            "msgUuid": _uuid(message),
+        },
+    )
+
+
+def _fitted(message: Message, build: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+    return fit_body(message, build, lambda document: len(to_json(document)) <= BODY_LIMIT_BYTES)
+
+
+def _title(message: Message) -> str:
+    return inert(shorten(one_line(message.title), _TITLE_LIMIT, "…"))
+
+
+def _markdown_text(message: Message, text: str) -> str:
+    """DingTalk joins single line breaks, so each line is a paragraph of its own."""
+    return f"### {_title(message)}\n\n" + "\n\n".join(inert(text).splitlines())
+
+
+def _markdown(message: Message, text: str, mentioned: tuple[str, ...]) -> dict[str, Any]:
+    links = " | ".join(markdown_link(label, url) for label, url in buttons_of(message))
+    mentions = " ".join(f"@{mobile}" for mobile in mentioned)
+    parts = [_markdown_text(message, text), links, mentions]
     return {
         "msgtype": "markdown",
-        "markdown": {"title": title, "text": shorten_bytes(text, room, mark) + mentions},
+        "markdown": {
+            "title": _title(message),
+            "text": "\n\n".join(part for part in parts if part),
+        },
         "at": {"atMobiles": list(mentioned), "isAtAll": False},
+        "msgUuid": _uuid(message),
     }
+
+
+def _action_card(message: Message, text: str, buttons: list[tuple[str, str]]) -> dict[str, Any]:
+    card: dict[str, Any] = {
+        "title": _title(message),
+        "text": _markdown_text(message, text),
+    }
+    if len(buttons) == 1:
+        card |= {"singleTitle": buttons[0][0], "singleURL": buttons[0][1]}
+    else:
+        card["btnOrientation"] = "1" if len(buttons) == 2 else "0"
+        card["btns"] = [{"title": label, "actionURL": url} for label, url in buttons]
+    return {"msgtype": "actionCard", "actionCard": card, "msgUuid": _uuid(message)}
+
+
+def _uuid(message: Message) -> str:
+    return hashlib.sha256(message.id.encode()).hexdigest()[:32]
 
 
 def _raise_for_errcode(response: http.HttpResponse) -> None:
     """Raises DeliveryError if a 200 response reports an error."""
-    body = response.json()
-    code = body.get("errcode") if isinstance(body, dict) else None
+    code = response.json_object().get("errcode")
     if code == 0:
         return
     if code is None:
         raise DeliveryError(f"{_NAME} returned no errcode; check the address", retryable=False, reason="not_dingtalk")
+    text, reason = f"{_NAME} rejected the message: errcode {code}", f"errcode_{code}"
+    if code == _INVALID_PARAMETER:
+        raise CardRejectedError(text, retryable=False, reason=reason)
     raise DeliveryError(
-        f"{_NAME} rejected the message: errcode {code}",
-        retryable=code in _BUSY,
-        reason=f"errcode_{code}",
+        text,
+        retryable=code == _BUSY or code in _TOO_MANY,
+        reason=reason,
         hint="check the robot's secret, keywords and address list",
+        retry_after=_LOCKED if code in _TOO_MANY else None,
     )
 
 
 def from_settings(values: Mapping[str, Any]) -> DingTalkNotifier:
     """``url``, ``secret``, ``at_mobiles``, ``timeout``."""
-    settings.accept(_NAME, values, ("url", "secret", "at_mobiles"))
+    settings.accept(_NAME, values, KEYS)
     return DingTalkNotifier(
         settings.url(_NAME, values),
         secret=settings.optional(_NAME, values, "secret"),
-        at_mobiles=tuple(str(mobile) for mobile in values.get("at_mobiles") or ()),
+        at_mobiles=settings.texts(_NAME, values, "at_mobiles"),
         timeout=settings.timeout(_NAME, values),
     )

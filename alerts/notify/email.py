@@ -18,13 +18,18 @@ from email.message import EmailMessage
 from email.utils import format_datetime
 from typing import Any, Literal, get_args
 
-from alerts.notify import settings
-from alerts.notify.text import one_line
+from alerts.notify import recipients, settings
+from alerts.notify.text import buttons_of, clean, mark_of, one_line, shorten
 from outrider import log
 from outrider.errors import ConfigError, DeliveryError
-from outrider.model import Message
+from outrider.model import Message, NotifyReason, Priority, Receipt
 
 _NAME = "email"
+KEYS = ("host", "port", "security", "from", "to", "username", "password")
+_SUBJECT_LIMIT = 500  # characters; a header of any length is legal, but no reader shows it
+_BODY_LIMIT = 100_000
+_COLORS = {Priority.P0: "#b91c1c", Priority.P1: "#c2410c", Priority.P2: "#a16207", Priority.P3: "#475569"}
+_GOOD = "#15803d"
 _log = log.get("notify")
 Security = Literal["starttls", "tls", "plain"]
 _PORTS: dict[Security, int] = {"starttls": 587, "tls": 465, "plain": 25}
@@ -44,7 +49,7 @@ class Server:
 
 
 class EmailNotifier:
-    """Mails one list of recipients."""
+    """Mails the people whom a message names, else one list of recipients."""
 
     def __init__(self, server: Server, sender: str, to: tuple[str, ...]) -> None:
         """``to`` must not be empty."""
@@ -52,11 +57,12 @@ class EmailNotifier:
         self._sender = sender
         self._to = to
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Message) -> Receipt:
         """Delivers to at least one recipient, or raises DeliveryError."""
+        mail = compose(message, self._sender, recipients.addresses(message, self._to))
         try:
             with self._connect() as connection:
-                refused = connection.send_message(compose(message, self._sender, self._to))
+                refused = connection.send_message(mail)
         except smtplib.SMTPRecipientsRefused as error:
             codes = {code for code, _ in error.recipients.values()}
             raise _rejection("all recipients", max(codes), all(code >= 500 for code in codes)) from error
@@ -69,11 +75,15 @@ class EmailNotifier:
             ) from error
         except ssl.SSLCertVerificationError as error:
             text = f"the certificate of the mail server cannot be trusted: {error.verify_message}"
-            raise DeliveryError(text, retryable=False, reason="tls") from error
+            raise DeliveryError(text, retryable=True, reason="tls", hint="renew or trust it") from error
+        except ssl.SSLError as error:
+            text = f"the TLS connection to the mail server failed: {error.reason or type(error).__name__}"
+            raise DeliveryError(text, retryable=True, reason="tls", hint="check port and security") from error
         except (OSError, smtplib.SMTPException) as error:
             raise _unreachable(error, self._server.timeout) from error
         if refused:
             _log.warning("mail_receivers_refused", message=message.id, refused=len(refused), of=len(self._to))
+        return Receipt(str(mail["Message-ID"]))
 
     def _connect(self) -> smtplib.SMTP:
         server, seconds = self._server, self._server.timeout.total_seconds()
@@ -111,7 +121,7 @@ def _rejection(subject: str, code: int, final: bool) -> DeliveryError:
 def compose(message: Message, sender: str, to: tuple[str, ...]) -> EmailMessage:
     """The mail. Its id derives from the message's, so that a second delivery is recognized as a duplicate."""
     mail = EmailMessage()
-    mail["Subject"] = one_line(message.title)
+    mail["Subject"] = shorten(one_line(message.title), _SUBJECT_LIMIT, "…")
     mail["From"] = sender
     mail["To"] = ", ".join(to)
     mail["Date"] = format_datetime(message.created_at)
@@ -121,7 +131,8 @@ def compose(message: Message, sender: str, to: tuple[str, ...]) -> EmailMessage:
         mail["References"] = _mail_id(message.incident)
     if message.priority:
         mail["X-Outrider-Priority"] = message.priority.value
-    mail.set_content(message.body)
+    links = [f"{label}: {url}" for label, url in buttons_of(message)]
+    mail.set_content("\n".join([_body(message), *([""] if links else []), *links]))
     mail.add_alternative(_html(message), subtype="html")
     return mail
 
@@ -131,21 +142,33 @@ def _mail_id(text: str) -> str:
 
 
 def _html(message: Message) -> str:
-    lines = "<br>\n".join(html.escape(line) for line in message.body.splitlines())
-    link = f'<p><a href="{html.escape(message.link, quote=True)}">Outrider</a></p>' if message.link else ""
-    title = html.escape(message.title)
-    return f'<html lang="{html.escape(message.language)}"><body><h3>{title}</h3><p>{lines}</p>{link}</body></html>'
+    resolved = message.reason is NotifyReason.RESOLVED
+    color = _GOOD if resolved else _COLORS.get(message.priority or Priority.P3, _COLORS[Priority.P3])
+    lines = "<br>\n".join(html.escape(line) for line in _body(message).splitlines())
+    style = f"display:inline-block;padding:6px 14px;margin:0 8px 8px 0;border:1px solid {color};color:{color}"
+    links = "".join(
+        f'<a style="{style};text-decoration:none" href="{html.escape(url, quote=True)}">{html.escape(label)}</a>\n'
+        for label, url in buttons_of(message)
+    )
+    title = html.escape(shorten(one_line(message.title), _SUBJECT_LIMIT, "…"))
+    return (
+        f'<html lang="{html.escape(message.language)}"><body><h3 style="color:{color}">{title}</h3>\n'
+        f"<p>{lines}</p>\n<p>{links}</p></body></html>"
+    )
+
+
+def _body(message: Message) -> str:
+    return shorten(clean(message.body), _BODY_LIMIT, mark_of(message))
 
 
 def from_settings(values: Mapping[str, Any]) -> EmailNotifier:
     """``host``, ``port``, ``security``, ``from``, ``to``, ``username``, ``password``, ``timeout``."""
-    known = ("host", "port", "security", "from", "to", "username", "password")
-    settings.accept(_NAME, values, known)
+    settings.accept(_NAME, values, KEYS)
     security: Security = values.get("security", "starttls")
     if security not in get_args(Security):
         raise ConfigError(f"security of the {_NAME} channel must be one of {', '.join(get_args(Security))}")
-    recipients = values.get("to") or ()
-    to = (recipients,) if isinstance(recipients, str) else tuple(str(recipient) for recipient in recipients)
+    listed = values.get("to") or ()
+    to = (listed,) if isinstance(listed, str) else tuple(str(address) for address in listed)
     if not to:
         raise ConfigError(f"the {_NAME} channel needs to", hint="give one address or a list")
     server = Server(

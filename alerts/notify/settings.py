@@ -14,6 +14,10 @@ from outrider.vocabulary.units import parse_duration
 TIMEOUT = timedelta(seconds=10)
 
 
+class SecretFileError(ConfigError):
+    """A secret file cannot be read, perhaps because it exists on another machine."""
+
+
 def accept(channel: str, settings: Mapping[str, Any], known: Iterable[str]) -> None:
     """Raises ConfigError for an unknown key. Every secret may be given as ``<key>_file``."""
     keys = {*known, "timeout", "type"}
@@ -38,17 +42,49 @@ def optional(channel: str, settings: Mapping[str, Any], key: str) -> str:
         try:
             return Path(str(named)).read_text(encoding="utf-8").strip()
         except OSError as error:
-            raise ConfigError(f"{key}_file of the {channel} channel cannot be read: {error.strerror}") from error
+            raise SecretFileError(f"{key}_file of the {channel} channel cannot be read: {error.strerror}") from error
     value = settings.get(key)
     return "" if value is None else str(value)
 
 
-def url(channel: str, settings: Mapping[str, Any]) -> str:
-    """The URL, http or https."""
-    result = required(channel, settings, "url")
+def url(channel: str, settings: Mapping[str, Any], default: str = "") -> str:
+    """The URL, http or https. ``default`` is that of the vendor; without one the setting is required."""
+    result = optional(channel, settings, "url") or default or required(channel, settings, "url")
     if not result.startswith(("http://", "https://")):
         raise ConfigError(f"url of the {channel} channel must start with https:// or http://")
     return result
+
+
+def texts(channel: str, settings: Mapping[str, Any], key: str, *, needed: bool = False) -> tuple[str, ...]:
+    """A list of texts; one text is a list of one. ``needed``: at least one."""
+    value = settings.get(key) or ()
+    if isinstance(value, Mapping):
+        raise ConfigError(f"{key} of the {channel} channel must be a list")
+    result = (value,) if isinstance(value, str) else tuple(str(item) for item in value)
+    if needed and not result:
+        raise ConfigError(f"the {channel} channel needs {key}", hint="give one or a list")
+    return result
+
+
+def phones(channel: str, settings: Mapping[str, Any], *, international: bool = False) -> tuple[str, ...]:
+    """The numbers of ``to``. ``international``: each must start with + and the country code."""
+    numbers = texts(channel, settings, "to", needed=True)
+    for number in numbers:
+        digits = number.removeprefix("+")
+        if not (digits.isascii() and digits.isdigit() and 5 <= len(digits) <= 20):
+            raise ConfigError(f"to of the {channel} channel must be phone numbers", hint="write digits only")
+        if international and not number.startswith("+"):
+            hint = "write numbers as +8613800000000"
+            raise ConfigError(f"to of the {channel} channel must start with + and the country code", hint=hint)
+    return numbers
+
+
+def whole(channel: str, settings: Mapping[str, Any], key: str, default: int, lowest: int, highest: int) -> int:
+    """A whole number within a range."""
+    value = settings.get(key, default)
+    if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
+        raise ConfigError(f"{key} of the {channel} channel must be {lowest} to {highest}")
+    return value
 
 
 def timeout(channel: str, settings: Mapping[str, Any]) -> timedelta:

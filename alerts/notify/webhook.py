@@ -1,24 +1,26 @@
 """Generic webhook: the message as JSON, signed if a secret is set.
 
 Headers: ``Idempotency-Key`` is the message id; ``X-Outrider-Signature`` is ``sha256=`` and the hex HMAC-SHA256 of
-``timestamp.body``, with the timestamp of ``X-Outrider-Timestamp``. Phone and SMS gateways use this notifier until they
-have their own.
+``timestamp.body``, with the timestamp of ``X-Outrider-Timestamp``. Labels are shortened, everything else is sent whole.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
 from alerts.notify import http, settings
+from alerts.notify.text import button_text, language_of, shorten, to_json
 from outrider.clock import Clock, SystemClock, rfc3339
-from outrider.model import Message
+from outrider.model import Message, Receipt
 
 _NAME = "webhook"
+KEYS = ("url", "secret", "headers")
+_LABEL_LIMIT = 4096  # characters; a label of a metric may have a megabyte
+_ID_LIMIT = 200
 
 
 class WebhookNotifier:
@@ -40,9 +42,9 @@ class WebhookNotifier:
         self._timeout = timeout
         self._clock = clock or SystemClock()
 
-    def send(self, message: Message) -> None:
-        """Delivers the message, or raises DeliveryError."""
-        body = json.dumps(payload(message), ensure_ascii=False, sort_keys=True).encode()
+    def send(self, message: Message) -> Receipt:
+        """Delivers the message, or raises DeliveryError. The ``id`` of a JSON response becomes the receipt."""
+        body = to_json(payload(message))
         timestamp = str(int(self._clock.now().timestamp()))
         headers = self._headers | {
             "Content-Type": "application/json; charset=utf-8",
@@ -51,7 +53,8 @@ class WebhookNotifier:
         }
         if self._secret:
             headers["X-Outrider-Signature"] = f"sha256={signature(self._secret, timestamp, body)}"
-        http.post(_NAME, self._url, body, headers, self._timeout)
+        response = http.send(_NAME, self._url, body, headers, self._timeout)
+        return Receipt(str(response.json_object().get("id") or "")[:_ID_LIMIT])
 
 
 def signature(secret: str, timestamp: str, body: bytes) -> str:
@@ -61,6 +64,7 @@ def signature(secret: str, timestamp: str, body: bytes) -> str:
 
 def payload(message: Message) -> dict[str, Any]:
     """The JSON: ``text`` and ``title`` for people, the rest for programs."""
+    language = language_of(message)
     return {
         "id": message.id,
         "reason": message.reason.value,
@@ -73,13 +77,28 @@ def payload(message: Message) -> dict[str, Any]:
         "language": message.language,
         "link": message.link,
         "page": message.is_page,
-        "labels": dict(message.labels),
+        "labels": {key: shorten(text, _LABEL_LIMIT, "…") for key, text in sorted(message.labels.items())},
+        "facts": {fact.value: shorten(text, _LABEL_LIMIT, "…") for fact, text in message.facts.items()},
+        "buttons": [
+            {"action": button.action.value, "text": button_text(button.action, language), "url": button.url}
+            for button in message.buttons
+        ],
+        "failed_channels": list(message.failed_channels),
+        "recipients": [
+            {
+                "name": recipient.name,
+                "mentions": list(recipient.mentions),
+                "phone": recipient.phone,
+                "email": recipient.email,
+            }
+            for recipient in message.recipients
+        ],
     }
 
 
 def from_settings(values: Mapping[str, Any]) -> WebhookNotifier:
     """``url``, ``secret``, ``headers``, ``timeout``."""
-    settings.accept(_NAME, values, ("url", "secret", "headers"))
+    settings.accept(_NAME, values, KEYS)
     return WebhookNotifier(
         settings.url(_NAME, values),
         secret=settings.optional(_NAME, values, "secret"),

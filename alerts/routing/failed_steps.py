@@ -2,31 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 
-from alerts.routing import wording
+from alerts.routing import buttons, wording
+from alerts.routing.escalation import Responders, addressees
 from alerts.routing.routes import NotificationSettings
-from outrider.documents.summaries import entity_name, word
-from outrider.model import Message, NotifyReason, Priority, StepState, StepStatus
+from outrider.documents.summaries import word
+from outrider.model import Incident, Message, NotifyReason, Priority, Recipient, StepState, StepStatus
 from outrider.text.i18n import Language, translate
 
 
 def messages(
-    steps: Iterable[StepStatus], reasons: Mapping[str, NotifyReason], messaging: NotificationSettings, now: datetime
+    steps: Iterable[StepStatus],
+    reasons: Mapping[str, NotifyReason],
+    messaging: NotificationSettings,
+    now: datetime,
+    incidents: Iterable[Incident] = (),
+    responders: Responders | None = None,
 ) -> tuple[Message, ...]:
-    """The messages about steps whose page is due. ``reasons`` are those of the incidents: a muted one is silent."""
+    """The messages about steps whose page is due, to the people who respond to their incidents.
+
+    ``reasons`` are those of the incidents: a muted one is silent.
+    """
+    known = {incident.id: incident for incident in incidents}
     return tuple(
-        _message(step, channel, messaging, now)
+        message
         for step in steps
         if step.page and reasons.get(step.incident) is not NotifyReason.MUTED
-        for channel in messaging.channels(Priority.P1)
+        for message in _messages(step, known.get(step.incident), messaging, responders or Responders(), now)
     )
 
 
-def _message(step: StepStatus, channel: str, messaging: NotificationSettings, now: datetime) -> Message:
+def _messages(
+    step: StepStatus, incident: Incident | None, messaging: NotificationSettings, responders: Responders, now: datetime
+) -> Iterator[Message]:
+    team, people = addressees(incident, responders, messaging.ladders, now) if incident is not None else (None, ())
+    messaging = messaging.of_team(team)
+    for channel in messaging.channels(Priority.P1):
+        message = _message(step, channel, messaging, responders.roster.recipients(people, channel), now)
+        if incident is not None:
+            personal = channel in messaging.personal
+            links = messaging.buttons
+            message = buttons.with_buttons(
+                message, incident, links, escalates=team is not None, personal=personal, action=None
+            )
+        yield message
+
+
+def _message(
+    step: StepStatus,
+    channel: str,
+    messaging: NotificationSettings,
+    recipients: tuple[Recipient, ...],
+    now: datetime,
+) -> Message:
     language = messaging.language_of(channel)
-    name = f"{word('action_kind', step.kind, language)} {entity_name(step.target, language)}"
+    name = wording.action_name(step.kind, step.target, language)
     return Message(
         id=f"{step.incident}:{NotifyReason.STEP_FAILED}:{channel}:{step.kind}:{step.target.key}",
         channel=channel,
@@ -38,6 +70,7 @@ def _message(step: StepStatus, channel: str, messaging: NotificationSettings, no
         created_at=now,
         language=language,
         link=wording.link_to(messaging.base_url, step.incident),
+        recipients=recipients,
     )
 
 

@@ -10,9 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from alerts.routing import simultaneous, wording
+from alerts.oncall.roster import Team
+from alerts.routing import buttons, simultaneous, wording
+from alerts.routing.escalation import NOBODY, Duty, Responders, addressees
+from alerts.routing.recurrence import earlier_follow_ups
 from alerts.routing.routes import NotificationSettings
-from alerts.state.silence import lead_alert
+from alerts.state.silence import QUIET, lead_alert
 from outrider.model import (
     Action,
     ActionStatus,
@@ -23,7 +26,6 @@ from outrider.model import (
     Incident,
     IncidentProgress,
     Message,
-    MuteReason,
     NotifyReason,
     Priority,
     TimelineEntry,
@@ -33,6 +35,8 @@ from outrider.text.i18n import Language
 __all__ = ["MessagePlan", "NotificationSettings", "messages", "sample_messages"]
 
 _TIMELINE = "notify.timeline."
+_ON_CALL = "on_call"  # timeline entry with the people of a message
+_TO_STEP = (NotifyReason.OPENED, NotifyReason.PRIORITY_RAISED, NotifyReason.REPEAT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,9 @@ class _SentMessages:
     channels: tuple[str, ...]
     status: str | None = None
     status_at: datetime | None = None
+    first_at: datetime | None = None
+    reports: int = 0
+    acknowledged: bool = False
 
     @staticmethod
     def of(incident: Incident) -> _SentMessages:
@@ -75,6 +82,9 @@ class _SentMessages:
             channels=tuple(dict.fromkeys(names)),
             status=next((entry.arguments["state"] for entry in reversed(reports)), None),
             status_at=next((entry.at for entry in reversed(reports)), None),
+            first_at=min((entry.at for entry in pages), default=None),
+            reports=len(reports),
+            acknowledged=any(entry.what == _TIMELINE + NotifyReason.ACKNOWLEDGED for entry in entries),
         )
 
 
@@ -88,6 +98,7 @@ def messages(
     progress: Mapping[str, IncidentProgress] | None = None,
     *,
     breaker: BreakerState | None = None,
+    responders: Responders | None = None,
 ) -> MessagePlan:
     """The messages of one cycle.
 
@@ -95,8 +106,10 @@ def messages(
     skipped. ``alerts`` carry ``muted_by``. ``actions`` are those to mention; each one that waits for approval is
     requested once, and reported once if the request expires. A silenced incident sends nothing. An acknowledged one
     sends only a higher priority, its end, and the ``progress`` of its repair, which is by incident. ``breaker`` is the
-    breaker of remediation if it opened in this cycle.
+    breaker of remediation if it opened in this cycle. With ``responders`` messages address people, and an
+    unacknowledged incident escalates.
     """
+    responders = responders or Responders()
     closed = {incident.id for incident in before if incident.resolved_at is not None}
     by_print = {alert.fingerprint: alert for alert in alerts}
     of_incident: dict[str, list[Action]] = {}
@@ -111,13 +124,22 @@ def messages(
             continue
         members = [by_print[print_] for print_ in incident.alerts if print_ in by_print]
         planner = _MessagePlanner(
-            incident, members, of_incident.get(incident.id, []), messaging, now, (progress or {}).get(incident.id)
+            incident,
+            members,
+            of_incident.get(incident.id, []),
+            messaging,
+            now,
+            (progress or {}).get(incident.id),
+            responders,
         )
         reasons[incident.id] = planner.run()
         planned += planner.messages
         incidents.append(planner.incident)
     sent = simultaneous.group_simultaneous(planned, {incident.id: incident for incident in incidents})
-    others = [*_plan_approvals(of_incident.get("plan", []), messaging, now), *_of_breaker(breaker, messaging, now)]
+    others = [
+        *_plan_approvals(of_incident.get("plan", []), messaging, now),
+        *_of_breaker(breaker, messaging, responders, now),
+    ]
     return MessagePlan((*sent, *others), _counted(incidents, planned, sent), reasons)
 
 
@@ -141,6 +163,7 @@ class _MessagePlanner:
         messaging: NotificationSettings,
         now: datetime,
         progress: IncidentProgress | None,
+        responders: Responders,
     ) -> None:
         """``alerts`` and ``actions`` are those of the incident."""
         self._progress = progress
@@ -148,7 +171,11 @@ class _MessagePlanner:
         self.messages: list[Message] = []
         self._alerts = alerts
         self._actions = actions
-        self._messaging = messaging
+        self._responders = responders
+        self._duty = Duty(incident, responders, messaging.ladders, messaging.settle, now)
+        self._base = messaging
+        self._team = self._duty.team
+        self._messaging = messaging.of_team(self._team)
         self._now = now
         self._sent = _SentMessages.of(incident)
 
@@ -158,38 +185,112 @@ class _MessagePlanner:
         channels = self._channels(reason)
         if reason in (NotifyReason.NOT_CHANGED, NotifyReason.MUTED):
             self._request_approvals(reason)
-            return self._report_status() if reason is NotifyReason.NOT_CHANGED else reason
+            if reason is NotifyReason.MUTED:
+                return reason
+            return self._report_acknowledgement() or self._report_status()
+        if reason is NotifyReason.REROUTED:
+            self._move()
+            return reason
         if not channels:
             return NotifyReason.NOT_CHANGED
-        before, priority = self._sent.priority, self.incident.priority
-        first_page = (
-            priority.rank <= Priority.P1.rank
-            and reason
-            in (
-                NotifyReason.OPENED,
-                NotifyReason.PRIORITY_RAISED,
-            )
-            and self.incident.pages == 0
-        )
-        self._send(reason, channels, self._nth(reason), is_page=first_page, before=before)
-        arguments = {"priority": priority.value, "channels": ", ".join(channels)}
-        self._note(reason, arguments)
-        if first_page:
-            self.incident = replace(self.incident, pages=1)
+        if reason is NotifyReason.ASSIGNED:
+            self._assign(channels)
+        elif reason is NotifyReason.ESCALATED:
+            self._escalate(channels)
+        else:
+            self._notify(reason, channels)
         self._request_approvals(reason)
         return reason
 
+    def _notify(self, reason: NotifyReason, channels: tuple[str, ...]) -> None:
+        """The first message, a higher priority, a reminder or the end. The first one of a P0 or P1 is a page."""
+        before, priority = self._sent.priority, self.incident.priority
+        first = reason in (NotifyReason.OPENED, NotifyReason.PRIORITY_RAISED) and self.incident.pages == 0
+        is_page = first and priority.rank <= Priority.P1.rank
+        step = self._duty.current_step()
+        people = step.people if reason in _TO_STEP else self._duty.position.notified
+        self._send(reason, channels, self._nth(reason), is_page=is_page, before=before, people=people)
+        self._note(reason, {"priority": priority.value, "channels": ", ".join(channels)})
+        if reason in _TO_STEP and self._duty.team is not None:
+            reminder = {"reminder": "true"} if reason is NotifyReason.REPEAT else {}
+            self._note(_ON_CALL, self._step_entry(self._duty.team, step.index, step.people) | reminder)
+        if is_page:
+            self.incident = replace(self.incident, pages=1)
+
+    def _escalate(self, channels: tuple[str, ...]) -> None:
+        """The next step of the ladder; on request of a person also the last one again."""
+        step, team, request = self._duty.due_step(), self._duty.team, self._duty.request
+        assert step is not None
+        assert team is not None
+        ladder = self._duty.ladder
+        more = self._messaging.channels_of_groups(ladder.groups) if ladder is not None else ()
+        channels = tuple(dict.fromkeys((*channels, *more)))
+        nth = f"{self._duty.position.moves}:{team.name}:{step.index}" + (f":{request.id}" if request else "")
+        self._send(NotifyReason.ESCALATED, channels, nth, people=step.people)
+        entry = self._step_entry(team, step.index, step.people) | self._to(channels)
+        self._note(NotifyReason.ESCALATED, entry | ({"note": request.id} if request else {}))
+
+    def _assign(self, channels: tuple[str, ...]) -> None:
+        """Notifies the person whom another one assigned the incident to."""
+        note, team = self._duty.assignment, self._duty.team
+        assert note is not None
+        self._send(NotifyReason.ASSIGNED, channels, note.id, people=(note.to,))
+        entry = self._to(channels) | {"note": note.id, "to": note.to, "by": note.by}
+        if team is not None:
+            entry |= self._step_entry(team, self._duty.position.step, (note.to,))
+        self._note(NotifyReason.ASSIGNED, entry)
+
+    def _move(self) -> None:
+        """Pages the new owner, once for each team, and reports the move to the previous one."""
+        owner, position = self._duty.owner, self._duty.position
+        assert owner is not None
+        number, step = position.moves + 1, self._duty.first_step_of_owner()
+        old = self._messaging.silent_channels(self._channels(NotifyReason.MOVED))
+        self._team = owner
+        nth = f"{number}:{position.team}"
+        self._send(NotifyReason.MOVED, old, nth, people=position.notified, named=step.people)
+        self._messaging = self._base.of_team(owner)
+        channels = self._channels(NotifyReason.REROUTED)
+        is_page = self.incident.priority.rank <= Priority.P1.rank and owner.name not in position.teams
+        self._send(NotifyReason.REROUTED, channels, f"{number}:{owner.name}", is_page=is_page, people=step.people)
+        entry = self._step_entry(owner, step.index, step.people) | self._to(channels)
+        self._note(NotifyReason.REROUTED, entry | {"before": position.team or ""})
+        if is_page:
+            self.incident = replace(self.incident, pages=self.incident.pages + 1)
+
+    def _step_entry(self, team: Team, step: int, people: Sequence[str]) -> dict[str, str]:
+        layer = self.incident.layer.value
+        return {"team": team.name, "step": str(step), "people": ", ".join(people) or NOBODY, "layer": layer}
+
+    def _to(self, channels: Sequence[str]) -> dict[str, str]:
+        return {"priority": self.incident.priority.value, "channels": ", ".join(channels)}
+
+    def _report_acknowledgement(self) -> NotifyReason | None:
+        """Reports an acknowledgement once, to the notified channels that show the state of an incident."""
+        incident, sent = self.incident, self._sent
+        channels = tuple(name for name in sent.channels if name in self._messaging.tracking)
+        if incident.acknowledged_at is None or incident.resolved_at is not None or sent.acknowledged or not channels:
+            return None
+        self._send(NotifyReason.ACKNOWLEDGED, channels, 0, people=self._duty.position.notified)
+        self._note(NotifyReason.ACKNOWLEDGED, {"to": ", ".join(channels)})
+        return NotifyReason.ACKNOWLEDGED
+
     def _report_status(self) -> NotifyReason:
-        """Reports the progress of a repair when its state changes, and at its interval."""
+        """Reports the progress of a repair when its state changes and at its interval, and on an open P0."""
         progress, sent = self._progress, self._sent
-        channels = self._channels(NotifyReason.STATUS)
-        if progress is None or self.incident.resolved_at is not None or not channels or sent.at is None:
+        channels = self._messaging.silent_channels(self._channels(NotifyReason.STATUS))
+        if self.incident.resolved_at is not None or not channels or sent.at is None:
             return NotifyReason.NOT_CHANGED
-        last = sent.status_at or sent.at
-        if progress.state == sent.status and self._now - last < progress.every:
+        own = self._messaging.status_every.get(self.incident.priority)
+        intervals = [every for every in (own, progress.every if progress is not None else None) if every is not None]
+        last = sent.status_at or sent.first_at or sent.at
+        waits = not intervals or self._now - last < min(intervals)
+        if waits and (progress is None or progress.state == sent.status):
             return NotifyReason.NOT_CHANGED
-        self._send(NotifyReason.STATUS, channels, int(self._now.timestamp()))
-        self._note(NotifyReason.STATUS, {"state": progress.state, "to": ", ".join(channels)})
+        is_open = "open" if self.incident.acknowledged_at is None else "acknowledged"
+        state = progress.state if progress is not None else is_open
+        self._send(NotifyReason.STATUS, channels, sent.reports, people=self._duty.position.notified)
+        self._note(NotifyReason.STATUS, {"state": state, "to": ", ".join(channels)})
         return NotifyReason.STATUS
 
     def _due(self) -> NotifyReason:
@@ -197,12 +298,24 @@ class _MessagePlanner:
         if incident.resolved_at is not None:
             return NotifyReason.RESOLVED if sent.priority and not sent.resolved else NotifyReason.NOT_CHANGED
         firing = [alert for alert in self._alerts if alert.state is AlertState.FIRING and _counts(alert)]
-        if firing and all(alert.muted_by is MuteReason.SILENCED for alert in firing):
+        if firing and all(alert.muted_by in QUIET for alert in firing):
             return NotifyReason.MUTED
         if sent.priority is None:
             return NotifyReason.OPENED if incident.acknowledged_at is None else NotifyReason.MUTED
         if incident.priority.rank < sent.priority.rank:
             return NotifyReason.PRIORITY_RAISED
+        return self._due_response() or self._due_reminder()
+
+    def _due_response(self) -> NotifyReason | None:
+        """A change of who responds: another owner, an assignment, the next step of the ladder."""
+        if self._duty.moved:
+            return NotifyReason.REROUTED
+        if self._duty.assignment is not None:
+            return NotifyReason.ASSIGNED
+        return NotifyReason.ESCALATED if self._duty.due_step() is not None else None
+
+    def _due_reminder(self) -> NotifyReason:
+        incident, sent = self.incident, self._sent
         interval = self._messaging.repeat.get(incident.priority)
         if incident.acknowledged_at is None and interval and sent.at and self._now - sent.at >= interval:
             return NotifyReason.REPEAT
@@ -211,7 +324,7 @@ class _MessagePlanner:
     def _channels(self, reason: NotifyReason) -> tuple[str, ...]:
         if reason is NotifyReason.RESOLVED:
             return self._sent.channels
-        unsilenced = [alert for alert in self._alerts if alert.muted_by is not MuteReason.SILENCED]
+        unsilenced = [alert for alert in self._alerts if alert.muted_by not in QUIET]
         return self._messaging.channels(self.incident.priority, unsilenced)
 
     def _nth(self, reason: NotifyReason) -> int:
@@ -230,7 +343,7 @@ class _MessagePlanner:
                 continue
             channels = self._channels(about)
             if channels:
-                self._send(about, channels, action.id, action=action)
+                self._send(about, channels, action.id, action=action, people=self._duty.current_step().people)
                 self._note(about, {"action": action.id, "channels": ", ".join(channels)})
 
     def _send(
@@ -242,7 +355,13 @@ class _MessagePlanner:
         is_page: bool = False,
         before: Priority | None = None,
         action: Action | None = None,
+        people: Sequence[str] = (),
+        named: Sequence[str] | None = None,
     ) -> None:
+        """Plans a message to each channel. ``people`` are those whom it addresses.
+
+        ``named`` are the people of the team that its text names, if they are others.
+        """
         lead = lead_alert(self.incident, self._alerts) or (self._alerts[0] if self._alerts else None)
         for channel in channels:
             language = self._messaging.language_of(channel)
@@ -254,23 +373,47 @@ class _MessagePlanner:
                 self._messaging.base_url,
                 self._explained(language),
                 self._progress,
+                tuple(self._alerts),
+                answer_within=self._messaging.answer_within(self.incident.priority),
+                responding=self._responding(language, people if named is None else named),
+            )
+            message = Message(
+                id=f"{self.incident.id}:{reason}:{self.incident.priority}:{channel}:{nth}",
+                channel=channel,
+                reason=reason,
+                priority=self.incident.priority,
+                incident=self.incident.id,
+                title=text.title(reason, before, action),
+                body=text.body(reason, action),
+                created_at=self._now,
+                language=language,
+                link=text.link,
+                is_page=is_page,
+                labels=dict(text.labels) | ({"team": self._team.name} if self._team is not None else {}),
+                facts=text.facts,
+                recipients=self._responders.roster.recipients(people, channel),
             )
             self.messages.append(
-                Message(
-                    id=f"{self.incident.id}:{reason}:{self.incident.priority}:{channel}:{nth}",
-                    channel=channel,
-                    reason=reason,
-                    priority=self.incident.priority,
-                    incident=self.incident.id,
-                    title=text.title(reason, before, action),
-                    body=text.body(reason, action),
-                    created_at=self._now,
-                    language=language,
-                    link=text.link,
-                    is_page=is_page,
-                    labels=text.labels,
+                buttons.with_buttons(
+                    message,
+                    self.incident,
+                    self._messaging.buttons,
+                    escalates=self._team is not None and self._duty.ladder is not None,
+                    personal=channel in self._messaging.personal,
+                    action=action,
                 )
             )
+
+    def _responding(self, language: Language, people: Sequence[str]) -> tuple[str, ...]:
+        """Lines about the people who respond, and about follow-ups of the same fault."""
+        lines = []
+        if self._team is not None:
+            names = ", ".join(people) or NOBODY
+            lines.append(wording.localize("line.team", language, team=self._team.name, people=names))
+        if self._duty.assignee is not None:
+            lines.append(wording.localize("line.assignee", language, name=self._duty.assignee))
+        earlier = earlier_follow_ups(self.incident, self._responders.follow_ups, self._messaging.recurs_within)
+        return (*lines, *(wording.follow_up_line(item, language) for item in earlier))
 
     def _explained(self, language: Language) -> tuple[str, ...]:
         explain = self._messaging.explain
@@ -278,7 +421,7 @@ class _MessagePlanner:
             return ()
         return tuple(explain(self.incident, language))
 
-    def _note(self, reason: NotifyReason, arguments: Mapping[str, str]) -> None:
+    def _note(self, reason: str, arguments: Mapping[str, str]) -> None:
         entry = TimelineEntry(self._now, _TIMELINE + reason, arguments)
         self.incident = replace(self.incident, timeline=(*self.incident.timeline, entry))
 
@@ -298,11 +441,14 @@ def _counts(alert: Alert) -> bool:
     return alert.priority is not Priority.P3 or alert.fault is not None
 
 
-def _of_breaker(opened: BreakerState | None, messaging: NotificationSettings, now: datetime) -> list[Message]:
+def _of_breaker(
+    opened: BreakerState | None, messaging: NotificationSettings, responders: Responders, now: datetime
+) -> list[Message]:
     """Reports that the breaker of remediation opened; routed like a P1, because faults are no longer repaired."""
     if opened is None:
         return []
-    result = []
+    team, people = addressees(None, responders, messaging.ladders, now)
+    messaging, result = messaging.of_team(team), []
     for channel in messaging.channels(Priority.P1):
         language = messaging.language_of(channel)
         counts = {"unsuccessful": opened.unsuccessful, "performed": opened.performed}
@@ -318,6 +464,7 @@ def _of_breaker(opened: BreakerState | None, messaging: NotificationSettings, no
                 created_at=now,
                 language=language,
                 link=messaging.base_url.rstrip("/"),
+                recipients=responders.roster.recipients(people, channel),
             )
         )
     return result

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
+from alerts.oncall.roster import Team
+from alerts.routing.buttons import ButtonLinks
+from alerts.routing.escalation import LADDERS, Ladder
 from outrider.model import Alert, Incident, Priority
 from outrider.text.i18n import Language
 
@@ -27,6 +30,8 @@ REPEAT: Mapping[Priority, timedelta] = {
     Priority.P1: timedelta(minutes=30),
     Priority.P2: timedelta(hours=8),
 }
+STATUS_EVERY: Mapping[Priority, timedelta] = {Priority.P0: timedelta(minutes=15)}
+AUDIBLE = ("phone", "sms")  # groups that report nothing but a page: a status by phone wakes a person for nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,13 @@ class NotificationSettings:
     ``routes`` maps a channel group (phone, sms, im, mail, report) to channel names. ``languages`` overrides the
     language of a channel. A P0 or P1 whose groups name no channel goes to ``fallback``; an empty one means every
     channel of any group, so that a page is never lost to an empty list. ``explain`` returns further lines for messages
-    of P0 or P1.
+    of P0 or P1. ``tracking`` are the channels that show the state of an incident; they receive acknowledgements.
+
+    ``ladders`` are those of unacknowledged incidents with a team; ``settle`` is the time for which a cause must stand
+    before the incident moves to another team. An open incident is reported on ``status_every``. Follow-ups closed less
+    than ``recurs_within`` before an incident count as recent. ``buttons`` None: messages only link to the incident.
+    ``personal`` are the channels that mail the named recipients alone. ``summary_groups`` are the routes of the
+    summary of a night.
     """
 
     routes: Mapping[str, tuple[str, ...]]
@@ -47,10 +58,38 @@ class NotificationSettings:
     repeat: Mapping[Priority, timedelta] = field(default_factory=lambda: REPEAT)
     fallback: tuple[str, ...] = ()
     explain: Callable[[Incident, Language], Sequence[str]] | None = None
+    tracking: frozenset[str] = frozenset()
+    ladders: Mapping[Priority, Ladder] = field(default_factory=lambda: LADDERS)
+    settle: timedelta = timedelta(minutes=1)
+    status_every: Mapping[Priority, timedelta] = field(default_factory=lambda: STATUS_EVERY)
+    recurs_within: timedelta = timedelta(days=14)
+    buttons: ButtonLinks | None = None
+    personal: frozenset[str] = frozenset()
+    summary_groups: tuple[str, ...] = ("im", "mail")
 
     def language_of(self, channel: str) -> Language:
         """The language of a channel."""
         return self.languages.get(channel, self.language)
+
+    def answer_within(self, priority: Priority) -> timedelta | None:
+        """The time to acknowledge an incident; None if it need not be."""
+        ladder = self.ladders.get(priority)
+        return ladder.after if ladder is not None else ANSWER_WITHIN.get(priority)
+
+    def of_team(self, team: Team | None) -> NotificationSettings:
+        """The settings with the routes of a team in place of the general ones."""
+        if team is None or not team.groups:
+            return self
+        return replace(self, routes={**self.routes, **team.groups})
+
+    def silent_channels(self, channels: Iterable[str]) -> tuple[str, ...]:
+        """Those channels that neither ring nor send an SMS."""
+        audible = {name for group in AUDIBLE for name in self.routes.get(group, ())}
+        return tuple(name for name in channels if name not in audible)
+
+    def channels_of_groups(self, groups: Iterable[str]) -> tuple[str, ...]:
+        """The channels of routes, without duplicates."""
+        return _unique(channel for group in groups for channel in self.routes.get(group, ()))
 
     def channels(self, priority: Priority, alerts: Iterable[Alert] = ()) -> tuple[str, ...]:
         """The channels of a priority.
@@ -61,7 +100,7 @@ class NotificationSettings:
         own = [group for routes in named for group in routes.split(",") if group]
         inherits = not named or "" in named  # at least one alert has no routes of its own
         groups = [*own, *(self.groups.get(priority, ()) if inherits else ())]
-        names = _unique(channel for group in groups for channel in self.routes.get(group, ()))
+        names = self.channels_of_groups(groups)
         if names or priority.rank > Priority.P1.rank:
             return names
         return self.fallback or _unique(channel for channels in self.routes.values() for channel in channels)

@@ -4,27 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from math import isfinite
 from urllib.parse import quote
 
-from alerts.routing.routes import ANSWER_WITHIN
+from alerts.rules.context import SERVICE_LEVEL
 from alerts.state.machine import evidence_of
-from outrider.documents.summaries import entity_name, fault_name, incident_summary, moment, word
+from outrider.documents.summaries import alert_summary, entity_name, fault_name, incident_summary, moment, word
 from outrider.model import (
     Action,
+    ActionKind,
     Alert,
+    AlertState,
     DecisionReason,
+    EntityRef,
     Evidence,
+    Fact,
     Incident,
     IncidentProgress,
     NotifyReason,
     Priority,
 )
+from outrider.records.response import FollowUp
 from outrider.text.i18n import Language, translate
 from outrider.vocabulary import catalog
 from outrider.vocabulary.units import format_duration, format_value
 
 _MOST_LINES = 5
+_LINE_LIMIT = 500  # characters: names come from labels, which may have a megabyte
 _MERGED = ".absorbed_into"  # timeline entry of an incident that was merged into another one
 
 
@@ -33,13 +40,27 @@ def localize(key: str, language: Language, **arguments: object) -> str:
     return translate(f"notify.{key}", language, **arguments)
 
 
+def bounded(text: str) -> str:
+    """The text as one line of a message: without line breaks, which a label may contain, and of limited length."""
+    line = " ".join(text[: 4 * _LINE_LIMIT].split())
+    return line if len(line) <= _LINE_LIMIT else line[: _LINE_LIMIT - 1] + "…"
+
+
+def action_name(kind: ActionKind, target: EntityRef, language: Language) -> str:
+    """Action and target, such as ``restart pod chat-0``. A kind that both name is written once."""
+    verb, name = word("action_kind", kind, language), entity_name(target, language)
+    last = verb.split()[-1]
+    if name.lower().startswith(f"{last.lower()} "):
+        name = name[len(last) + 1 :]
+    return f"{verb} {name}"
+
+
 def action_line(action: Action, language: Language) -> str:
     """One action with its status and the reason of the guard rails."""
     return localize(
         "action_dry_run" if action.dry_run else "action",
         language,
-        kind=word("action_kind", action.kind, language),
-        target=entity_name(action.target, language),
+        name=action_name(action.kind, action.target, language),
         status=word("action_status", action.status, language),
         reason=word("decision_reason", action.reason, language),
     )
@@ -47,7 +68,7 @@ def action_line(action: Action, language: Language) -> str:
 
 def approval_title(action: Action, priority: Priority, language: Language) -> str:
     """The title of an approval request, or of its expiry."""
-    name = f"{word('action_kind', action.kind, language)} {entity_name(action.target, language)}"
+    name = action_name(action.kind, action.target, language)
     key = "title.approval_expired" if action.reason is DecisionReason.EXPIRED else "title.approval_wanted"
     return localize(key, language, priority=priority, action=name)
 
@@ -58,6 +79,14 @@ def approve_line(action: Action, language: Language) -> str:
         return localize("line.request_again", language, action=action.id)
     key = "line.approve" if action.approvals_needed == 1 else "line.approve_by_two"
     return localize(key, language, action=action.id)
+
+
+def follow_up_line(follow_up: FollowUp, language: Language) -> str:
+    """A follow-up of an earlier incident with the same fault."""
+    state = "open" if follow_up.closed_at is None else "closed"
+    closed = "" if follow_up.closed_at is None else f"{follow_up.closed_at:%Y-%m-%d}"
+    arguments = {"text": follow_up.text, "owner": follow_up.owner, "due": follow_up.due.isoformat(), "closed": closed}
+    return localize(f"line.recurs_{state}", language, incident=follow_up.incident, **arguments)
 
 
 def link_to(base_url: str, incident: str) -> str:
@@ -85,7 +114,8 @@ def evidence_line(evidence: Evidence, language: Language) -> str:
 class Wording:
     """Texts of one incident in one language. ``lead`` is the alert that represents it.
 
-    ``explained`` are further lines about the cause, ``progress`` is that of the repair.
+    ``explained`` are further lines about the cause, ``progress`` is that of the repair. ``alerts`` are those of the
+    incident. ``answer_within`` is the time to acknowledge, ``responding`` are lines about the people who respond.
     """
 
     incident: Incident
@@ -95,6 +125,9 @@ class Wording:
     base_url: str
     explained: tuple[str, ...] = ()
     progress: IncidentProgress | None = None
+    alerts: tuple[Alert, ...] = ()
+    answer_within: timedelta | None = None
+    responding: tuple[str, ...] = ()
 
     @property
     def link(self) -> str:
@@ -108,31 +141,52 @@ class Wording:
         result = {"layer": self.incident.layer.value, "services": ", ".join(self.incident.services)}
         if cause is not None:
             result |= {"fault": cause.fault, "entity": cause.entity.key}
-        return {key: text for key, text in result.items() if text}
+        return {key: bounded(text) for key, text in result.items() if text}
+
+    @property
+    def facts(self) -> Mapping[Fact, str]:
+        """Fault, place, start, services, confidence and alerts, each as a few words."""
+        cause = self.incident.suspected_cause
+        result = {
+            Fact.SINCE: moment(self.incident.opened_at),
+            Fact.IMPACT: self._impact(),
+            Fact.ALERTS: str(len(self.incident.alerts)),
+        }
+        if cause is not None:
+            result[Fact.WHAT] = fault_name(cause.fault, self.language)
+            result[Fact.WHERE] = entity_name(cause.entity, self.language)
+            result[Fact.CONFIDENCE] = format_value(cause.confidence, "ratio")
+        elif self.lead is not None:
+            result[Fact.WHAT] = alert_summary(self.lead, self.language)
+            result[Fact.WHERE] = entity_name(self.lead.entity, self.language)
+        return {fact: bounded(text) for fact, text in result.items()}
 
     def title(self, reason: NotifyReason, before: Priority | None, action: Action | None) -> str:
         """The title, one line."""
+        return bounded(self._title(reason, before, action))
+
+    def _title(self, reason: NotifyReason, before: Priority | None, action: Action | None) -> str:
         if action is not None:
             return approval_title(action, self.incident.priority, self.language)
-        summary = incident_summary(self.incident, self.language)
+        summary = incident_summary(self.incident, self.language, self.lead)
         if reason is NotifyReason.RESOLVED and self._merged_into:
             return self._localize("title.merged", into=self._merged_into, summary=summary)
         return self._localize(f"title.{reason}", priority=self.incident.priority, before=before or "", summary=summary)
 
     def body(self, reason: NotifyReason, action: Action | None) -> str:
         """Plain text, one fact per line."""
-        lines = [self._cause(), self._when(), self._affected(), *self._status()]
+        lines = [self._cause(), self._when(), self._affected(), *self._slo_impact(reason), *self._status()]
         if self._merged_into:
             lines.append(self._localize("line.merged", into=self._merged_into))
         if reason is not NotifyReason.RESOLVED:
-            lines += self._urgency() + self._evidence() + list(self.explained)
+            lines += self._urgency() + list(self.responding) + self._evidence() + list(self.explained)
         lines += self._actions()
         if reason is not NotifyReason.RESOLVED:
             lines += self._next()
         if action is not None:
             lines.append(approve_line(action, self.language))
         lines.append(self._localize("line.link", link=self.link))
-        return "\n".join(lines)
+        return "\n".join(bounded(line) for line in lines)
 
     @property
     def _merged_into(self) -> str:
@@ -168,6 +222,28 @@ class Wording:
             return self._localize("line.no_services")
         return self._localize("line.services", services=", ".join(self.incident.services))
 
+    def _burning(self) -> list[Alert]:
+        """The firing alerts of the incident whose rule is about an SLO."""
+        return [
+            alert
+            for alert in self.alerts
+            if alert.state is AlertState.FIRING and alert.labels.get(SERVICE_LEVEL) == "true"
+        ]
+
+    def _impact(self) -> str:
+        services = ", ".join(self.incident.services)
+        if not services:
+            return self._localize("fact.no_services")
+        return self._localize("fact.at_risk" if self._burning() else "fact.not_at_risk", services=services)
+
+    def _slo_impact(self, reason: NotifyReason) -> list[str]:
+        if reason is NotifyReason.RESOLVED:
+            return []
+        texts = [alert_summary(alert, self.language) for alert in self._burning()[:_MOST_LINES]]
+        if not texts:
+            return [self._localize("line.no_slo")]
+        return [self._localize("line.slo", alerts="; ".join(dict.fromkeys(texts)))]
+
     def _status(self) -> list[str]:
         """The progress of the repair, one line per service."""
         if self.progress is None:
@@ -177,9 +253,11 @@ class Wording:
 
     def _urgency(self) -> list[str]:
         lines = []
-        limit = ANSWER_WITHIN.get(self.incident.priority)
+        limit = self.answer_within
         if limit is not None and self.incident.acknowledged_at is None:
             lines.append(self._localize("line.answer", duration=format_duration(limit)))
+        if self.incident.acknowledged_by:
+            lines.append(self._localize("line.acknowledged", by=self.incident.acknowledged_by))
         if len(self.incident.alerts) > 1:
             lines.append(self._localize("line.alerts", count=len(self.incident.alerts)))
         return lines

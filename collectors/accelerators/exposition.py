@@ -52,8 +52,11 @@ FAMILIES: Mapping[str, tuple[str, str]] = {
     "DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL": ("counter", "Total number of NVLink retries."),
     "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL": ("counter", "Total number of NVLink recovery errors."),
     "DCGM_FI_DEV_GET_GPU_RECOVERY_ACTION": ("gauge", "Recovery action that the driver asks for (0 none)."),
-    "DCGM_FI_PROF_PCIE_TX_BYTES": ("counter", "Total number of bytes transmitted through PCIe TX via NVML."),
-    "DCGM_FI_PROF_PCIE_RX_BYTES": ("counter", "Total number of bytes received through PCIe RX via NVML."),
+    "DCGM_FI_PROF_PCIE_TX_BYTES": (
+        "gauge",
+        "The rate of data transmitted over the PCIe bus (in bytes per second).",
+    ),
+    "DCGM_FI_PROF_PCIE_RX_BYTES": ("gauge", "The rate of data received over the PCIe bus (in bytes per second)."),
     "DCGM_FI_PROF_NVLINK_TX_BYTES": ("counter", "Total number of bytes transmitted over NVLink."),
     "DCGM_FI_PROF_NVLINK_RX_BYTES": ("counter", "Total number of bytes received over NVLink."),
     "DCGM_FI_PROF_GR_ENGINE_ACTIVE": ("gauge", "Ratio of time the graphics engine is active."),
@@ -63,8 +66,6 @@ FAMILIES: Mapping[str, tuple[str, str]] = {
     "DCGM_FI_PROF_DRAM_ACTIVE": ("gauge", "Ratio of cycles the device memory interface is active."),
 }
 TRAFFIC = {  # help of the same names as rates
-    "DCGM_FI_PROF_PCIE_TX_BYTES": "The rate of data transmitted over the PCIe bus (in bytes per second).",
-    "DCGM_FI_PROF_PCIE_RX_BYTES": "The rate of data received over the PCIe bus (in bytes per second).",
     "DCGM_FI_PROF_NVLINK_TX_BYTES": "The rate of data transmitted over NVLink (in bytes per second).",
     "DCGM_FI_PROF_NVLINK_RX_BYTES": "The rate of data received over NVLink (in bytes per second).",
 }

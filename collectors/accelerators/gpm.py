@@ -1,7 +1,10 @@
-"""Profiling ratios from NVML's GPM (Hopper and newer boards), for devices and for MIG instances.
+"""Profiling values from NVML's GPM (Hopper and newer boards), for devices and for MIG instances.
 
 A metric needs two samples, so the first reading gives none; later ones cover the time since the previous reading.
 Each device keeps two samples; the older one is overwritten.
+
+PCIe traffic comes from here and not from the PCIe byte counters of NVML: those have 32 bits, and an H200 that copies
+from the host (55 GB/s) passes them 13 times a second.
 """
 
 from __future__ import annotations
@@ -15,12 +18,15 @@ import pynvml
 from collectors.accelerators.nvml_values import query
 
 _PERCENT = 0.01
+_MEBIBYTE = float(1 << 20)
 _METRICS = {  # name on the page -> GPM metric, factor
     "DCGM_FI_PROF_GR_ENGINE_ACTIVE": (pynvml.NVML_GPM_METRIC_GRAPHICS_UTIL, _PERCENT),
     "DCGM_FI_PROF_SM_ACTIVE": (pynvml.NVML_GPM_METRIC_SM_UTIL, _PERCENT),
     "DCGM_FI_PROF_SM_OCCUPANCY": (pynvml.NVML_GPM_METRIC_SM_OCCUPANCY, _PERCENT),
     "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": (pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL, _PERCENT),
     "DCGM_FI_PROF_DRAM_ACTIVE": (pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL, _PERCENT),
+    "DCGM_FI_PROF_PCIE_TX_BYTES": (pynvml.NVML_GPM_METRIC_PCIE_TX_PER_SEC, _MEBIBYTE),
+    "DCGM_FI_PROF_PCIE_RX_BYTES": (pynvml.NVML_GPM_METRIC_PCIE_RX_PER_SEC, _MEBIBYTE),
 }
 
 
@@ -41,19 +47,19 @@ class Gpm:
         self._supported: dict[str, bool] = {}
 
     def of_device(self, handle: Any, uuid: str) -> dict[str, float]:
-        """Ratios of a device since the last reading; empty for boards without GPM."""
-        return self._ratios(handle, uuid, -1, lambda sample: pynvml.nvmlGpmSampleGet(handle, sample))
+        """Values of a device since the last reading; empty for boards without GPM."""
+        return self._values(handle, uuid, -1, lambda sample: pynvml.nvmlGpmSampleGet(handle, sample))
 
     def of_instance(self, handle: Any, uuid: str, number: int) -> dict[str, float]:
-        """Ratios of one MIG instance of a device, relative to its share."""
-        return self._ratios(handle, uuid, number, lambda sample: pynvml.nvmlGpmMigSampleGet(handle, number, sample))
+        """Values of one MIG instance of a device; ratios are relative to its share."""
+        return self._values(handle, uuid, number, lambda sample: pynvml.nvmlGpmMigSampleGet(handle, number, sample))
 
     def forget(self, uuid: str) -> None:
         """Drops a lost device: its samples are not freed, because the driver may no longer know them."""
         self._supported.pop(uuid, None)
         self._pairs = {key: pair for key, pair in self._pairs.items() if key[0] != uuid}
 
-    def _ratios(self, handle: Any, uuid: str, number: int, take: Callable[[Any], object]) -> dict[str, float]:
+    def _values(self, handle: Any, uuid: str, number: int, take: Callable[[Any], object]) -> dict[str, float]:
         if uuid not in self._supported:
             support = query(pynvml.nvmlGpmQueryDeviceSupport, handle)
             self._supported[uuid] = support is not None and bool(support.isSupportedDevice)

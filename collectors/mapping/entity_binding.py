@@ -14,6 +14,10 @@ from collectors.mapping.model import Adapter, EntitySpec, Match, matching_names
 from collectors.mapping.target import Target
 from outrider.model import EntityKind, EntityRef
 from outrider.topology import Edge
+from outrider.vocabulary.tenants import NO_TENANT
+
+_WITHOUT_TENANT = {"", "None", NO_TENANT}  # labels of requests that name none: LiteLLM, the SDK
+_IN_NAMESPACE_OF_TARGET = {EntityKind.REPLICA, EntityKind.SERVICE, EntityKind.TENANT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,8 @@ class LayoutEntities:
             divided = "/".join(labels[label] for label in self._split.get(kind, ()) if labels.get(label)) or None
             return UnboundEntity(kind, self._target_names[kind], of_target=True, split=divided)
         namespace = first_label(labels, spec.namespace) if spec.namespace else None
+        if kind is EntityKind.TENANT:
+            labels = _with_tenant(labels, spec.parts[-1])
         for parts in (spec.parts, spec.otherwise):
             name = _joined(parts, labels) if parts else None
             if name is not None:
@@ -157,7 +163,7 @@ def resolve(unbound: UnboundEntity, target: Target) -> EntityRef:
         names = (base.name, unbound.name) if unbound.within_target else (unbound.name,)
         name = "/".join(part for part in names if part)
         # A replica or service without a namespace on the page is in the target's namespace.
-        inherits = unbound.namespace is None and unbound.kind in {EntityKind.REPLICA, EntityKind.SERVICE}
+        inherits = unbound.namespace is None and unbound.kind in _IN_NAMESPACE_OF_TARGET
         return EntityRef(base.cluster, unbound.kind, base.namespace if inherits else unbound.namespace, name)
     if base.kind is not unbound.kind:
         if unbound.kind is EntityKind.NODE and target.node is not None:
@@ -207,6 +213,12 @@ def own_entity(adapter: Adapter, target: Target) -> EntityRef:
 def first_label(labels: Mapping[str, str], spellings: tuple[str, ...]) -> str | None:
     """Value of the first spelling that is set and not empty."""
     return next((labels[name] for name in spellings if labels.get(name)), None)
+
+
+def _with_tenant(labels: Mapping[str, str], spellings: tuple[str, ...]) -> Mapping[str, str]:
+    """Labels whose first spelling is the tenant; ``none`` for requests without one. A slash would end the service."""
+    name = next((labels[label] for label in spellings if labels.get(label, "") not in _WITHOUT_TENANT), NO_TENANT)
+    return {**labels, spellings[0]: name.replace("/", "-")}
 
 
 def _joined(parts: tuple[tuple[str, ...], ...], labels: Mapping[str, str]) -> str | None:

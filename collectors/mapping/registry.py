@@ -40,6 +40,7 @@ ADAPTERS: dict[str, str] = {
     "dynamo": "dynamo.yaml",
     "vllm_router": "vllm_router.yaml",
     "otel_genai": "otel_genai.yaml",
+    "litellm": "litellm.yaml",
     "obi": "obi.yaml",
     "hubble": "hubble.yaml",
     "coroot": "coroot.yaml",

@@ -40,6 +40,7 @@ SIGNATURES: dict[str, str] = {
     "knative": "kn_serving_invocation_duration_seconds_count",
     "keda": "keda_scaler_metrics_value",
     "otel_genai": "gen_ai_server_request_duration_seconds_count",
+    "litellm": "litellm_proxy_total_requests_metric_total",
     "probe": "probe_success",
     "sdk": "outrider_sdk_answers_total",
 }

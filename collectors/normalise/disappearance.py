@@ -1,7 +1,7 @@
 """Entities that left a target's page, and for devices the topology above them.
 
-Most entities leave a page on purpose and are dropped after a while. A device does not: it stays lost, with its
-edges in the topology, until it is back or another one replaces it.
+Most entities leave a page on purpose and are dropped after a while; tenants at once. A device does not leave: it stays
+lost, with its edges in the topology, until it is back or another one replaces it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class DisappearedEntities:
 
     def compare(self, before: Binding | None, now: Binding, at: float) -> None:
         """Records the entities that left or came back between two bindings; ``at`` is the time of the former."""
-        for kind in {*now.entities, *(before.entities if before else ())}:
+        for kind in {*now.entities, *(before.entities if before else ())} - {EntityKind.TENANT}:
             here = set(now.entities.get(kind, ()))
             were = before.entities.get(kind, ()) if before else ()
             lost = self.since.setdefault(kind, {})

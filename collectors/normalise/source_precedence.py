@@ -19,13 +19,18 @@ from outrider.vocabulary import catalog
 
 # Nearest to the edge first; "" stands for signals derived from replicas.
 _RANKS = (
-    "epp", "dynamo", "vllm_router", "ray_serve", "otel_genai", "knative", "envoy", "istio", "sdk", "", "hubble", "obi",
-    "coroot",
+    "litellm", "epp", "dynamo", "vllm_router", "ray_serve", "otel_genai", "knative", "envoy", "istio", "sdk", "",
+    "hubble", "obi", "coroot",
 )  # fmt: skip
 _RANK = {adapter: rank for rank, adapter in enumerate(_RANKS)}
 _WEIGHT = "svc_requests_total"
 # Each page gives the total.
 _LARGEST = frozenset({"svc_ready_backends", "svc_pool_saturation_ratio", "svc_kpi_value"})
+
+
+def rank_of(adapter: str) -> int:
+    """Returns the distance of an adapter from the edge; the largest one for unknown adapters."""
+    return _RANK.get(adapter, len(_RANKS))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from collectors.normalise.disappearance import LOST
 from collectors.normalise.normalise import Normaliser
 from collectors.normalise.service_rollup import device_batches, service_batches
 from collectors.normalise.source_precedence import apply_precedence
+from collectors.normalise.tenants import MOST_TENANTS, TenantTokens
 from collectors.pipeline.backoff import ScrapeBackoff
 from collectors.pipeline.carry_forward import CarryForward
 from collectors.pipeline.early_screen import EarlyScreen
@@ -111,19 +112,21 @@ class ScrapeManager:
         parser: Parser | None = None,
         tap: Tap | None = None,
         pushed: PushSource | None = None,
+        most_tenants: int = MOST_TENANTS,
     ) -> None:
         """``deadline`` closes a round: later responses are handed over in the next one.
 
         None waits for every target, each bounded by its own timeout. ``spread`` is the time over which the scrapes of a
         thousand targets start; fewer targets use less of it. ``tap`` receives every scrape unchanged once a round,
         pushed ones included. ``pushed`` data joins the scraped data, so that a service is rolled up from all of its
-        replicas, however they are collected.
+        replicas, however they are collected. ``most_tenants`` is the number of named tenants of a service.
         """
         self._pushed = pushed
         self._pushed_targets: tuple[Target, ...] = ()
         self._known_pushed: tuple[Target, ...] = ()
         self._pushed_facts: Mapping[EntityRef, Mapping[str, str]] = {}
         self._carried = CarryForward()
+        self._tenants = TenantTokens(most_tenants)
         self._targets: tuple[Target, ...] = ()
         self._by_name: dict[str, Target] = {}
         self._extra_topology: tuple[tuple[Edge, ...], Mapping[EntityRef, Mapping[str, str]]] = ((), {})
@@ -356,9 +359,10 @@ class ScrapeManager:
         batches.extend(device_batches(batches, topology, at))
         services = service_batches(batches, topology, at)
         targets = (*self._targets, *self._pushed_targets)
-        apply_precedence(batches, services, {target.name: target.adapter for target in targets})
-        batches.extend(services)
-        return Collected(tuple(batches), tuple(events), topology.edges, topology.labels, topology)
+        adapters = {target.name: target.adapter for target in targets}
+        apply_precedence(batches, services, adapters)
+        all_batches = (*self._tenants.merge(batches, adapters, at), *services)
+        return Collected(all_batches, tuple(events), topology.edges, topology.labels, topology)
 
     def _take(self, at: datetime) -> PushedBatch:
         """Returns the pushed data and updates the push targets."""

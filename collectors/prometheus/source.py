@@ -19,6 +19,7 @@ from collectors.mapping.registry import ADAPTERS, adapter
 from collectors.mapping.target import Target
 from collectors.normalise.batches import about_watch, watch_batch
 from collectors.normalise.normalise import Normaliser
+from collectors.normalise.tenants import MOST_TENANTS
 from collectors.pipeline.scrape_manager import PushSource, ScrapeManager, Tap
 from collectors.prometheus.client import PrometheusApi, RawSeries
 from collectors.prometheus.pages import META, Instance, Key, PageBuilder, instances, key_of
@@ -74,6 +75,7 @@ class PrometheusSource:
         since: datetime | None = None,
         pushed: PushSource | None = None,
         tap: Tap | None = None,
+        most_tenants: int = MOST_TENANTS,
         parameters: Mapping[str, str] | None = None,
     ) -> None:
         """``jobs`` maps a job to its adapter; adapters of other jobs are detected from their metrics.
@@ -94,7 +96,8 @@ class PrometheusSource:
         self._since_ms = None if since is None else round(since.timestamp() * 1000)
         self._server = Pushdown(self._api, pushdown, interval) if pushdown else None
         normaliser = Normaliser(self._server.adapters if self._server else None)
-        self._collector = ScrapeManager((), normaliser=normaliser, pushed=pushed, tap=None if pushdown else tap)
+        tap = None if pushdown else tap
+        self._collector = ScrapeManager((), normaliser=normaliser, pushed=pushed, tap=tap, most_tenants=most_tenants)
         self._builder = PageBuilder()
         self._detected: dict[tuple[str, str], str] = {}
         self._marked: dict[tuple[str, str], str] = {}  # the same, including configured jobs

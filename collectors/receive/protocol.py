@@ -166,12 +166,12 @@ def unpack(body: bytes, encoding: str, limit: int) -> bytes:
     return unpacked
 
 
-def too_large(limit: int) -> ReceiveError:
-    """Error for a body above the limit before or after decompression."""
+def too_large(limit: int, settings: str = "receive.body_limit_bytes and receive.unpacked_limit_bytes") -> ReceiveError:
+    """Error for a body above the limit before or after decompression; ``settings`` set the limit."""
     return ReceiveError(
         f"the request is larger than {limit} bytes",
         reason=RejectionReason.TOO_LARGE,
-        hint="send smaller batches, or increase receive.body_limit_bytes and receive.unpacked_limit_bytes",
+        hint=f"send smaller batches, or increase {settings}",
     )
 
 

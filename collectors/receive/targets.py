@@ -12,19 +12,19 @@ from collectors.receive.protocol import Source
 from collectors.receive.routing import ReceiveRule
 from outrider.model import EntityKind, EntityRef
 
-_NODE = ("node", "k8s_node_name", "nodename", "host_name", "hostname")
-_POD = ("pod", "k8s_pod_name")
+NODE_LABELS = ("node", "k8s_node_name", "nodename", "host_name", "hostname")
+POD_LABELS = ("pod", "k8s_pod_name")
 _NAMES = {
-    EntityKind.REPLICA: (*_POD, "replica", "name"),
-    EntityKind.NODE: _NODE,
+    EntityKind.REPLICA: (*POD_LABELS, "replica", "name"),
+    EntityKind.NODE: NODE_LABELS,
     EntityKind.SERVICE: ("service", "service_name"),
-    EntityKind.POD: _POD,
+    EntityKind.POD: POD_LABELS,
 }
-_NAMESPACE = ("namespace", "k8s_namespace_name")
+NAMESPACE_LABELS = ("namespace", "k8s_namespace_name")
 _WITH_NAMESPACE = {EntityKind.REPLICA, EntityKind.POD}
 _FACTS = {
-    "node": _NODE,
-    "pod": _POD,
+    "node": NODE_LABELS,
+    "pod": POD_LABELS,
     "service": ("service", "service_name"),
     "gpu_type": ("gpu_type",),
     "model": ("model", "model_name"),
@@ -72,7 +72,7 @@ def _entity(cluster: str, kind: EntityKind, source: Source, source_labels: Mappi
         name = source.job.rsplit("/", 1)[-1]
     if not name:
         name = source.instance.rsplit(":", 1)[0] if kind is EntityKind.NODE else source.instance or source.job
-    namespace = (first_label(source_labels, _NAMESPACE) or "default") if kind in _WITH_NAMESPACE else None
+    namespace = (first_label(source_labels, NAMESPACE_LABELS) or "default") if kind in _WITH_NAMESPACE else None
     if kind is EntityKind.SERVICE:
-        namespace = first_label(source_labels, _NAMESPACE)
+        namespace = first_label(source_labels, NAMESPACE_LABELS)
     return EntityRef(cluster, kind, namespace, name)

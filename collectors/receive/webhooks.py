@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -14,13 +13,11 @@ import yaml
 
 from collectors.events.redact import redacted
 from collectors.kubernetes.actors import kind_of
+from collectors.receive.json_paths import filled, first_filled, instant, text_at
 from outrider.errors import UsageError
 from outrider.records.change_log import ActorKind, ChangeEnd, ChangeStatus
 
-_PATH = re.compile(r"\{([^{}]+)\}")
 _MOST_TEXT, _MOST_NAME = 400, 200
-_UNFILLED = "<no value>"  # output of a Go template for a missing field
-_ZONE = re.compile(r" ([+-]\d{2}:?\d{2})$")
 _TYPES = {"Bot": ActorKind.SYSTEM, "User": ActorKind.PERSON, "Organization": ActorKind.UNKNOWN}
 
 
@@ -59,9 +56,9 @@ def parse_delivery(source: str, event: str, body: Any, now: datetime) -> Deliver
             f"the body of a {source} {event!r} event is not a JSON object", hint="send it as application/json"
         )
     for path, values in spec.get("only", {}).items():
-        if _at(body, path) not in values:
+        if text_at(body, path) not in values:
             return None
-    names = tuple(dict.fromkeys(name for template in spec["names"] if (name := _filled(template, body))))
+    names = tuple(dict.fromkeys(name for template in spec["names"] if (name := filled(template, body))))
     if not names:
         missing = ", ".join(spec["names"])
         raise UsageError(
@@ -78,15 +75,15 @@ def events(source: str) -> tuple[str, ...]:
 def _change(spec: Mapping[str, Any] | None, body: Mapping[str, Any]) -> AnnouncedChange | None:
     if spec is None:
         return None
-    texts = {name: _first_filled(spec.get(name), body) for name in ("actor", "before", "after", "url", "text")}
+    texts = {name: first_filled(spec.get(name), body) for name in ("actor", "before", "after", "url", "text")}
     actor = texts["actor"][:_MOST_NAME]
     kind = kind_of(actor)
     if kind is ActorKind.UNKNOWN:
-        kind = _TYPES.get(_first_filled(spec.get("actor_type"), body), ActorKind.PERSON if actor else ActorKind.UNKNOWN)
+        kind = _TYPES.get(first_filled(spec.get("actor_type"), body), ActorKind.PERSON if actor else ActorKind.UNKNOWN)
     return AnnouncedChange(
-        id=_first_filled(spec["id"], body),
+        id=first_filled(spec["id"], body),
         code=spec["code"],
-        at=instant(_first_filled(spec.get("at"), body)),
+        at=instant(first_filled(spec.get("at"), body)),
         actor=actor,
         actor_kind=kind,
         before=redacted(texts["before"])[:_MOST_TEXT].strip(),
@@ -97,60 +94,12 @@ def _change(spec: Mapping[str, Any] | None, body: Mapping[str, Any]) -> Announce
 
 
 def _end(spec: Mapping[str, Any] | None, body: Mapping[str, Any], now: datetime) -> ChangeEnd | None:
-    state = None if spec is None else spec["states"].get(_first_filled(spec["state"], body))
+    state = None if spec is None else spec["states"].get(first_filled(spec["state"], body))
     if spec is None or state is None:
         return None
-    when = instant(_first_filled(spec.get("at"), body)) or now
-    because = redacted(_first_filled(spec.get("because"), body))[:_MOST_TEXT]
-    return ChangeEnd(_first_filled(spec["id"], body), ChangeStatus(state), min(when, now), because)
-
-
-def instant(text: str) -> datetime | None:
-    """Parses a webhook's time (RFC 3339, or GitLab's ``2021-04-28 21:50:00 +0200``), None if invalid."""
-    try:
-        parsed = datetime.fromisoformat(_ZONE.sub(r"\1", text.replace(" UTC", "+00:00")))
-    except ValueError:
-        return None
-    return parsed.astimezone(UTC) if parsed.tzinfo else parsed.replace(tzinfo=UTC)
-
-
-def _first_filled(templates: str | Sequence[str] | None, body: Mapping[str, Any]) -> str:
-    """The first template that can be filled; empty if none can."""
-    if templates is None:
-        return ""
-    offered = [templates] if isinstance(templates, str) else templates
-    return next((filled for template in offered if (filled := _filled(template, body))), "")
-
-
-def _filled(template: str, body: Mapping[str, Any]) -> str:
-    """A template with every path filled; empty if one of them is missing."""
-    missing = False
-
-    def fill(match: re.Match[str]) -> str:
-        nonlocal missing
-        value = _at(body, match[1])
-        missing |= not value
-        return value
-
-    text = _PATH.sub(fill, template)
-    return "" if missing else text
-
-
-def _at(body: Any, path: str) -> str:
-    """Text or number at a path; empty for anything else."""
-    value = body
-    for part in path.split("."):
-        if isinstance(value, Mapping):
-            value = value.get(part)
-        elif (
-            isinstance(value, list) and value and part.lstrip("-").isdecimal() and -len(value) <= int(part) < len(value)
-        ):
-            value = value[int(part)]
-        else:
-            return ""
-    if isinstance(value, bool) or not isinstance(value, str | int) or value == _UNFILLED:
-        return ""
-    return str(value)
+    when = instant(first_filled(spec.get("at"), body)) or now
+    because = redacted(first_filled(spec.get("because"), body))[:_MOST_TEXT]
+    return ChangeEnd(first_filled(spec["id"], body), ChangeStatus(state), min(when, now), because)
 
 
 @cache

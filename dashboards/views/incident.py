@@ -13,7 +13,7 @@ from dashboards.client import ApiError, ApiUnreachableError
 from dashboards.components import charts, html
 from dashboards.components import format as fmt
 from dashboards.session import Viewer
-from dashboards.views import feedback, remediation
+from dashboards.views import feedback, remediation, response
 from outrider.documents import graph_diagram
 from outrider.documents.summaries import word
 from outrider.text.i18n import translate
@@ -30,6 +30,7 @@ def _body(viewer: Viewer) -> None:
     # Read here, not in page(): a click inside the fragment reruns only the fragment.
     chosen = st.query_params.get("incident")
     remediation.draw_refusal()
+    response.draw_refusal()
     refusal = feedback.pop_refusal()
     if refusal:
         st.html(html.note(*refusal, away=True))
@@ -75,6 +76,8 @@ def _incident(viewer: Viewer, incident_id: str) -> None:
         _back(viewer)
         return
     _head(viewer, incident)
+    for note in response.recurrence_notes(viewer, incident):
+        st.html(note)
     left, right = st.columns([1, 1], gap="medium")
     with left:
         st.html(html.section(viewer.localize("incident.cause")))
@@ -99,6 +102,8 @@ def _incident(viewer: Viewer, incident_id: str) -> None:
         st.html(html.section(viewer.localize("incident.folded", n=incident["alerts"])))
         with st.container(border=True, height="stretch", key="o-box-incident-4"):
             _folded(viewer, incident)
+    st.html(html.section(viewer.localize("response.title")))
+    response.panel(viewer, incident)
     st.html(html.section(viewer.localize("feedback.title")))
     with st.container(border=True, key="o-box-incident-5"):
         feedback.feedback_form(viewer, incident)
@@ -133,6 +138,7 @@ def _head(viewer: Viewer, incident: dict[str, Any]) -> None:
                 )
             )
         facts.append(viewer.localize("incident.folded_short", alerts=incident["alerts"], pages=incident["pages"]))
+        facts += response.facts(viewer, incident)
         services = html.incident_services(incident)
         if services:
             facts.append(viewer.localize("incident.services", names=", ".join(services)))

@@ -20,6 +20,7 @@ from detectors.base.state_arrays import Arrays
 from detectors.base.stateful import StatefulDetector
 from outrider import windows
 from outrider.model import (
+    SUM_BUCKET,
     EntityKind,
     EntityRef,
     Finding,
@@ -33,12 +34,14 @@ from outrider.model import (
 from outrider.topology import Topology
 
 HITS = "engine_prefix_cache_hit_ratio"
+PROMPTS, FIRSTS = "engine_prompt_tokens_total", "engine_ttft_seconds"
 FALLEN = 0.5  # of the usual ratio and of the usual tokens per request
 LEAST_RATIO = 0.1  # below this, the cache had nothing to lose
 LASTING = timedelta(seconds=45)
 LASTING_SCRAPES = 3
 COLD = timedelta(minutes=5)  # until a cold cache holds the shared prefixes
 LAG = timedelta(minutes=3)  # newer values are not learned
+MINUTE = 60.0
 KNOWN_SECONDS = 45.0
 LEVEL_SECONDS = 3600.0
 GROUP_SHARE = 0.7  # a single replica lost its clients; the service still shares prefixes
@@ -60,7 +63,8 @@ class PrefixCacheDetector(StatefulDetector):
     keys: tuple[SignalKey, ...] = (
         SignalKey(HITS),
         SignalKey("engine_start_time_seconds"),
-        *sampling.keys_of(("engine_prompt_length_tokens",)),
+        SignalKey(PROMPTS),
+        *sampling.keys_of(("engine_prompt_length_tokens", FIRSTS)),
     )
     window = timedelta(minutes=10)
     state_version = 1
@@ -70,7 +74,7 @@ class PrefixCacheDetector(StatefulDetector):
         """Compares the newest minute of every replica with its usual level; names services."""
         ratio = windows.believed(window, HITS)
         length = _length(window)
-        tokens = ratio * length[:, None]
+        tokens = ratio * length
         known = (memory["weight_seconds"] >= KNOWN_SECONDS) & (memory["level"] >= LEAST_RATIO)
         age = window.times[-1] - newest(window, window.column("engine_start_time_seconds"))
         known &= ~(age < COLD.total_seconds())
@@ -104,10 +108,28 @@ class PrefixCacheDetector(StatefulDetector):
 
 
 def _length(window: Window) -> Floats:
-    """Mean prompt length over the trailing minutes; NaN if the engine lacks it, then the ratio decides."""
+    """Mean prompt length at each time, (entities, times); NaN if the engine lacks it, then the ratio decides.
+
+    It is that of the prompts computed in the trailing minute, as the ratio is. Requests that ended, or those of the
+    last five minutes, would be too short for a ratio that has just fallen because of longer prompts.
+    """
     last = slice(window.times.size - 1, None)
-    result: Floats = sampling.read(window, ("engine_prompt_length_tokens",), last)[:, -1, 0]
-    return result
+    ended: Floats = sampling.read(window, ("engine_prompt_length_tokens",), last)[:, -1:, 0]
+    tokens, firsts = (_of_last_minute(window, keys) for keys in ((SignalKey(PROMPTS),), _counts(FIRSTS)))
+    computed = np.divide(tokens, firsts, out=np.full_like(tokens, np.nan), where=firsts >= sampling.MIN_EVENTS)
+    return np.where(computed > 0, computed, ended)
+
+
+def _counts(histogram: str) -> tuple[SignalKey, ...]:
+    return tuple(key for key in sampling.keys_of((histogram,)) if key.bucket != SUM_BUCKET)
+
+
+def _of_last_minute(window: Window, keys: Iterable[SignalKey]) -> Floats:
+    """Sums of increases over the minute before each time, (entities, times)."""
+    values = np.sum([np.nan_to_num(windows.believed(window, key)) for key in keys], axis=0)
+    cumulated = np.concatenate((np.zeros((values.shape[0], 1)), np.cumsum(values, axis=1)), axis=1)
+    begins = np.searchsorted(window.times, window.times - MINUTE, side="right")
+    return np.asarray(cumulated[:, 1:] - cumulated[:, begins], dtype=np.float64)
 
 
 def _learn(window: Window, memory: dict[str, Floats], ratio: Floats, tokens: Floats, low: np.ndarray) -> None:

@@ -18,13 +18,17 @@ KEYS = signal_keys("svc_requests_total", "svc_inflight_requests")
 RECENT = timedelta(minutes=2)
 LEVEL_SECONDS = 1800.0  # earlier level: half an hour of memory, short relative to daily patterns
 LEVEL_KNOWN_SECONDS = 30.0
+JUMP_SIGMAS = 5.0  # one page in a million by chance
 
 
-def arrivals(window: Window) -> Floats:
-    """Requests arriving per second, (entities, times); NaN if the previous page is unknown."""
+def arrivals(window: Window, stopped: Flags | None = None) -> Floats:
+    """Requests arriving per second, (entities, times); NaN if the previous page is unknown.
+
+    ``stopped`` marks pages of a service that does not move: their requests count on the first page after them.
+    """
     answered = window.column("svc_requests_total")
     inflight = window.column("svc_inflight_requests")
-    seen = ~np.isnan(answered)
+    seen = ~np.isnan(answered) if stopped is None else ~np.isnan(answered) & ~stopped
     between = gaps(seen, window.times)
     held = np.where(seen, np.nan_to_num(inflight), np.nan)
     earlier = np.take_along_axis(held, np.maximum(previous_index(seen), 0), axis=1)
@@ -37,6 +41,24 @@ def recent(window: Window, values: Floats, span: timedelta = RECENT) -> Floats:
     return windows.mean_by_row(values[:, windows.recent(window, span)])
 
 
+def recent_without_jump(window: Window, rate: Floats) -> Floats:
+    """The mean rate of the recent minutes, with the largest value limited to what chance allows beside the others.
+
+    A replica that hung reports all requests that reached it meanwhile on its first page. They arrived over a long time.
+    The limit is ``JUMP_SIGMAS`` standard deviations of a Poisson count above the mean of the others.
+    """
+    values = rate[:, windows.recent(window, RECENT)]
+    known = ~np.isnan(values)
+    count, total = known.sum(axis=1), np.nansum(values, axis=1)
+    largest = np.where(known, values, 0.0).max(axis=1, initial=0.0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        others = (total - largest) / (count - 1)
+        limit = others + JUMP_SIGMAS * np.sqrt(others / window.step.total_seconds())
+        mean = (total - largest + np.minimum(largest, limit)) / count
+    result: Floats = np.where(count > 1, mean, windows.mean_by_row(values))
+    return result
+
+
 def earlier(window: Window, values: Floats, span: timedelta = RECENT) -> Floats:
     """The mean of the window before the newest ``span``; NaN for less than half a minute of it."""
     before = values[:, : windows.recent(window, span).start]
@@ -45,9 +67,14 @@ def earlier(window: Window, values: Floats, span: timedelta = RECENT) -> Floats:
 
 
 def level(window: Window, values: Floats, held: Floats, weight: Floats) -> Floats:
-    """The level before the recent minutes: the lower of the window's and the stored one."""
-    lower: Floats = np.fmin(earlier(window, values), remembered(held, weight))
-    return lower
+    """The level before the recent minutes: the stored one, while that is young the lower of it and the window's.
+
+    The window of an outage has fewer arrivals, and their return is no rise: the service has served them before. A young
+    stored level already follows the rise.
+    """
+    stored = remembered(held, weight)
+    lower: Floats = np.fmin(earlier(window, values), stored)
+    return np.where(weight >= LEVEL_SECONDS / 2, stored, lower)
 
 
 def remembered(held: Floats, weight: Floats) -> Floats:

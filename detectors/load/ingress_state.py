@@ -182,7 +182,7 @@ class IngressDetector(ABC):
             # at a degrade level the gateway itself rejects requests (429) and lets others wait
             shed = (memory["degraded_until"] >= at) & ~(probe.status >= SERVER_ERROR)
             fails = (probe.failed >= FAILED_PROBES) & probe.failing_now & ~probe.unreached & ~shed
-            memory["shut"] = healthy & ((fails & fewer) | (memory["shut"] & (probe.failed > 0)))
+            memory["shut"] = healthy & ((fails & fewer) | (memory["shut"] & probe.failing_now))
             few = np.where(np.isnan(usual), DROP_RATIO_UNTAUGHT, DROP_RATIO)
             unusual = np.isnan(usual) | ((near[0] < USUAL_RATIO * usual) & ~(due.forecast & (near[0] >= due.low)))
             through = (probe.failed == 0) | ((probe.failed == 1) & ~probe.failing_now)

@@ -2,8 +2,12 @@
 
 *traffic-surge* needs arrivals above their earlier level. *retry-storm* needs the same, and clients that disconnect
 while others retry. *long-prompt-burst* needs far longer prompts at the same arrivals. *batch-misconfigured* needs a
-batch at a ceiling, free memory, normal step times and changed flags. A queue with none of these is a symptom, reported
-under the name ``queue`` without a fault. Other faults on its path explain it.
+batch at a ceiling, free memory, normal step times and changed flags. A queue with none of these is a symptom without a
+fault. Its name is ``backlog`` if the service had lost serving capacity by its start, else ``queue``. Other faults on
+its path explain it.
+
+While a service with requests in flight does not move, as in a hang, its arrivals are unknown. The first page after that
+has them all, and they count as arriving evenly over that time.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from detectors.base.findings import evidence, finding
 from detectors.base.state_arrays import Arrays
 from detectors.base.stateful import StatefulDetector
 from detectors.load import arrivals
-from detectors.load.saturation import SERVICE_WAITS, Queue, queue_evidence, read_queue, unnamed
+from detectors.load.saturation import BACKLOG, SERVICE_WAITS, Queue, queue_evidence, read_queue, unnamed
 from outrider import windows
 from outrider.model import (
     EntityKind,
@@ -45,6 +49,8 @@ RETRY_SHARE = 0.1
 STEP_RATIO = 1.2  # slower steps are another fault
 CEILING_SPREAD = 0.15  # a batch that follows its requests varies more in a minute
 MINUTE = timedelta(minutes=1)
+LOST = timedelta(seconds=30)  # shorter losses of capacity cause no lasting queue
+LOSS_LATENESS = 60.0  # seconds by which a loss of capacity may show after the queue that it caused
 CHANGED = 1800.0  # seconds within which a change of flags may be the cause
 _LEVELS = ("level", "prompt", "step")
 
@@ -84,9 +90,10 @@ class QueueingDetector(StatefulDetector):
         *catalog.signal("svc_tpot_seconds").bucket_keys,
     )
     window = timedelta(minutes=10)
-    state_version = 3
+    state_version = 4
     defaults: ClassVar[dict[str, bool | float]] = {
         "surging": False,
+        "backlog": False,
         "rose": False,
         "stormed": False,
         "shrunk": False,
@@ -105,35 +112,57 @@ class QueueingDetector(StatefulDetector):
         was = memory["surging"].copy()
         memory["surging"] = queue.starts | (was & queue.holds)
         _note_changes(window, memory)
-        traffic = _read(window, memory, was, queue)
+        stopped = _stopped(window)
+        traffic = _read(window, memory, was, queue, stopped)
+        memory["backlog"] = memory["surging"] & ((was & memory["backlog"]) | _follows_loss(window, queue, stopped))
         names = _names(traffic, memory, was, now.timestamp())
         return tuple(
-            self._finding(window, int(row), queue, traffic, names[row], now, float(memory["changed_at"][row]))
+            self._finding(window, int(row), queue, traffic, names[row], now, memory)
             for row in np.flatnonzero(memory["surging"])
         )
 
     def _finding(
-        self, window: Window, row: int, queue: Queue, traffic: _Traffic, fault: str, now: datetime, changed: float
+        self, window: Window, row: int, queue: Queue, traffic: _Traffic, fault: str, now: datetime, memory: Arrays
     ) -> Finding:
-        entity = window.entities[row]
+        entity, backlog = window.entities[row], not fault and bool(memory["backlog"][row])
         evidence_items = (
             *queue_evidence(queue, row, "svc_queue_requests", "svc_ttft_seconds"),
             *_evidence(traffic, row, fault),
+            *([evidence("svc_ready_backends", None, "backlog_of_lost_capacity")] if backlog else ()),
         )
         since = queue.since[row]
         if fault == "batch-misconfigured":
-            since = max(since, changed)  # the queue may be older and have another cause
+            since = max(since, memory["changed_at"][row])  # the queue may be older and have another cause
         observations = finding(
             self.name, entity, fault or "traffic-surge", score=0.85, since=since, now=now, evidence_items=evidence_items
         )
         if fault:
             return observations
-        return unnamed(observations, SERVICE_WAITS, Priority.P2)
+        return unnamed(observations, BACKLOG if backlog else SERVICE_WAITS, Priority.P2)
 
 
-def _read(window: Window, memory: Arrays, was: Flags, queue: Queue) -> _Traffic:
+def _stopped(window: Window) -> Flags:
+    """Pages on which a service with requests in flight neither answers nor generates, (entities, times)."""
+    answered, generated = window.column("svc_requests_total"), window.column("svc_generation_tokens_total")
+    still = ~np.isnan(answered) & (np.nan_to_num(answered) + np.nan_to_num(generated) <= 0)
+    result: Flags = still & (np.nan_to_num(window.column("svc_inflight_requests")) > 0)
+    return result
+
+
+def _follows_loss(window: Window, queue: Queue, stopped: Flags) -> Flags:
+    """True if the service lacked ready replicas or stood still for ``LOST`` until its queue began, or as it began."""
+    ready = window.column("svc_ready_backends")
+    most = np.maximum.accumulate(np.where(np.isnan(ready), -np.inf, ready), axis=1)
+    with np.errstate(invalid="ignore"):
+        lost = stopped | (ready < most)
+    by_then = window.times[None, :] <= queue.since[:, None] + LOSS_LATENESS
+    result: Flags = (lost & by_then).sum(axis=1) * window.step >= LOST
+    return result
+
+
+def _read(window: Window, memory: Arrays, was: Flags, queue: Queue, stopped: Flags) -> _Traffic:
     """Current levels and those before the queue; updates the stored ones."""
-    rate = arrivals.arrivals(window)
+    rate = arrivals.arrivals(window, stopped)
     firsts = windows.buckets(window, "svc_ttft_seconds", arrivals.RECENT).sum(axis=1)
     prompt = arrivals.per_first_token(window, "svc_prompt_tokens_total", firsts, arrivals.RECENT)
     step = _mean_step(window)
@@ -155,7 +184,7 @@ def _read(window: Window, memory: Arrays, was: Flags, queue: Queue) -> _Traffic:
     for name, value in values.items():
         frozen = memory["surging"] if name == "level" else busy
         arrivals.follow(memory, name, value, window.step.total_seconds(), frozen)
-    now_rate = arrivals.recent(window, rate)
+    now_rate = arrivals.recent_without_jump(window, rate)
     return _Traffic(
         rate=now_rate,
         prompt=prompt,

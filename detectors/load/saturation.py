@@ -45,7 +45,8 @@ DRAINING = 0.9  # a queue 10 % below its peak of the last minute is draining
 KV_FULL_RATIO = 0.95  # limit of the memory rule
 KV_RISE = 1.4  # cache per running request relative to before; contexts vary less
 RUNNING_FEWEST = 4.0  # with fewer requests, one long context is a rise
-SERVICE_WAITS, REPLICA_WAITS = "queue", "cache"  # names of symptoms without a fault; no rule uses the second
+# names of symptoms without a fault
+SERVICE_WAITS, BACKLOG, REPLICA_WAITS = "queue", "backlog", "cache"
 
 
 @dataclass(frozen=True, slots=True)

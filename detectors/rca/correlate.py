@@ -2,8 +2,8 @@
 
 Pure. Alerts become hypotheses. Each one is attached to the hypothesis that explains it best, and a connected group is
 one incident. Independent faults on separate paths stay apart even if they overlap in time. A cause that is detected
-late takes over its incident; a resolved incident takes nothing new. ``service`` calls it once a cycle, after the alert
-state machine.
+late takes over its incident. An incident stays open while symptoms of its ended cause decay; a resolved one takes
+nothing new. ``service`` calls it once a cycle, after the alert state machine.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 
-from detectors.rca import evidence_index, incident_lifecycle, symptoms
+from detectors.rca import aftermath, evidence_index, incident_lifecycle, symptoms
 from detectors.rca.evidence_index import EvidenceIndex
 from detectors.rca.fault_catalogue import Knowledge
 from detectors.rca.hypotheses import (
@@ -23,6 +23,7 @@ from detectors.rca.hypotheses import (
     FaultHypothesis,
     Pair,
     TopologyRelation,
+    began_inside,
     begins_later,
     comes_first,
     ended_before,
@@ -65,7 +66,7 @@ def correlate(
     standing = {incident.id: incident for incident in open_incidents if incident.resolved_at is None}
     answer: dict[str, Incident] = {}
     for _ in range(ROUNDS):  # a reassigned cause may explain another incident, so repeat
-        changed = _once(tuple(standing.values()), firing, index, known, now, unfinished)
+        changed = _once(tuple(standing.values()), alerts, firing, index, known, now, unfinished)
         if not changed:
             break
         for incident in changed:
@@ -91,6 +92,7 @@ def _drop_absorbed(answer: Mapping[str, Incident], known: set[str]) -> tuple[Inc
 
 def _once(
     standing: Sequence[Incident],
+    alerts: Sequence[Alert],
     firing: Mapping[str, Alert],
     index: EvidenceIndex,
     known: set[str],
@@ -101,6 +103,7 @@ def _once(
     drafts = [incident_lifecycle.reopen(incident, firing, unfinished=incident.id in unfinished) for incident in held]
     for draft in drafts:
         _release_when_sighted(draft, now)
+    aftermath.keep_open(drafts, alerts, index)
     taken = {fingerprint for draft in drafts if not draft.closed for fingerprint in draft.alive}
     fresh = [alert for fingerprint, alert in firing.items() if fingerprint not in taken]
     drafts += _assign(drafts, fresh, index, now)
@@ -214,6 +217,9 @@ def _board(drafts: Sequence[IncidentDraft], fresh: Sequence[Alert], index: Evide
         backed = incident_lifecycle.is_backed(draft)
         if cause is not None:
             board.add(cause, marks=board.pinned if backed else board.fixed)
+        elif not draft.alive:
+            for symptom in aftermath.unexplained(draft, index):
+                board.add(symptom)
         for alert in draft.alive.values():
             if cause is None or (alert.entity, alert.fault) != (cause.entity, cause.fault):
                 board.add(_hypothesis(alert, draft.incident.id, index), marks=board.fixed if backed else None)
@@ -257,7 +263,8 @@ def _best_parent(
             continue
         apart = abs(hypothesis.since - cause.since)
         later = begins_later(cause, hypothesis, board.late)
-        choices.append((not cause.firing, apart > WINDOW, pair.tie, later, cause.depth, apart, cause.order, pair.cause))
+        lasted = began_inside(cause, hypothesis)
+        choices.append((not lasted, apart > WINDOW, pair.tie, later, cause.depth, apart, cause.order, pair.cause))
     return min(choices)[-1] if choices else None
 
 

@@ -23,7 +23,8 @@ FINDING_FLOOR = 0.5  # findings with a lower score are not hypotheses
 class EvidenceIndex:
     """Hypotheses, findings and events of one cycle. ``standing`` are all hypotheses with a fault, by fault.
 
-    ``suggested`` are those suggested by changes and log lines; ``late`` is as in ``hypotheses.begins_later``.
+    ``suggested`` are those suggested by changes and log lines; ``late`` is as in ``hypotheses.begins_later``. ``ended``
+    are the faults whose alerts resolved in this cycle, with the time at which their condition was last true.
     """
 
     reach: Reach
@@ -34,6 +35,7 @@ class EvidenceIndex:
     suggested: list[FaultHypothesis] = field(default_factory=list)
     standing: dict[str, list[FaultHypothesis]] = field(default_factory=dict)
     late: timedelta = LATER
+    ended: dict[tuple[EntityRef, str], datetime] = field(default_factory=dict)
 
     def hypothesis(self, entity: EntityRef, fault: str) -> FaultHypothesis | None:
         """The current hypothesis of an entity and fault, an alert before a finding."""
@@ -154,6 +156,10 @@ def build_index(
     for hypothesis in standing:
         if hypothesis.fault is not None and hypothesis.fault in knowledge:
             index.standing.setdefault(hypothesis.fault, []).append(hypothesis)
+    for alert in alerts:
+        if alert.state is AlertState.RESOLVED and alert.fault is not None:
+            key = (alert.entity, alert.fault)
+            index.ended[key] = max(index.ended.get(key, alert.seen_at), alert.seen_at)
     index.suggested = change_evidence.suggested(index.hints, index.findings_at, index.reach)
     return index
 

@@ -63,7 +63,8 @@ class FaultHypothesis:
     """One fault or symptom of an entity. ``strength`` is 0-1; ``firing`` means that an alert supports it.
 
     ``alerts`` are fingerprints. ``home`` is the id of the open incident that it belongs to. ``over`` is when its
-    alert's condition was last true, while the alert waits for its clear time; None while it is true.
+    alert's condition was last true, while the alert waits for its clear time or, in its own incident, after that; None
+    while it is true.
     """
 
     entity: EntityRef
@@ -182,7 +183,7 @@ def _in_cluster(hypotheses: Sequence[FaultHypothesis], knowledge: Knowledge) -> 
             if other == number or symptom.entity.cluster != cause.entity.cluster:
                 continue
             fits = symptom.fault in wanted if symptom.fault else symptom.entity.kind in known.hurts
-            if fits and _same_instant(cause, symptom):
+            if fits and not _is_new_fault(cause, symptom) and _same_instant(cause, symptom):
                 yield Pair(number, other, TopologyRelation.CLUSTER)
 
 
@@ -203,6 +204,7 @@ def _on_paths(
                     yield Pair(number, other, TopologyRelation.PATH)
                 if (
                     place != lower.entity
+                    and not _is_new_fault(upper, lower)
                     and _explains_below(upper, lower, knowledge)
                     and _in_time(upper, lower, WINDOW)
                 ):
@@ -231,7 +233,8 @@ def _among_peers(hypotheses: Sequence[FaultHypothesis], reach: Reach, knowledge:
         for service in reach.services(symptom.entity):
             for alike in (False, True):
                 for cause_number in causes.get((service, symptom.fault, alike), ()):
-                    if cause_number != number and _in_peer_time(hypotheses[cause_number], symptom):
+                    cause = hypotheses[cause_number]
+                    if cause_number != number and not _is_new_fault(cause, symptom) and _in_peer_time(cause, symptom):
                         yield Pair(cause_number, number, TopologyRelation.PEERS)
                         break
 
@@ -271,7 +274,23 @@ def _in_time(cause: FaultHypothesis, symptom: FaultHypothesis, lateness: timedel
     after = symptom.since - cause.since
     if has_exact_start(cause):
         lateness = min(lateness, EXACT_LATENESS)
-    return after >= -lateness and (cause.firing or after <= WINDOW)
+    return after >= -lateness and (cause.firing or _since_end(cause, symptom) <= WINDOW)
+
+
+def _since_end(cause: FaultHypothesis, symptom: FaultHypothesis) -> timedelta:
+    """Time from the end of a cause to the start of a symptom; from its start if the end is unknown."""
+    return symptom.since - (cause.over or cause.since)
+
+
+def began_inside(cause: FaultHypothesis, symptom: FaultHypothesis) -> bool:
+    """True if a symptom began while its cause lasted, or just after a cause whose alert has resolved."""
+    ended = not cause.firing and cause.over is not None and symptom.since - cause.over <= INSTANT
+    return cause.firing or (ended and symptom.since >= cause.since - LATER)
+
+
+def _is_new_fault(cause: FaultHypothesis, symptom: FaultHypothesis) -> bool:
+    """True if a named fault began after a cause whose alert has resolved: only symptoms without a fault outlast it."""
+    return symptom.fault is not None and not cause.firing and ended_before(cause, symptom)
 
 
 def ended_before(first: FaultHypothesis, second: FaultHypothesis) -> bool:
@@ -313,12 +332,14 @@ def has_exact_start(hypothesis: FaultHypothesis) -> bool:
 
 def _in_peer_time(cause: FaultHypothesis, symptom: FaultHypothesis) -> bool:
     after = symptom.since - cause.since
-    return -PEER_LATENESS <= after <= WINDOW
+    outlasts = symptom.fault is None and not cause.firing and _since_end(cause, symptom) <= WINDOW
+    return after >= -PEER_LATENESS and (after <= WINDOW or outlasts)
 
 
 def _same_instant(cause: FaultHypothesis, symptom: FaultHypothesis) -> bool:
     after = symptom.since - cause.since
-    return after >= -INSTANT and (cause.firing or after <= INSTANT)
+    outlasts = symptom.fault is None and cause.over is not None and _since_end(cause, symptom) <= WINDOW
+    return after >= -INSTANT and (cause.firing or after <= INSTANT or outlasts)
 
 
 def gathered(pairs_found: Iterable[Pair], count: int) -> tuple[list[list[Pair]], list[list[Pair]]]:

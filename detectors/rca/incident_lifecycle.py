@@ -11,6 +11,7 @@ from detectors.base.changes import CHANGE_TEXT
 from detectors.rca import change_evidence, evidence_index, ranking
 from detectors.rca.evidence_index import EvidenceIndex
 from detectors.rca.hypotheses import WINDOW, FaultHypothesis, has_exact_start, over
+from outrider.clock import rfc3339
 from outrider.model import (
     Alert,
     EntityKind,
@@ -22,6 +23,7 @@ from outrider.model import (
     RejectedHypothesis,
     TimelineEntry,
 )
+from outrider.model.incidents import CAUSE_OVER, CAUSE_RETURNED
 from outrider.vocabulary.faults import layer_of
 
 OPENED = "incidents.timeline.opened"
@@ -46,6 +48,7 @@ _LAYER_OF_KIND = {
     EntityKind.REPLICA: Layer.ENGINE,
     EntityKind.SERVICE: Layer.BUSINESS,
 }
+_MONITORS = ("targets", "watchdogs")  # namespaces of scrape targets and of other monitors
 
 
 @dataclass(slots=True)
@@ -145,13 +148,20 @@ def cause_hypothesis(draft: IncidentDraft, index: EvidenceIndex) -> FaultHypothe
     own = [alert for alert in draft.alive.values() if alert.entity == cause.entity and alert.fault == cause.fault]
     standing = index.hypothesis(cause.entity, cause.fault)
     since = min((index.since(alert) for alert in own), default=standing.since if standing else draft.incident.opened_at)
+    ended = over(own) if own else _end(draft, cause, index)
     candidate = FaultHypothesis(
-        cause.entity, cause.fault, since, REMEMBERED_STRENGTH, bool(own), home=draft.incident.id, over=over(own)
+        cause.entity, cause.fault, since, REMEMBERED_STRENGTH, bool(own), home=draft.incident.id, over=ended
     )
     opened = draft.incident.opened_at
     if timedelta(0) < since - opened <= WINDOW and not has_exact_start(candidate):
         return replace(candidate, since=opened)  # its alert returned or came late: earlier symptoms have the same cause
     return candidate
+
+
+def _end(draft: IncidentDraft, cause: Hypothesis, index: EvidenceIndex) -> datetime | None:
+    """When a suspected cause without a firing alert ended, also in this very cycle."""
+    ends = [draft.incident.cause_ended_at, index.ended.get((cause.entity, cause.fault))]
+    return max((end for end in ends if end is not None), default=None)
 
 
 def is_backed(draft: IncidentDraft) -> bool:
@@ -184,8 +194,11 @@ def settle(draft: IncidentDraft, index: EvidenceIndex, now: datetime) -> None:
     if not draft.alive:
         if draft.before is not None and not draft.unfinished:
             draft.close(now, RESOLVED)
+        elif draft.before is not None:
+            _note_end(draft, index, now)
         return
     start = draft.incident
+    _note_end(draft, index, now)
     if draft.before is None:
         _open(draft, now)
     if not draft.settled:
@@ -202,6 +215,23 @@ def settle(draft: IncidentDraft, index: EvidenceIndex, now: datetime) -> None:
         draft.incident = replace(draft.incident, updated_at=now)
 
 
+def _note_end(draft: IncidentDraft, index: EvidenceIndex, now: datetime) -> None:
+    """Records that the last alert of the suspected cause resolved while the incident stays open, and its return.
+
+    A monitoring outage has entries of its own.
+    """
+    cause = draft.incident.suspected_cause
+    if cause is None or layer_of(cause.fault) is Layer.MONITORING:
+        return
+    named = {"fault": cause.fault, "entity": str(cause.entity)}
+    own = any((alert.entity, alert.fault) == (cause.entity, cause.fault) for alert in draft.alive.values())
+    recorded, last = draft.incident.cause_ended_at, index.ended.get((cause.entity, cause.fault))
+    if own and recorded is not None:
+        draft.note(now, CAUSE_RETURNED, **named)
+    elif not own and last is not None and (recorded is None or recorded < last):
+        draft.note(now, CAUSE_OVER, **named, last=rfc3339(last))
+
+
 def _open(draft: IncidentDraft, now: datetime) -> None:
     first = min(draft.alive.values(), key=lambda alert: (alert.starts_at, alert.fingerprint))
     entry = TimelineEntry(
@@ -215,8 +245,15 @@ def _open(draft: IncidentDraft, now: datetime) -> None:
         },
     )
     best = min((alert.priority for alert in draft.alive.values()), key=lambda priority: priority.rank)
-    layer = _LAYER_OF_KIND.get(first.entity.kind, Layer.PLATFORM)
+    layer = _layer_of(first.entity)
     draft.incident = replace(draft.incident, timeline=(entry, *draft.incident.timeline), priority=best, layer=layer)
+
+
+def _layer_of(entity: EntityRef) -> Layer:
+    """The layer of an incident without a cause, by the entity of its first alert."""
+    if entity.kind is EntityKind.WORKLOAD and entity.namespace in _MONITORS:
+        return Layer.MONITORING
+    return _LAYER_OF_KIND.get(entity.kind, Layer.PLATFORM)
 
 
 def _judge(draft: IncidentDraft, index: EvidenceIndex, now: datetime) -> None:
@@ -286,7 +323,8 @@ def _remembered(draft: IncidentDraft, index: EvidenceIndex) -> tuple[FaultHypoth
     if standing is not None:
         return (replace(standing, alerts=()),)
     strength = change_evidence.CHANGE_STRENGTH if _is_guess(cause) else REMEMBERED_STRENGTH
-    return (FaultHypothesis(cause.entity, cause.fault, draft.incident.opened_at, strength, firing=False),)
+    ended = _end(draft, cause, index)
+    return (FaultHypothesis(cause.entity, cause.fault, draft.incident.opened_at, strength, firing=False, over=ended),)
 
 
 def _by_key(item: tuple[tuple[EntityRef, str | None], FaultHypothesis]) -> tuple[str, str]:

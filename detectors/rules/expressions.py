@@ -4,6 +4,10 @@
 
 The main comparison comes first; guards such as a minimum number of requests follow. Python's own parser reads the
 text, and only a few node types are accepted. Nothing is ever executed as Python.
+
+A quantile of fewer observations than ``percentiles.fewest_observations`` is undefined, or than its optional fourth
+argument. A comparison with a quantile holds only if every value of its bucket fulfils it: between two bounds of a
+histogram the interpolated value is an assumption.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import Enum, auto
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +40,7 @@ from detectors.rules.evaluation import (
 from outrider import windows
 from outrider.errors import UsageError
 from outrider.model import Floats, SignalKey, SignalKind, Window
-from outrider.vocabulary import catalog
+from outrider.vocabulary import catalog, percentiles
 
 FUNCTIONS = (
     'last(x), sum(x, "5m"), mean(x, "5m"), max(x, "5m"), min(x, "5m"), rate(x, "5m"), '
@@ -57,16 +62,29 @@ _COMPARISONS: dict[type[ast.cmpop], tuple[str, Callable[[Floats, Floats], NDArra
     ast.Eq: ("==", operator.eq),
     ast.NotEq: ("!=", operator.ne),
 }
+_MIRRORED = {">": "<", ">=": "<=", "<": ">", "<=": ">="}
+
+
+class _Bound(Enum):
+    """The side of a quantile's bucket that a comparison reads."""
+
+    NONE = auto()
+    LOW = auto()
+    HIGH = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """The main comparison of an expression, its first one; the others are guards."""
+    """The main comparison of an expression, its first one; the others are guards.
+
+    ``observed`` is the left side as reported: of a quantile the interpolated value, where ``left`` is a proven bound.
+    """
 
     left: Callable[[Window], Numbers]
     right: Callable[[Window], Numbers]
     symbol: str
     signals: tuple[str, ...]
+    observed: Callable[[Window], Numbers]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +158,10 @@ class _Compiler:
         symbol, compare = result
         known = dict(self._keys)
         self._keys = {}
-        left, right = self._number(node.left), self._number(node.comparators[0])
+        left, right = self._side(node.left, symbol), self._side(node.comparators[0], _MIRRORED.get(symbol, symbol))
         names = tuple(dict.fromkeys(key.name for key in self._keys))
         self._keys = {**known, **self._keys}
-        self._condition = self._condition or Condition(left, right, symbol, names)
+        self._condition = self._condition or Condition(left, right, symbol, names, self._number(node.left))
 
         def holds(window: Window) -> Truths:
             one, other = left(window), right(window)
@@ -152,6 +170,12 @@ class _Compiler:
                 return Truths(compare(one.values, other.values) & (unknown == Unknown.KNOWN), unknown)
 
         return holds
+
+    def _side(self, node: ast.expr, symbol: str) -> Callable[[Window], Numbers]:
+        """One side of a comparison. ``symbol`` is the comparison as read from this side."""
+        if isinstance(node, ast.Call) and _called(node) == "quantile" and symbol in _MIRRORED and not node.keywords:
+            return self._quantile(node, _Bound.LOW if symbol in (">", ">=") else _Bound.HIGH)
+        return self._number(node)
 
     def _number(self, node: ast.expr) -> Callable[[Window], Numbers]:
         if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
@@ -181,8 +205,7 @@ class _Compiler:
             self._expect(node, 2, f'{name}(x, "5m")')
             return self._over(name, node)
         if name == "quantile":
-            self._expect(node, 3, 'quantile(0.99, x, "5m")')
-            return self._quantile(node)
+            return self._quantile(node, _Bound.NONE)
         if name == "greatest":
             self._expect(node, 2, "greatest(a, b)")
             parts = [self._number(argument) for argument in node.args]
@@ -221,7 +244,8 @@ class _Compiler:
 
         return over
 
-    def _quantile(self, node: ast.Call) -> Callable[[Window], Numbers]:
+    def _quantile(self, node: ast.Call, bound: _Bound) -> Callable[[Window], Numbers]:
+        self._expect(node, 4 if len(node.args) == 4 else 3, 'quantile(0.99, x, "5m")')
         share = node.args[0]
         if not (isinstance(share, ast.Constant) and isinstance(share.value, float) and 0 < share.value < 1):
             raise self._fail(share, "expected a quantile between 0 and 1, such as 0.99")
@@ -230,12 +254,20 @@ class _Compiler:
         if catalog.signal(name).kind is not SignalKind.HISTOGRAM:
             raise self._fail(node, f"{name} is not a histogram", f'use mean({name}, "5m") or max({name}, "5m")')
         keys = [self._read(key) for key in catalog.signal(name).bucket_keys]
+        fewest = self._count(node.args[3]) if len(node.args) == 4 else percentiles.fewest_observations(rank)
 
         def quantile(window: Window) -> Numbers:
-            values, _ = windows.quantile(window, name, rank, span)
-            return with_reasons(window, keys, values)
+            value, low, high = windows.quantile_interval(window, name, rank, span, fewest)
+            # its values are above the lower bound and at most the upper one
+            sides = {_Bound.NONE: value, _Bound.LOW: np.nextafter(low, np.inf), _Bound.HIGH: high}
+            return with_reasons(window, keys, sides[bound])
 
         return quantile
+
+    def _count(self, node: ast.expr) -> int:
+        if isinstance(node, ast.Constant) and type(node.value) is int and node.value >= 1:
+            return node.value
+        raise self._fail(node, "expected a number of observations, such as 100")
 
     def _present(self, node: ast.Call) -> Callable[[Window], Truths]:
         self._expect(node, 1, "present(x)")

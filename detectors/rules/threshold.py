@@ -138,7 +138,7 @@ class RuleDetector:
         nothing = np.full(len(window.entities), np.nan)
         if condition is None:
             return nothing, nothing, None
-        return condition.left(window).values, condition.right(window).values, condition
+        return condition.observed(window).values, condition.right(window).values, condition
 
     def _finding(
         self, window: Window, row: int, left: Floats, right: Floats, condition: Condition | None, now: datetime

@@ -22,6 +22,7 @@ from outrider.model import (
     Alert,
     BreakerState,
     CycleRecord,
+    DeadLetter,
     EntityRef,
     Event,
     Evidence,
@@ -375,6 +376,15 @@ def message(value: Message) -> Json:
         "created_at": rfc3339(value.created_at),
         "is_page": value.is_page,
         "link": value.link,
+    }
+
+
+def dead_letter(value: DeadLetter) -> Json:
+    """A message that could not be delivered."""
+    return message(value.message) | {
+        "failed_at": rfc3339(value.failed_at),
+        "attempts": value.attempts,
+        "error": value.error,
     }
 
 

@@ -90,10 +90,14 @@ def moment(instant: datetime) -> str:
     return rfc3339(instant)[:16].replace("T", " ") + " UTC"
 
 
-def incident_summary(incident: Incident, language: Language = "en") -> str:
-    """Fault, entity and start of an incident, or a note that the cause is unknown."""
+def incident_summary(incident: Incident, language: Language = "en", lead: Alert | None = None) -> str:
+    """Fault, entity and start of an incident; without a known cause its ``lead`` alert, or its layer."""
     since = moment(incident.opened_at)
     cause = incident.suspected_cause
+    if cause is None and lead is not None:
+        alert = alert_summary(lead, language)
+        count = len(incident.alerts)
+        return translate("words.incident.unknown_with_alert", language, alert=alert, alerts=count, since=since)
     if cause is None:
         layer = word("layer", incident.layer, language)
         return translate("words.incident.unknown", language, layer=layer, alerts=len(incident.alerts), since=since)

@@ -26,7 +26,7 @@ from outrider.model.actions import (
     StepStatus,
     Verdict,
 )
-from outrider.model.alerts import Alert, AlertReason, AlertState, MuteReason
+from outrider.model.alerts import RECEIVED_FROM, SOURCE_LABEL, Alert, AlertReason, AlertState, MuteReason
 from outrider.model.cycles import CycleRecord
 from outrider.model.entities import EntityKind, EntityRef
 from outrider.model.events import Event, EventKind
@@ -48,7 +48,19 @@ from outrider.model.incidents import (
     RejectedHypothesis,
     TimelineEntry,
 )
-from outrider.model.messages import Message, NotifyReason
+from outrider.model.messages import (
+    Button,
+    ButtonAction,
+    ChannelPolicy,
+    DeadLetter,
+    DeliveryNote,
+    Fact,
+    Message,
+    NotifyReason,
+    RateLimit,
+    Receipt,
+    Recipient,
+)
 from outrider.model.plans import (
     LIVE,
     BacktestScore,
@@ -83,6 +95,8 @@ from outrider.model.stored_forecasts import ForecastView
 __all__ = [
     "HOLDING_STATUSES",
     "LIVE",
+    "RECEIVED_FROM",
+    "SOURCE_LABEL",
     "SUM_BUCKET",
     "TARGET_KINDS",
     "Action",
@@ -95,10 +109,15 @@ __all__ = [
     "AlertState",
     "BacktestScore",
     "BreakerState",
+    "Button",
+    "ButtonAction",
     "Calibration",
     "CellStatus",
+    "ChannelPolicy",
     "CycleRecord",
+    "DeadLetter",
     "DecisionReason",
+    "DeliveryNote",
     "DetectorState",
     "DetectorStatus",
     "EngineLoad",
@@ -107,6 +126,7 @@ __all__ = [
     "Event",
     "EventKind",
     "Evidence",
+    "Fact",
     "Finding",
     "FleetService",
     "Floats",
@@ -135,7 +155,10 @@ __all__ = [
     "PlanReason",
     "Priority",
     "ProgressLine",
+    "RateLimit",
     "ReasonText",
+    "Receipt",
+    "Recipient",
     "Recommendation",
     "RejectedHypothesis",
     "RemediationSession",

@@ -93,6 +93,7 @@ class DecisionReason(StrEnum):
     MONITOR_BLIND = "monitor_blind"
     VALUES_NOT_TRUSTED = "values_not_trusted"
     LOW_CONFIDENCE = "low_confidence"
+    REPORTED_ONLY = "reported_only"  # the cause is known from other monitors only
     AUTONOMY_OBSERVE = "autonomy_observe"
     AUTONOMY_RECOMMEND = "autonomy_recommend"
     AUTONOMY_APPROVE = "autonomy_approve"

@@ -10,6 +10,9 @@ from enum import StrEnum
 from outrider.model.entities import EntityRef
 from outrider.model.findings import Priority
 
+RECEIVED_FROM = "received_from"  # label of an alert that another monitor reported: its source
+SOURCE_LABEL = "label."  # prefix of the labels that the source gave
+
 
 class AlertState(StrEnum):
     """pending -> firing -> resolved."""
@@ -31,6 +34,9 @@ class AlertReason(StrEnum):
     NEVER_FIRED = "never_fired"
     RESOLVED_BY_HAND = "resolved_by_hand"
     ENTITY_DELETED = "entity_deleted"
+    RECEIVED = "received"
+    ENDED_AT_SOURCE = "ended_at_source"
+    FLAPPING = "flapping"
 
 
 class MuteReason(StrEnum):
@@ -61,3 +67,8 @@ class Alert:
     annotations: Mapping[str, str] = field(default_factory=dict)
     muted_by: MuteReason | None = None
     incident: str | None = None
+
+    @property
+    def is_received(self) -> bool:
+        """True if another monitor reported it."""
+        return RECEIVED_FROM in self.labels

@@ -23,6 +23,7 @@ class EntityKind(StrEnum):
     REPLICA = "replica"
     WORKLOAD = "workload"
     SERVICE = "service"
+    TENANT = "tenant"  # of one service, named "<service>/<tenant>"
 
 
 @dataclass(frozen=True, slots=True)

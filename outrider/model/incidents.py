@@ -6,9 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from outrider.clock import parse_rfc3339
 from outrider.model.entities import EntityRef
 from outrider.model.findings import Evidence, Priority
 from outrider.model.signals import Layer
+
+CAUSE_OVER = "incidents.timeline.cause_over"  # the last alert of the suspected cause resolved, with ``last``
+CAUSE_RETURNED = "incidents.timeline.cause_returned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,17 @@ class Incident:
     def suspected_cause(self) -> Hypothesis | None:
         """The best hypothesis; None if the cause is unknown."""
         return self.hypotheses[0] if self.hypotheses else None
+
+    @property
+    def cause_ended_at(self) -> datetime | None:
+        """When the suspected cause was last seen, if its alerts have resolved while its symptoms decay; else None."""
+        cause = self.suspected_cause
+        if cause is None:
+            return None
+        named = {"fault": cause.fault, "entity": str(cause.entity)}
+        marks = [entry for entry in self.timeline if entry.what in (CAUSE_OVER, CAUSE_RETURNED)]
+        own = [entry for entry in marks if named.items() <= entry.arguments.items()]
+        return parse_rfc3339(own[-1].arguments["last"]) if own and own[-1].what == CAUSE_OVER else None
 
     @property
     def unknown_confidence(self) -> float:

@@ -9,15 +9,15 @@ from outrider.ports.actuation import Actuator
 from outrider.ports.collecting import Collected, Source
 from outrider.ports.detection import Detector, LocalizingDetector
 from outrider.ports.metric_store import MetricStore
-from outrider.ports.notification import Notifier
+from outrider.ports.notification import Notifier, ThreadingNotifier
 from outrider.ports.state_store import (
     DEFAULT_STATE_RETENTION,
     CycleCommit,
-    Silence,
     StateReader,
     StateRetention,
     StateStore,
 )
+from outrider.records.silences import Silence
 
 __all__ = [
     "DEFAULT_STATE_RETENTION",
@@ -33,4 +33,5 @@ __all__ = [
     "StateReader",
     "StateRetention",
     "StateStore",
+    "ThreadingNotifier",
 ]

@@ -16,6 +16,7 @@ from outrider.model import (
     BreakerState,
     Calibration,
     CycleRecord,
+    DeadLetter,
     DetectorState,
     DetectorStatus,
     EntityRef,
@@ -25,10 +26,16 @@ from outrider.model import (
     Outcome,
     Plan,
     Priority,
+    Receipt,
     RemediationSession,
 )
 from outrider.records.drill import Drill, DrillWindow
 from outrider.records.feedback import FeedbackReader, FeedbackStore
+from outrider.records.heartbeats import HeartbeatReader, HeartbeatStore
+from outrider.records.on_call import OnCallReader, OnCallStore
+from outrider.records.received_alerts import ReceivedAlertReader, ReceivedAlertStore
+from outrider.records.response import ResponseReader, ResponseStore
+from outrider.records.silences import Silence
 from outrider.topology import Topology
 from outrider.wire.cursors import Position
 
@@ -57,18 +64,6 @@ class CycleCommit:
 
 
 @dataclass(frozen=True, slots=True)
-class Silence:
-    """Mutes alerts of a rule and, if given, of one entity, until a time."""
-
-    id: str
-    rule: str | None
-    entity: EntityRef | None
-    until: datetime
-    by: str
-    comment: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class StateRetention:
     """Retention of ended decisions; ongoing ones are never deleted.
 
@@ -84,7 +79,7 @@ class StateRetention:
 DEFAULT_STATE_RETENTION = StateRetention()
 
 
-class StateReader(FeedbackReader, Protocol):
+class StateReader(FeedbackReader, ResponseReader, OnCallReader, ReceivedAlertReader, HeartbeatReader, Protocol):
     """Read side of the state store, for the API, dashboard, reports and CLI.
 
     Long lists are paginated: ``after`` is the position of the last entry of the previous page
@@ -157,6 +152,18 @@ class StateReader(FeedbackReader, Protocol):
         """Messages of the outbox, newest first, sent or not."""
         ...
 
+    def due_channels(self, now: datetime) -> tuple[str, ...]:
+        """The channels with messages that are due, sorted."""
+        ...
+
+    def first_receipt(self, channel: str, incident: str) -> Receipt | None:
+        """The receipt of the first message of an incident that a channel delivered by itself; None without one."""
+        ...
+
+    def dead_letters(self, limit: int = 1000, after: Position | None = None) -> tuple[DeadLetter, ...]:
+        """Messages that failed for good, newest first; ``after`` is the position of a message."""
+        ...
+
     def cycles(self, limit: int = 100) -> tuple[CycleRecord, ...]:
         """Cycles, newest first."""
         ...
@@ -217,7 +224,7 @@ class StateReader(FeedbackReader, Protocol):
         ...
 
 
-class StateStore(StateReader, FeedbackStore, Protocol):
+class StateStore(StateReader, FeedbackStore, ResponseStore, OnCallStore, ReceivedAlertStore, HeartbeatStore, Protocol):
     """Write side of the state store. Short transactions; several processes may use one store."""
 
     def take_over(self, owner: str) -> None:
@@ -247,14 +254,41 @@ class StateStore(StateReader, FeedbackStore, Protocol):
         """Records the outcome of a claimed action."""
         ...
 
-    def claim_messages(self, owner: str, now: datetime, lease: timedelta, limit: int = 50) -> tuple[Message, ...]:
-        """Claims unsent messages that are due, by conditional UPDATE."""
+    def claim_messages(
+        self, owner: str, now: datetime, lease: timedelta, limit: int = 50, *, channel: str | None = None
+    ) -> tuple[Message, ...]:
+        """Claims unsent messages that are due, by conditional UPDATE: urgent ones first, then oldest first.
+
+        A message that is not urgent waits for an earlier one of its incident and channel. ``channel`` None: every one.
+        """
         ...
 
     def finish_message(
-        self, message_id: str, *, delivered: bool, now: datetime, retry_at: datetime | None = None, error: str = ""
+        self,
+        message_id: str,
+        *,
+        delivered: bool,
+        now: datetime,
+        retry_at: datetime | None = None,
+        error: str = "",
+        receipt: Receipt | None = None,
+        follow_ups: Sequence[Message] = (),
+    ) -> tuple[str, ...]:
+        """Records a delivery, a retry, or (neither) a final failure.
+
+        ``follow_ups`` are added to the outbox in the same transaction; those with a known id stay unchanged. Returns
+        the ids of the added ones.
+        """
+        ...
+
+    def deliver_messages(
+        self, message_ids: Sequence[str], receipt: Receipt, now: datetime, follow_ups: Sequence[Message] = ()
     ) -> None:
-        """Records a delivery, a retry, or (neither) a final failure."""
+        """Records the delivery of messages that were sent as one, in ONE transaction."""
+        ...
+
+    def retry_message(self, message_id: str, by: str, now: datetime) -> bool:
+        """Returns a dead letter to the outbox; False if it is not one."""
         ...
 
     def acknowledge(self, incident_id: str, by: str, now: datetime) -> bool:

@@ -23,14 +23,16 @@ _KEYS: Final = {  # sort keys of the stores' lists, newest first
     "CycleRecord": ("at", "id"),
     "Drill": ("starts_at", "id"),
     "Feedback": ("at", "id"),
+    "FollowUp": ("at", "id"),
     "Incident": ("opened_at", "id"),
     "Message": ("created_at", "id"),
+    "ReceivedAlert": ("starts_at", "id"),
     "Startup": ("began_at", "id"),
 }
 
 
 def position_of(entry: object) -> Position:
-    """The position of an alert, incident, action, message, audit record, cycle, drill, verdict, change or start-up."""
+    """The position of an entry of a list that ``_KEYS`` names."""
     at, number = _KEYS[type(entry).__name__]
     result: Any = entry
     return Position(getattr(result, at), str(getattr(result, number)))

@@ -334,8 +334,9 @@ def _relief(context: DecisionContext, room: Headroom, twin: EntityRef) -> Level 
     ladder = context.procedures.ladders.of(twin.name)
     if ladder is None or room.free is None or room.needed is None or room.free >= room.needed:
         return None
-    enough = (level for level in ladder.levels if room.needed * level.load_ratio <= room.free)
-    return next(enough, ladder.levels[-1])
+    levels = [level for level in ladder.levels if not level.limits_prompts]
+    enough = (level for level in levels if room.needed * level.load_ratio <= room.free)
+    return next(enough, levels[-1] if levels else None)
 
 
 def _degraded(context: DecisionContext, case: _Case, service: EntityRef) -> list[Action]:
@@ -344,15 +345,16 @@ def _degraded(context: DecisionContext, case: _Case, service: EntityRef) -> list
     if twin is None:
         return []
     room = headroom(context, service, twin)
-    level = _relief(context, room, twin)
-    if level is None or degrade.standing(context.history, twin).level >= level.number:
+    level, current = _relief(context, room, twin), degrade.standing(context.history, twin)
+    if level is None or current.level >= level.number:
         return []
     if degrade.was_restored_by_hand(context.history, twin, case.incident.id):
         return []
     entry = context.facts.entries.get(service)
     load = None if entry is None else entry.load
     capacity = {} if not load or not room.needed else {degrade.CAPACITY: round(load / room.needed, 3)}
-    return degrade.propose(context, case.incident, case.cause, case.session, twin, level, capacity, case.home)
+    measured = {**current.measured, **capacity}
+    return degrade.propose(context, case.incident, case.cause, case.session, twin, level, measured, case.home)
 
 
 # --- back to the home cluster -----------------------------------------------------------------------

@@ -253,6 +253,13 @@ def _confidence(case: _Case) -> Iterator[ReasonText]:
         yield _say("confidence", confidence=f"{confidence:.2f}", least=f"{case.policy.min_confidence:.2f}")
 
 
+def _own_evidence(case: _Case) -> Iterator[ReasonText]:
+    if case.proposal.confidence is None:
+        yield _say("confidence_none")
+    else:
+        yield _say("reported_only" if case.refused else "own_evidence")
+
+
 def _headroom(case: _Case) -> Iterator[ReasonText]:
     taken = {service: count for service, count in case.proposal.takes.items() if count}
     if not taken:
@@ -308,6 +315,7 @@ _COMPARED: Final[Mapping[str, Callable[[_Case], Iterator[ReasonText]]]] = {
     "survivors": _survivors,
     "owner": _owner,
     "confidence": _confidence,
+    "own_evidence": _own_evidence,
     "headroom": _headroom,
     "approval": _approval,
     "autonomy": _autonomy,

@@ -49,8 +49,8 @@ _BLINDING = frozenset({"exporter-down", "stale-metrics"})  # their entities must
 class DecisionContext:
     """One round. ``history`` and ``budget`` are shared by all its decisions.
 
-    ``suspect`` are all entities of active alerts; ``kept_cordoned`` are nodes held by an active session,
-    ``kept_diverted`` replicas with the active sessions that divert them.
+    ``suspect`` are all entities of active alerts, ``faulty`` those of alerts that name a fault; ``kept_cordoned`` are
+    nodes held by an active session, ``kept_diverted`` replicas with the active sessions that divert them.
     """
 
     policy: Policy
@@ -62,6 +62,7 @@ class DecisionContext:
     playbooks: Mapping[str, Playbook]
     suspect: frozenset[EntityRef]
     now: datetime
+    faulty: frozenset[EntityRef] = frozenset()
     kept_cordoned: frozenset[EntityRef] = frozenset()
     kept_diverted: Mapping[EntityRef, frozenset[str]] = field(default_factory=dict)
     procedures: Procedures = NONE
@@ -82,14 +83,19 @@ class DecisionContext:
     def recovered(self, incident: Incident | None) -> bool:
         """True if the incident is over, or its cause and everything that rests on it are healthy.
 
-        Services are excluded: their windows of some minutes still contain the fault.
+        Services are excluded: their windows of some minutes still contain the fault. Of an ended cause only symptoms
+        are left, so nothing that rests on it may have a fault.
         """
         if incident is None or incident.resolved_at is not None:
             return True
         cause = incident.suspected_cause
-        if cause is None or cause.entity not in self.facts.healthy:
+        if cause is None:
             return False
         reached = self.topology.affected_by(cause.entity)
+        if incident.cause_ended_at is not None:
+            return self.faulty.isdisjoint(reached)
+        if cause.entity not in self.facts.healthy:
+            return False
         return not any(self.has_alert(entity) for entity in reached if entity.kind is not EntityKind.SERVICE)
 
     def targets(self, cause: EntityRef, selector: Selector) -> tuple[EntityRef, ...]:
@@ -204,8 +210,14 @@ class DecisionContext:
         entries = (entry for entry in self.plan.recommendations if isinstance(entry, Recommendation))
         return next((entry for entry in entries if entry.service == service), None)
 
-    def most_replicas(self, service: EntityRef, wanted: int) -> int:
-        """``wanted`` within the ceiling of the service and, where no node joins, the GPUs of its cluster."""
+    def replicas_within_limits(self, service: EntityRef, wanted: int) -> int:
+        """``wanted`` within the limits of the plan.
+
+        Without a plan they are the ceiling of the service and, where no node joins, the GPUs of its cluster.
+        """
+        planned = self.recommendation(service)
+        if planned is not None:
+            return min(wanted, planned.most_replicas)
         most = self.policy.within_ceiling(service, wanted)
         if not self.policy.fixed_nodes:
             return most
@@ -273,15 +285,32 @@ def diverted_replicas(history: History, topology: Topology, facts: FleetFacts) -
 
 
 def suspects(alerts: tuple[Alert, ...]) -> frozenset[EntityRef]:
-    """All entities of active alerts, without statistical scores: a replica without traffic is always unusual."""
+    """All entities of active alerts, without those that prove no harm: an idle replica is always unusual."""
     return frozenset(
-        alert.entity for alert in alerts if alert.state is not AlertState.RESOLVED and not is_score_only(alert)
+        alert.entity for alert in alerts if alert.state is not AlertState.RESOLVED and not proves_no_harm(alert)
     )
 
 
-def is_score_only(alert: Alert) -> bool:
-    """True for a statistical score without a fault. It proves no harm."""
-    return alert.fault is None and alert.rule == SCORE_RULE
+def faulty(alerts: tuple[Alert, ...]) -> frozenset[EntityRef]:
+    """All entities of active alerts that name a fault."""
+    return frozenset(alert.entity for alert in alerts if alert.state is not AlertState.RESOLVED and alert.fault)
+
+
+def proves_no_harm(alert: Alert) -> bool:
+    """True for an alert without a fault that is a statistical score, or that only another monitor reports."""
+    return alert.fault is None and (alert.rule == SCORE_RULE or alert.is_received)
+
+
+def reported_only(incidents: Iterable[Incident], alerts: Iterable[Alert]) -> frozenset[str]:
+    """Ids of open incidents whose suspected cause only other monitors report."""
+    own: set[tuple[EntityRef, str]] = set()
+    received: set[tuple[EntityRef, str]] = set()
+    for alert in alerts:
+        if alert.state is not AlertState.RESOLVED and alert.fault is not None:
+            (received if alert.is_received else own).add((alert.entity, alert.fault))
+    causes = {incident.id: cause for incident in incidents if (cause := cause_of(incident)) is not None}
+    pairs = {number: (cause.entity, cause.fault) for number, cause in causes.items()}
+    return frozenset(number for number, pair in pairs.items() if pair in received and pair not in own)
 
 
 def unobserved(alerts: tuple[Alert, ...]) -> frozenset[EntityRef]:

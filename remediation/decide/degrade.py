@@ -7,7 +7,7 @@ It ends by itself, one level at a time, or at once if the service no longer exis
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -38,6 +38,7 @@ from remediation.procedures.degrade_ladder import Ladder, Ladders, Level
 _HOUR = timedelta(hours=1)
 CAPACITY = "capacity_per_replica"  # requests/s at level 0, measured when the ladder began
 _OFFERED = "offered_per_second"  # requests/s of all clients at that time
+PROMPT = "usual_prompt_tokens"  # usual mean length of a prompt, while longer ones are limited
 UNMEASURED_TEXT = "playbooks.level_unmeasured"
 _LATE = 2  # replicas that are missing after so many start-up times are not counted on
 
@@ -77,11 +78,21 @@ class Standing:
     because: str = ""
     capacity_per_replica: float | None = None
     offered_per_second: float | None = None
+    usual_prompt_tokens: float | None = None
+
+    @property
+    def limits_prompts(self) -> bool:
+        """True while long prompts are rejected."""
+        return self.usual_prompt_tokens is not None
 
     @property
     def measured(self) -> dict[str, float]:
-        """What was measured at level 0, as parameters of the next change."""
-        known = {CAPACITY: self.capacity_per_replica, _OFFERED: self.offered_per_second}
+        """What was measured when the ladder began, as parameters of the next change."""
+        known = {
+            CAPACITY: self.capacity_per_replica,
+            _OFFERED: self.offered_per_second,
+            PROMPT: self.usual_prompt_tokens,
+        }
         return {key: value for key, value in known.items() if value is not None}
 
 
@@ -91,13 +102,16 @@ def standing(history: History, service: EntityRef) -> Standing:
     if not performed:
         return Standing()
     newest = performed[-1]
+    level = int(newest.params["level"])
+    measured = newest.params if level else {}
     return Standing(
-        level=int(newest.params["level"]),
+        level=level,
         since=newest.ended_at or newest.decided_at,
         session=newest.session,
         because=newest.because,
-        capacity_per_replica=_number(newest.params.get(CAPACITY)),
-        offered_per_second=_number(newest.params.get(_OFFERED)),
+        capacity_per_replica=_number(measured.get(CAPACITY)),
+        offered_per_second=_number(measured.get(_OFFERED)),
+        usual_prompt_tokens=_number(measured.get(PROMPT)),
     )
 
 
@@ -228,8 +242,8 @@ def _deepen(
     context: DecisionContext, incident: Incident, cause: Hypothesis, session: RemediationSession, service: EntityRef
 ) -> list[Action]:
     """The next level for a service whose load will not be covered in time."""
-    ladder, current = context.procedures.ladders.of(service.name), standing(context.history, service)
-    level = None if ladder is None else next_level(ladder, current)
+    ladder = context.procedures.ladders.of(service.name)
+    level = None if ladder is None else next_level(context, service, ladder)
     if ladder is None or level is None or _busy(context, service):
         return []
     if next(obstacles(context, service, ladder, level, session), None) is not None:
@@ -237,9 +251,19 @@ def _deepen(
     return propose(context, incident, cause, session, service, level, measurements(context, service, level))
 
 
-def next_level(ladder: Ladder, current: Standing) -> Level | None:
-    """The level below the current one; None at the deepest."""
-    return next((level for level in ladder.levels if level.number > current.level), None)
+def next_level(context: DecisionContext, service: EntityRef, ladder: Ladder) -> Level | None:
+    """The level to take next; None at the deepest. While prompts are long, they are limited first."""
+    current = standing(context.history, service)
+    limits = [] if current.limits_prompts else [level for level in ladder.levels if level.limits_prompts]
+    due = [level for level in limits if _prompts_reach(context, service, level)]
+    due += [level for level in ladder.levels if level.number > current.level and not level.limits_prompts][:1]
+    reached = (level for level in due if all(one.reached for one in thresholds(context, service, ladder, level)))
+    return next(reached, due[0] if due else None)
+
+
+def _prompts_reach(context: DecisionContext, service: EntityRef, level: Level) -> bool:
+    load = context.facts.load.get(service)
+    return load is not None and load.prompts is not None and load.prompts.ratio >= level.enter["prompt_ratio"]
 
 
 def obstacles(
@@ -259,7 +283,7 @@ def obstacles(
         yield EntryObstacle.COVERED
     if _scaling_comes_first(context, service, ladder):
         yield EntryObstacle.SCALING
-    if _stopped(context, session, service, level.number):
+    if _stopped(context, session, service, level):
         yield EntryObstacle.STOPPED
 
 
@@ -284,8 +308,14 @@ def thresholds(
 
 
 def measurements(context: DecisionContext, service: EntityRef, level: Level) -> dict[str, float]:
-    """What is measured at level 0, as parameters of a change: now, or when the ladder began."""
+    """What is measured before a level, as parameters of the change: now, or when the ladder began.
+
+    The capacity is that for usual prompts. So it stays unknown if the ladder began with a limit of long ones.
+    """
     current, load = standing(context.history, service), context.facts.load.get(service)
+    if level.limits_prompts:
+        prompts = None if load is None else load.prompts
+        return current.measured if prompts is None else {**current.measured, PROMPT: round(prompts.usual, 1)}
     if current.level:
         return current.measured
     window = None if load is None else load.last(level.enter_for)
@@ -306,7 +336,9 @@ def propose(
     proposal = proposal_of(context, incident, cause, session, service, level, measured, lost_cluster)
     judgement = judge(proposal, context.policy, context.facts, context.history, context.budget, context.now)
     request = unanswered(context.history, proposal)
-    if judgement[0] is Verdict.ASK and request is not None and request.params.get("level") == level.number:
+    limits = PROMPT in proposal.params
+    same = request is not None and _sets(request, proposal.params["level"], limits_prompts=limits)
+    if judgement[0] is Verdict.ASK and request is not None and same:
         proposal = replace(proposal, params=request.params)  # it stands, although the measured values have changed
     return record(context, proposal, judgement)
 
@@ -325,7 +357,8 @@ def proposal_of(
 
     ``lost_cluster`` is the cluster whose loss requires it.
     """
-    params = {**_params(context, session.id, service, level.number), **measured}
+    number = max(level.number, standing(context.history, service).level)
+    params = {**_params(context, session.id, service, number, measured), **measured}
     if lost_cluster:
         params["lost_cluster"] = lost_cluster
     return Proposal(
@@ -348,18 +381,27 @@ def unanswered(history: History, proposal: Proposal) -> Action | None:
     return newest if newest.status in WAITING or newest.reason is DecisionReason.EXPIRED else None
 
 
+def _sets(action: Action, level: int, *, limits_prompts: bool) -> bool:
+    """True if an action sets this level, with or without a limit of prompts."""
+    return action.params.get("level") == level and (PROMPT in action.params) is limits_prompts
+
+
 def _left(context: DecisionContext, service: EntityRef, ladder: Ladder, level: Level, window: ServiceLoad) -> bool:
     waits = level.exit.get("wait_ratio", 0.0)
     if any(wait > waits for wait in window.waits(ladder.wait_objective)):
         return False
-    return all(
-        _indicator(context, service, key, window) <= value for key, value in level.exit.items() if key != "wait_ratio"
-    )
+    values = ((_indicator(context, service, key, window), limit) for key, limit in level.exit.items())
+    return all(value is None or value <= limit for value, limit in values)
 
 
-def _indicator(context: DecisionContext, service: EntityRef, key: str, window: ServiceLoad) -> float:
+def _indicator(context: DecisionContext, service: EntityRef, key: str, window: ServiceLoad) -> float | None:
+    """The value of an indicator that is one number for the window; None for the others."""
     if key == "burning":
         return float(service in context.facts.burning)
+    if key == "prompt_ratio":
+        return None if window.prompts is None else window.prompts.ratio
+    if key != "overload_ratio":
+        return None
     ready = context.budget.ready(context.facts, service) or 0
     return window.overload(ready, context.current_replicas(service))
 
@@ -419,16 +461,20 @@ def _step_up(context: DecisionContext, service: EntityRef, open_incidents: froze
         return []
     if ladder is not None and level is None and _is_recent(current, ladder.dwell, context.now):
         return []
-    levels = () if ladder is None else ladder.levels
-    lower = max((level.number for level in levels if level.number < current.level), default=0)
+    lower = 0 if ladder is None else ladder.below(current.level, limits_prompts=current.limits_prompts)
     if _failed_recently(context, current.session, ActionKind.RESTORE_SERVICE, service):
         return []
+    measured = current.measured if lower else {}
     proposal = Proposal(
         session=current.session,
         because=current.because,
         kind=ActionKind.RESTORE_SERVICE,
         target=service,
-        params={**_params(context, current.session, service, lower), **current.measured, "previous": current.level},
+        params={
+            **_params(context, current.session, service, lower, measured),
+            **measured,
+            "previous": current.level,
+        },
     )
     return record(context, proposal, _undo_judgement(context, service, over=current.because not in open_incidents))
 
@@ -447,6 +493,8 @@ def _may_step_up(context: DecisionContext, service: EntityRef, ladder: Ladder, l
     window = _trusted_load(context, service, level.exit_for)
     if window is None or not _left(context, service, ladder, level, window):
         return False
+    if level.limits_prompts:
+        return _few_rejected(context, service, ladder, level, current, window)
     return _fits(context, service, ladder, level, current, window)
 
 
@@ -468,6 +516,17 @@ def _exit_wait(context: DecisionContext, service: EntityRef, ladder: Ladder, lev
     return min(level.exit_for * factor, max(ladder.longest_exit, level.exit_for))
 
 
+def _few_rejected(
+    context: DecisionContext, service: EntityRef, ladder: Ladder, level: Level, current: Standing, window: ServiceLoad
+) -> bool:
+    """True if few prompts are too long any more. If nothing counts them, or for too long, the end is a trial."""
+    ratio = window.rejected_ratio
+    if ratio is not None and ratio <= level.exit["rejected_ratio"]:
+        return True
+    trial = ladder.unmeasured_exit if ratio is None else ladder.longest_exit
+    return not _is_recent(current, max(trial, _exit_wait(context, service, ladder, level)), context.now)
+
+
 def _fits(
     context: DecisionContext,
     service: EntityRef,
@@ -480,10 +539,10 @@ def _fits(
     ready = context.budget.ready(context.facts, service)
     if current.capacity_per_replica is None or ready is None:
         return True
-    lower = max((level.number for level in ladder.levels if level.number < current.level), default=0)
+    lower = ladder.below(current.level, limits_prompts=current.limits_prompts)
     capacity = (1.0 - ladder.spare_ratio) * current.capacity_per_replica * ready / max(ladder.load_ratio(lower), 0.01)
     offered = window.offered
-    if offered is None and not ladder.content(current.level).reject:
+    if offered is None and not ladder.content(current.level, limits_prompts=False).rejects:
         offered = window.arriving
     if offered is not None:
         return offered <= capacity
@@ -493,8 +552,11 @@ def _fits(
     return known or not _is_recent(current, trial, context.now)
 
 
-def _params(context: DecisionContext, session: str, service: EntityRef, level: int) -> dict[str, Any]:
-    return {**sessions.ownership(session), **context.procedures.ladders.parameters(service.name, level)}
+def _params(
+    context: DecisionContext, session: str, service: EntityRef, level: int, measured: Mapping[str, Any]
+) -> dict[str, Any]:
+    usual = _number(measured.get(PROMPT))
+    return {**sessions.ownership(session), **context.procedures.ladders.parameters(service.name, level, usual)}
 
 
 def _busy(context: DecisionContext, service: EntityRef) -> bool:
@@ -505,12 +567,14 @@ def _is_recent(current: Standing, span: timedelta, now: datetime) -> bool:
     return current.since is not None and now - current.since < span
 
 
-def _stopped(context: DecisionContext, session: RemediationSession, service: EntityRef, level: int) -> bool:
+def _stopped(context: DecisionContext, session: RemediationSession, service: EntityRef, level: Level) -> bool:
     """True if a person rejected or ended it, a dry run has shown it, or it failed recently."""
     if was_restored_by_hand(context.history, service, session.incident):
         return True
     before = context.history.of(session.id, ActionKind.DEGRADE_SERVICE, service)
-    same = [action for action in before if action.params.get("level") == level]
+    current = standing(context.history, service)
+    number, limits = max(level.number, current.level), current.limits_prompts or level.limits_prompts
+    same = [action for action in before if _sets(action, number, limits_prompts=limits)]
     if any(rejected(action) or action.status is ActionStatus.DRY_RUN for action in same):
         return True
     return _failed_recently(context, session.id, ActionKind.DEGRADE_SERVICE, service)

@@ -37,7 +37,7 @@ def preview(context: DecisionContext, incident: Incident) -> list[PreviewedLevel
         ladder, current = context.procedures.ladders.of(service.name), degrade.standing(context.history, service)
         if ladder is None:
             continue
-        level = degrade.next_level(ladder, current)
+        level = degrade.next_level(context, service, ladder)
         if level is None:
             result.append(PreviewedLevel(service, current, ladder))
             continue

@@ -114,6 +114,7 @@ def answers(
 ) -> tuple[GuardAnswer, ...]:
     """The answer of every guard: those that refuse first, then those that request approval."""
     doubtful = proposal.confidence is not None and proposal.confidence < policy.min_confidence
+    reported = proposal.because in facts.reported_only and not proposal.undoes
     owner = objection(proposal.kind, proposal.target, facts.owners, writes_replicas=policy.writes_replicas)
     approval_required = proposal.ask or (proposal.kind in policy.ask_for | policy.two_person and not proposal.undoes)
     scope = scope_of_action(proposal.because, proposal.target, proposal.takes, policy, facts)
@@ -142,6 +143,7 @@ def answers(
     }
     requests = {
         "confidence": DecisionReason.LOW_CONFIDENCE if doubtful else None,
+        "own_evidence": DecisionReason.REPORTED_ONLY if reported else None,
         "headroom": None if has_headroom(proposal, facts, budget) else DecisionReason.NO_HEADROOM,
         "approval": DecisionReason.NEEDS_APPROVAL if approval_required else None,
     }

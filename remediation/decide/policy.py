@@ -27,6 +27,8 @@ from remediation.decide.context import (
     blind_clusters,
     cause_of,
     diverted_replicas,
+    faulty,
+    reported_only,
     suspects,
     unobserved,
 )
@@ -73,7 +75,12 @@ def decide(
     tripped = breaker.opened(
         facts.breaker, policy.breaker, history, sessions, incidents, suspects(tuple(alerts)), topology, now
     )
-    facts = replace(facts, breaker=tripped or facts.breaker, incidents={item.id: item for item in incidents})
+    facts = replace(
+        facts,
+        breaker=tripped or facts.breaker,
+        incidents={item.id: item for item in incidents},
+        reported_only=reported_only(incidents, alerts),
+    )
     open_sessions = refreshed(sessions, history)
     by_id = {incident.id: incident for incident in incidents}
     context = _context(policy, alerts, plan, topology, facts, history, playbooks, now, procedures)
@@ -126,7 +133,11 @@ def preview(
 
     Empty if the playbook has no step for the cause. The incident has a cause, and its fault a playbook.
     """
-    facts = replace(facts, incidents={**facts.incidents, incident.id: incident})
+    facts = replace(
+        facts,
+        incidents={**facts.incidents, incident.id: incident},
+        reported_only=reported_only([incident], alerts),
+    )
     context = _context(policy, alerts, plan, topology, facts, History(actions_recent), playbooks, now, procedures)
     if cluster_loss.handles(context, incident.hypotheses[0].fault):
         steps = cluster_loss.preview(context, incident)
@@ -190,6 +201,7 @@ def _context(
         plan=plan or Plan(),
         playbooks=playbooks,
         suspect=suspects(current),
+        faulty=faulty(current),
         now=now,
         procedures=procedures,
     )

@@ -16,6 +16,7 @@ from remediation.decide.history import IN_FLIGHT, WAITING, gives_back
 _DOUBTS = frozenset(
     {
         DecisionReason.LOW_CONFIDENCE,
+        DecisionReason.REPORTED_ONLY,
         DecisionReason.NO_HEADROOM,
         DecisionReason.PROTECTED,
         DecisionReason.AUTONOMY_APPROVE,

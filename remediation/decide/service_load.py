@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from math import ceil, inf
 
@@ -24,10 +24,27 @@ class LoadSample:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptLength:
+    """Mean tokens of a prompt: recently, and usually."""
+
+    recent: float
+    usual: float
+
+    @property
+    def ratio(self) -> float:
+        """Recent length over the usual one."""
+        return self.recent / self.usual
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceLoad:
-    """The samples of the last minutes, oldest first. Cycles without values are left out."""
+    """The samples of the last minutes, oldest first. Cycles without values are left out.
+
+    ``prompts`` None: the length of prompts is unknown.
+    """
 
     samples: tuple[LoadSample, ...]
+    prompts: PromptLength | None = None
 
     @property
     def newest(self) -> LoadSample:
@@ -62,12 +79,18 @@ class ServiceLoad:
         rejected = [sample.rejected for sample in self.samples if sample.rejected is not None]
         return self.arriving + sum(rejected) / len(rejected) if len(rejected) == len(self.samples) else None
 
+    @property
+    def rejected_ratio(self) -> float | None:
+        """Rejected requests over those of all clients; None if rejected ones are not counted."""
+        offered = self.offered
+        return None if offered is None else 1.0 - self.arriving / offered if offered > 0 else 0.0
+
     def last(self, span: timedelta) -> ServiceLoad | None:
         """The samples of the last ``span``; None if they do not cover it."""
         first = self.newest.at - span
         covering = [sample for sample in self.samples if sample.at >= first]
         older = len(self.samples) > len(covering) or self.samples[0].at == first
-        return ServiceLoad(tuple(covering)) if older and len(covering) >= 2 else None
+        return replace(self, samples=tuple(covering)) if older and len(covering) >= 2 else None
 
     def waits(self, objective: timedelta) -> Iterator[float]:
         """The expected wait of a new request over the objective, for each sample."""

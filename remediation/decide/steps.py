@@ -345,7 +345,7 @@ class PlaybookRun:
         if planned is not None and planned.reason in _LIMITED:
             return current
         target = max(current + max(1, ceil(current * _GROWTH_RATIO)), self._measured_demand(service, current))
-        return min(target, planned.most_replicas if planned else self._context.most_replicas(service, target))
+        return self._context.replicas_within_limits(service, target)
 
     def _measured_demand(self, service: EntityRef, current: int) -> int:
         """Replicas that the present load and its queue need without a plan, within one step; 0 if unknown."""
@@ -413,9 +413,7 @@ class PlaybookRun:
             newest = context.history.newest(self._session.id, ActionKind.SCALE, service)
             if newest is None:
                 target = context.current_replicas(service) + count
-                planned = context.recommendation(service)
-                most = planned.most_replicas if planned else context.most_replicas(service, target)
-                growth = self._scale_out(service, min(target, most), ask=False)
+                growth = self._scale_out(service, context.replicas_within_limits(service, target), ask=False)
                 if growth is None:
                     continue
                 verdict = judge(growth, context.policy, context.facts, context.history, context.budget, context.now)

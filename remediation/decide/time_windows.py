@@ -1,44 +1,18 @@
-"""Maintenance windows and freezes: spans of wall-clock time in a time zone, weekly or by date. Pure.
+"""Maintenance windows and freezes: spans of wall-clock time with a scope. Pure.
 
-A change to or from daylight saving time skips or repeats an hour. A boundary in such an hour counts in the stricter
-direction: a maintenance window is shorter, a freeze is longer.
+In an hour that daylight saving time skips or repeats, a boundary counts in the stricter direction: a maintenance window
+is shorter, a freeze is longer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from datetime import datetime, tzinfo
 
+from outrider.vocabulary import time_spans
+from outrider.vocabulary.time_spans import DateSpan, WeeklySpan
 from remediation.decide.autonomy import Scope, ServiceScope
-
-_DAY = timedelta(days=1)
-_WEEK = 8  # days ahead within which every weekly span begins
-EVERY_DAY = frozenset(range(7))
-
-
-@dataclass(frozen=True, slots=True)
-class WeeklySpan:
-    """From one time of day to another, on days of the week (Monday is 0). It ends on the next day unless later."""
-
-    start: time
-    end: time
-    days: frozenset[int] = EVERY_DAY
-
-    def on(self, day: date) -> tuple[datetime, datetime] | None:
-        """Start and end by the wall clock of the span that begins on a day; None if none does."""
-        if day.weekday() not in self.days:
-            return None
-        ends = day if self.end > self.start else day + _DAY
-        return datetime.combine(day, self.start), datetime.combine(ends, self.end)
-
-
-@dataclass(frozen=True, slots=True)
-class DateSpan:
-    """From one date and time to another, by the wall clock."""
-
-    start: datetime
-    end: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +36,8 @@ class TimeWindow:
 
     def next_start(self, now: datetime, *, widen: bool = False) -> datetime | None:
         """The next time at which the window opens; None if it opens no more."""
-        return min((start for start, _ in self._open(now, widen=widen, ahead=_WEEK) if start > now), default=None)
+        starts = (start for start, _ in self._open(now, widen=widen, ahead=time_spans.WEEK))
+        return min((start for start in starts if start > now), default=None)
 
     def end(self, now: datetime, *, widen: bool = False) -> datetime | None:
         """The time at which the open window closes; None if it is not open.
@@ -70,30 +45,14 @@ class TimeWindow:
         A span that begins when another ends continues it. One that never closes ends after the days ahead.
         """
         closes = now
-        for start, end in sorted(self._open(now, widen=widen, ahead=_WEEK)):
+        for start, end in sorted(self._open(now, widen=widen, ahead=time_spans.WEEK)):
             if start <= closes < end:
                 closes = end
         return closes if closes > now else None
 
     def _open(self, now: datetime, *, widen: bool, ahead: int = 1) -> Iterator[tuple[datetime, datetime]]:
         """The instants of the start and end of each span that exists on its day."""
-        for start, end in self._spans(now, ahead):
-            opens, closes = self._instant(start, early=widen), self._instant(end, early=not widen)
-            if opens < closes:
-                yield opens, closes
-
-    def _spans(self, now: datetime, ahead: int) -> list[tuple[datetime, datetime]]:
-        """Start and end by the wall clock of the spans from yesterday until some days ahead."""
-        if isinstance(self.span, DateSpan):
-            return [(self.span.start, self.span.end)]
-        today = now.astimezone(self.zone).date()
-        days = (today + number * _DAY for number in range(-1, ahead + 1))  # a boundary may be a day off
-        return [span for day in days if (span := self.span.on(day)) is not None]
-
-    def _instant(self, wall: datetime, *, early: bool) -> datetime:
-        """The instant of a wall-clock time; of two possible ones the earlier or the later."""
-        readings = [wall.replace(tzinfo=self.zone, fold=fold).astimezone(UTC) for fold in (0, 1)]
-        return min(readings) if early else max(readings)
+        return time_spans.occurrences(self.span, self.zone, now, widen=widen, ahead=ahead)
 
 
 def applying(windows: tuple[TimeWindow, ...], scope: Scope) -> tuple[TimeWindow, ...]:

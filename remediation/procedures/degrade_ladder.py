@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from math import ceil
 from typing import Any, Literal, get_args
 
 from outrider.errors import ConfigProblem, UsageError
@@ -12,7 +13,7 @@ from outrider.text import yaml_file
 from outrider.vocabulary.faults import faults
 from outrider.vocabulary.units import parse_duration
 
-Indicator = Literal["wait_ratio", "overload_ratio", "burning"]
+Indicator = Literal["wait_ratio", "overload_ratio", "burning", "prompt_ratio", "rejected_ratio"]
 INDICATORS: tuple[str, ...] = get_args(Indicator)
 CLASSES = ("vip", "standard", "offline")  # of request_class: two tiers, and the mode that can wait
 MOST_OBSERVED = timedelta(minutes=5)  # the facts of a decision reach back this far
@@ -27,8 +28,10 @@ _LADDER_KEYS = (
     "levels",
 )
 _LEVEL_KEYS = ("name", "enter", "enter_for", "exit", "exit_for", "load_ratio", "content", "ask")
-_CONTENT_KEYS = ("reject", "defer", "pause", "max_output_tokens", "fallback_model")
-_NAMES = ("pause_offline", "defer_low_priority", "cap_output", "smaller_model", "vip_only")
+_CONTENT_KEYS = (
+    *("reject", "defer", "pause", "max_prompt_ratio", "max_prompt_exempt", "max_output_tokens", "fallback_model"),
+)
+_NAMES = ("limit_prompts", "pause_offline", "defer_low_priority", "cap_output", "smaller_model", "vip_only")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +39,22 @@ class Content:
     """What gateways and clients do at a level.
 
     ``reject`` classes get 429 with a time to wait; ``defer`` classes are scheduled after all others; ``pause`` scales
-    offline Deployments to zero; ``fallback_model`` serves the service's smaller model.
+    offline Deployments to zero; ``fallback_model`` serves the service's smaller model. Prompts of more than
+    ``max_prompt_ratio`` times the usual mean length get 429 as well, unless their class is in ``max_prompt_exempt``.
     """
 
     reject: tuple[str, ...] = ()
     defer: tuple[str, ...] = ()
     pause: bool = False
+    max_prompt_ratio: float | None = None
+    max_prompt_exempt: tuple[str, ...] = ()
     max_output_tokens: int | None = None
     fallback_model: bool = False
+
+    @property
+    def rejects(self) -> bool:
+        """True if some requests get 429."""
+        return bool(self.reject) or self.max_prompt_ratio is not None
 
     def plus(self, deeper: Content) -> Content:
         """The content of both levels together; the deeper level's cap applies."""
@@ -51,6 +62,8 @@ class Content:
             reject=tuple(dict.fromkeys((*self.reject, *deeper.reject))),
             defer=tuple(dict.fromkeys((*self.defer, *deeper.defer))),
             pause=self.pause or deeper.pause,
+            max_prompt_ratio=deeper.max_prompt_ratio or self.max_prompt_ratio,
+            max_prompt_exempt=deeper.max_prompt_exempt if deeper.max_prompt_ratio else self.max_prompt_exempt,
             max_output_tokens=deeper.max_output_tokens or self.max_output_tokens,
             fallback_model=self.fallback_model or deeper.fallback_model,
         )
@@ -69,6 +82,11 @@ class Level:
     load_ratio: float
     content: Content
     ask: bool = False
+
+    @property
+    def limits_prompts(self) -> bool:
+        """True for a level that is taken only while prompts are longer than usual."""
+        return self.content.max_prompt_ratio is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +111,18 @@ class Ladder:
         level = self.level(number)
         return 1.0 if level is None else level.load_ratio
 
-    def content(self, number: int) -> Content:
-        """The contents of all levels up to a number."""
+    def content(self, number: int, *, limits_prompts: bool) -> Content:
+        """The contents of all levels up to a number, those that limit prompts only with ``limits_prompts``."""
         total = Content()
         for level in self.levels:
-            if level.number <= number:
+            if level.number <= number and (limits_prompts or not level.limits_prompts):
                 total = total.plus(level.content)
         return total
+
+    def below(self, number: int, *, limits_prompts: bool) -> int:
+        """The number of the next level up, 0 for none. Levels that limit prompts count with ``limits_prompts``."""
+        numbers = (level.number for level in self.levels if limits_prompts or not level.limits_prompts)
+        return max((other for other in numbers if other < number), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +130,15 @@ class ServiceOptions:
     """What one service can give up.
 
     ``classes`` are the request classes that its clients mark: without them no class is rejected or deferred. ``pause``
-    are its offline Deployments. ``startup`` is the time until an ordered replica serves.
+    are its offline Deployments. ``startup`` is the time until an ordered replica serves. ``max_prompt_tokens`` and
+    ``max_output_tokens`` are the lowest limits of a level, in tokens.
     """
 
     enabled: bool = True
     classes: frozenset[str] = frozenset()
     pause: tuple[str, ...] = ()
     fallback_model: str | None = None
+    max_prompt_tokens: int | None = None
     max_output_tokens: int | None = None
     wait_objective: timedelta | None = None
     levels: frozenset[str] | None = None
@@ -134,6 +159,7 @@ class ServiceOptions:
             reject=reject if keeps else tuple(name for name in reject if name == "offline"),
             defer=tuple(name for name in defer if name not in reject),
             pause=content.pause and bool(self.pause),
+            max_prompt_exempt=tuple(name for name in content.max_prompt_exempt if name in self.classes),
             max_output_tokens=max(cap, self.max_output_tokens or 0) if cap else None,
             fallback_model=content.fallback_model and self.fallback_model is not None,
         )
@@ -166,17 +192,24 @@ class Ladders:
         objective = options.wait_objective or self.ladder.wait_objective
         return replace(self.ladder, levels=tuple(levels), wait_objective=objective) if levels else None
 
-    def parameters(self, service: str, number: int) -> dict[str, Any]:
-        """The content of a level for one service, as parameters of the action. Level 0: everything is allowed."""
-        options, ladder = self.options(service), self.of(service)
-        content = Content() if ladder is None else options.applicable(ladder.content(number))
+    def parameters(self, service: str, number: int, usual_prompt_tokens: float | None = None) -> dict[str, Any]:
+        """The content of a level for one service, as parameters of the action. Level 0: everything is allowed.
+
+        ``usual_prompt_tokens`` is the usual mean length of a prompt, None if prompts are not limited.
+        """
+        options, ladder, usual = self.options(service), self.of(service), usual_prompt_tokens
+        total = Content() if ladder is None else ladder.content(number, limits_prompts=usual is not None)
+        content = options.applicable(total)
         named = ladder.level(number) if ladder else None
+        limit = ceil(content.max_prompt_ratio * usual) if content.max_prompt_ratio and usual else None
         return {
             "level": number,
             "name": named.name if named else "normal",
             "reject": list(content.reject),
             "defer": list(content.defer),
             "pause": list(options.pause) if content.pause else [],
+            "max_prompt_tokens": max(limit, options.max_prompt_tokens or 1) if limit else None,
+            "max_prompt_exempt": list(content.max_prompt_exempt) if limit else [],
             "max_output_tokens": content.max_output_tokens,
             "model": options.fallback_model if content.fallback_model else None,
         }
@@ -218,6 +251,7 @@ def _ladder(entry: Mapping[str, Any]) -> Ladder:
 
 def _level(number: int, entry: Mapping[str, Any]) -> Level:
     content = entry["content"]
+    ratio = content.get("max_prompt_ratio")
     return Level(
         number=number,
         name=entry["name"],
@@ -230,6 +264,8 @@ def _level(number: int, entry: Mapping[str, Any]) -> Level:
             reject=tuple(content.get("reject") or ()),
             defer=tuple(content.get("defer") or ()),
             pause=bool(content.get("pause", False)),
+            max_prompt_ratio=None if ratio is None else float(ratio),
+            max_prompt_exempt=tuple(content.get("max_prompt_exempt") or ()),
             max_output_tokens=content.get("max_output_tokens"),
             fallback_model=bool(content.get("fallback_model", False)),
         ),
@@ -261,7 +297,25 @@ def _level_problems(document: yaml_file.Document, path: yaml_file.Path_, level: 
         problems += _threshold_problems(document, (*path, key), level.get(key))
     if not problems:
         problems += _hysteresis_problems(document, path, level)
-    return problems + _content_problems(document, (*path, "content"), level.get("content"))
+    problems += _content_problems(document, (*path, "content"), level.get("content"))
+    return problems or _prompt_problems(document, path, level)
+
+
+def _prompt_problems(
+    document: yaml_file.Document, path: yaml_file.Path_, level: Mapping[str, Any]
+) -> list[ConfigProblem]:
+    """A limit of prompts needs to know that prompts are long, and ends by what it rejects."""
+    limits = "max_prompt_ratio" in level["content"]
+    pairs = (("enter", "prompt_ratio"), ("exit", "rejected_ratio"))
+    return [
+        document.problem((*path, side), f"expected {key} if and only if the content has max_prompt_ratio")
+        for side, key in pairs
+        if (key in level[side]) is not limits
+    ] + [
+        document.problem((*path, side, key), f"{key} is not an {side} value")
+        for side, key in (("exit", "prompt_ratio"), ("enter", "rejected_ratio"))
+        if key in level[side]
+    ]
 
 
 def _threshold_problems(document: yaml_file.Document, path: yaml_file.Path_, value: Any) -> list[ConfigProblem]:
@@ -287,7 +341,10 @@ def _content_problems(document: yaml_file.Document, path: yaml_file.Path_, conte
     if not isinstance(content, dict) or not content:
         return [document.problem(path, f"expected one or more of {', '.join(_CONTENT_KEYS)}")]
     problems = _unknown(document, path, content, _CONTENT_KEYS)
-    for key in ("reject", "defer"):
+    if "max_prompt_ratio" in content:
+        ratio_path = (*path, "max_prompt_ratio")
+        problems += _number_problems(document, ratio_path, content["max_prompt_ratio"], 1.0, None)
+    for key in ("reject", "defer", "max_prompt_exempt"):
         named = content.get(key) or []
         if not isinstance(named, list) or not set(map(str, named)) <= set(CLASSES):
             problems.append(document.problem((*path, key), f"expected a list of {', '.join(CLASSES)}"))

@@ -15,11 +15,13 @@ from outrider.ports import MetricStore, StateStore
 from service.api import errors
 from service.api.context import LATE_AFTER_CYCLES, Context, CycleWatch
 from service.api.dependencies import ApiExtras
-from service.api.ingest import otlp_logs, push
+from service.api.ingest import otlp_logs, push, received_alerts
 from service.api.ingest.endpoints import IngestBufferCollector, IngestEndpoints
+from service.api.ingest.received_alerts import AlertReceiver
 from service.api.routers import (
     actions,
     alerts,
+    buttons,
     capacity,
     changes,
     detectors,
@@ -28,33 +30,44 @@ from service.api.routers import (
     health,
     incidents,
     knowledge,
+    notifications,
+    oncall,
     overview,
     plan,
+    response,
     signals,
+    silences,
     slos,
     startups,
 )
 from service.api.routers.own_metrics import StateCollector, StoreCollector, WriteBufferCollector
 from service.api.security import REFUSALS_PER_MINUTE, Limiter, reader
 from service.config.api_settings import ApiSettings
+from service.oncall.button_tokens import signer_of
+from service.oncall.roster import RosterSource
 from store.tsdb.metric_store import SqlMetricStore
 
 PREFIX = "/api/v1"
 _ROUTERS: tuple[APIRouter, ...] = (
     overview.router,
     alerts.router,
+    silences.router,
     incidents.router,
+    response.router,
+    oncall.router,
     knowledge.router,
     feedback.router,
     plan.router,
     capacity.router,
     actions.router,
+    notifications.router,
     drills.router,
     signals.router,
     changes.router,
     startups.router,
     slos.router,
     detectors.router,
+    received_alerts.reads,
 )
 
 
@@ -71,21 +84,26 @@ def create_app(
         openapi_url=f"{PREFIX}/openapi.json",
     )
     watch = CycleWatch(parts.clock, settings.interval * LATE_AFTER_CYCLES)
-    app.state.context = Context(state, metrics, settings, parts, watch)
+    signer = signer_of(settings.public_url, settings.button_key, state)
+    app.state.context = Context(state, metrics, settings, parts, watch, RosterSource(settings.oncall, state), signer)
     app.state.refusals = Limiter(parts.clock, REFUSALS_PER_MINUTE)
     app.state.ingest_endpoints = None
     if settings.ingest is not None and parts.ingest_buffer is not None:
         app.state.ingest_endpoints = IngestEndpoints(settings.ingest, parts.ingest_buffer, parts.clock, parts.registry)
         parts.registry.register(IngestBufferCollector(parts.ingest_buffer))
+    app.state.alert_receiver = None
+    if settings.ingest is not None:
+        app.state.alert_receiver = AlertReceiver(settings.ingest.alerts, parts.clock, parts.registry)
     app.state.log_lines = LogMatcher(otlp_lines.SOURCE)
     errors.install(app)
     for router in _ROUTERS:
         app.include_router(router, prefix=PREFIX, dependencies=[Depends(reader)])
-    # Senders need no reader token: they use the push token or sign their requests.
-    for router in (push.router, changes.announced, otlp_logs.router):
+    # Senders need no reader token: they use the push token or sign their requests, and buttons are signed.
+    signed = (push.router, changes.announced, otlp_logs.router, received_alerts.router, buttons.router)
+    for router in signed:
         app.include_router(router, prefix=PREFIX)
     app.include_router(health.router)
-    parts.registry.register(StateCollector(state))
+    parts.registry.register(StateCollector(state, settings.cluster))
     if isinstance(metrics, SqlMetricStore):
         parts.registry.register(StoreCollector(metrics))
     if settings.spool is not None:

@@ -20,6 +20,8 @@ from service.api.dependencies import ApiExtras
 from service.config.api_settings import ApiSettings
 from service.engine import drill_marking
 from service.incidents import topology_at
+from service.oncall.button_tokens import ButtonSigner
+from service.oncall.roster import RosterSource
 
 LATE_AFTER_CYCLES = 3
 
@@ -79,13 +81,15 @@ class ResultCache:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Everything a request can use."""
+    """Everything a request can use. ``signer`` None: no message has a button that acts."""
 
     state: StateStore
     metrics: MetricStore
     settings: ApiSettings
     extras: ApiExtras
     watch: CycleWatch
+    roster: RosterSource
+    signer: ButtonSigner | None = None
     result_cache: ResultCache = field(default_factory=ResultCache)
 
     def newest_cycle(self) -> CycleRecord | None:

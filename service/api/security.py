@@ -61,7 +61,7 @@ def writer(
     """Name under which a write is recorded. Raises DeniedError, audited, without the admin token."""
     if _holds(authorization, ctx.settings.token):
         return _person(x_outrider_user)[:_NAME_LIMIT] or ANONYMOUS
-    _audit_refusal(request, ctx, authorization)
+    audit_refusal(request, ctx, "wrong_token" if authorization else "no_token")
     if not ctx.settings.token:
         raise DeniedError("This API has no admin token, so writes are disabled.", hint="set api.token_file")
     raise DeniedError(
@@ -88,7 +88,7 @@ def sender(
     ingest = ctx.settings.ingest
     push_token = ingest.token if ingest is not None else ""
     if not _holds(authorization, push_token) and not _holds(authorization, ctx.settings.token):
-        _audit_refusal(request, ctx, authorization)
+        audit_refusal(request, ctx, "wrong_token" if authorization else "no_token")
         raise DeniedError(
             "Ingestion requires the push token or the admin token.",
             hint="send the header Authorization: Bearer <token>; "
@@ -100,10 +100,11 @@ def sender(
     return f"{host}/{x_scope_orgid[:64]}" if x_scope_orgid else host
 
 
-def _audit_refusal(request: Request, ctx: Context, authorization: str) -> None:
+def audit_refusal(request: Request, ctx: Context, reason: str) -> None:
+    """Audits a refused write, unless too many were refused in this minute."""
     limiter: Limiter = request.app.state.refusals
     if limiter.allow():
-        ctx.state.append_audit([_refusal(request, ctx, "wrong_token" if authorization else "no_token")])
+        ctx.state.append_audit([_refusal(request, ctx, reason)])
 
 
 def _holds(authorization: str, expected: str) -> bool:

@@ -56,7 +56,10 @@ COMMANDS = {
     "alerts": LazyCommand(
         "service.cli.incidents.alerts", "alerts_app", "List, acknowledge, resolve and silence alerts."
     ),
-    "incidents": LazyCommand("service.cli.incidents.alerts", "incidents_app", "List and show incidents."),
+    "incidents": LazyCommand(
+        "service.cli.incidents.alerts", "incidents_app", "List, show and assign incidents; comments and follow-ups."
+    ),
+    "oncall": LazyCommand("service.cli.incidents.oncall", "app", "Show who is on call, and change it for a time."),
     "rules": LazyCommand("service.cli.incidents.rules", "app", "List, test, import and export alert rules."),
     "feedback": LazyCommand(
         "service.cli.incidents.feedback", "app", "Record verdicts on alerts and tune rules with them."
@@ -80,7 +83,7 @@ COMMANDS = {
         "service.cli.incidents.remediate", "app", "List, approve and reject actions; pause remediation."
     ),
     "report": LazyCommand("service.cli.ops.reports", "report_app", "Write and send reports."),
-    "notify": LazyCommand("service.cli.ops.reports", "notify_app", "Test notification channels."),
+    "notify": LazyCommand("service.cli.ops.notify", "app", "Test channels; list and retry undelivered messages."),
     "db": LazyCommand("service.cli.ops.db", "app", "Manage the databases."),
 }
 

@@ -8,12 +8,17 @@ from datetime import timedelta
 from ipaddress import ip_address
 from pathlib import Path
 
+from collectors.receive.alert_formats.json_mapping import JsonMapping
+from collectors.receive.alert_formats.record import AlertRules
 from collectors.receive.kpi import KpiLimits
 from collectors.receive.routing import ReceiveRule
+from outrider.records.heartbeats import Watchdog
+from outrider.records.silences import Silence
 from outrider.text.i18n import Language
 from outrider.vocabulary import indicators
 from outrider.vocabulary.rules import Rule
 from outrider.vocabulary.slo import Slo
+from service.config.oncall_settings import OnCallSettings
 from store.remote.metric_store import Remote
 from store.write_buffer.segments import CycleFiles
 
@@ -43,6 +48,22 @@ class SloDefaults:
 
 
 @dataclass(frozen=True, slots=True)
+class AlertIngestSettings:
+    """Limits, decoding and HMAC secrets of received alerts. ``mappings`` and ``secrets`` are by source.
+
+    An alert that one of ``watchdogs`` selects is its heartbeat, and no alert.
+    """
+
+    rules: AlertRules = field(default_factory=AlertRules)
+    mappings: Mapping[str, JsonMapping] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    watchdogs: tuple[Watchdog, ...] = ()
+    per_minute: int = 60_000
+    most_firing: int = 20_000
+    body_bytes: int = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
 class IngestSettings:
     """Limits and routing of the ingest endpoints.
 
@@ -59,6 +80,7 @@ class IngestSettings:
     buffer_bytes: int = 256 * 1024 * 1024
     kpis: KpiLimits = field(default_factory=KpiLimits)
     kpi_services: tuple[str, ...] = ()
+    alerts: AlertIngestSettings = AlertIngestSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +101,9 @@ class ApiSettings:
     the simulated fleet, None for a real one. ``ingest`` None disables ingestion. ``spool`` is the folder of buffered
     cycles. ``metrics`` None means that the values are in the store too. ``rules`` are the active rules: the values that
     a judged alert evaluated are stored with the verdict. ``autonomy``, ``dry_run`` and ``kill_switch_file``
-    are those of remediation, for display.
+    are those of remediation, ``maintenance`` the silences of the configuration, for display. ``public_url`` is that of
+    the API, ``dashboard_url`` that of the dashboard, as people reach them. ``button_key`` empty: the key of buttons is
+    in the store.
     """
 
     token: str = field(default="", repr=False)
@@ -103,6 +127,11 @@ class ApiSettings:
     autonomy: str = "approve"
     dry_run: bool = True
     kill_switch_file: Path | None = None
+    oncall: OnCallSettings = field(default_factory=OnCallSettings)
+    public_url: str | None = None
+    dashboard_url: str = ""
+    button_key: str = field(default="", repr=False)
+    maintenance: tuple[Silence, ...] = ()
 
     @property
     def reads_need_token(self) -> bool:

@@ -92,6 +92,13 @@ class CollectSettings(Section):
         [], description="Own adapter files, relative to this file. A packaged adapter of the same name is replaced."
     )
     flight: FlightSettings = Field(FlightSettings(), description="The flight recorder.")
+    tenants: Annotated[int, Field(ge=1, le=1000)] = Field(
+        20,
+        description=(
+            "Maximum number of tenants of a service whose prompt tokens are kept by name, the largest ones; all others "
+            "are summed as other."
+        ),
+    )
     spread: Duration = Field(
         timedelta(seconds=1),
         description=("Time over which 1,000 scrapes are spread, each at its own offset; shorter for fewer targets."),

@@ -18,7 +18,7 @@ from remediation.procedures.degrade_ladder import Ladder, Ladders, ServiceOption
 from service.config.settings_base import Duration, Section
 
 RequestClassName = Literal["vip", "standard", "offline"]
-LevelName = Literal["pause_offline", "defer_low_priority", "cap_output", "smaller_model", "vip_only"]
+LevelName = Literal["limit_prompts", "pause_offline", "defer_low_priority", "cap_output", "smaller_model", "vip_only"]
 
 
 class DegradeServiceSettings(Section):
@@ -37,6 +37,11 @@ class DegradeServiceSettings(Section):
     )
     fallback_model: str | None = Field(
         None, description="Smaller or quantised model for the level smaller_model. Default: none.", examples=["chat-8b"]
+    )
+    max_prompt_tokens: Annotated[int, Field(ge=1)] | None = Field(
+        None,
+        description="Lower limit of every prompt limit of the ladder, in tokens. Default: none.",
+        examples=["8000"],
     )
     max_output_tokens: Annotated[int, Field(ge=1)] | None = Field(
         None, description="Lower limit of every output cap of the ladder, in tokens. Default: none.", examples=["256"]
@@ -60,6 +65,7 @@ class DegradeServiceSettings(Section):
             classes=frozenset(self.classes),
             pause=tuple(self.pause),
             fallback_model=self.fallback_model,
+            max_prompt_tokens=self.max_prompt_tokens,
             max_output_tokens=self.max_output_tokens,
             wait_objective=self.wait_objective or objective,
             levels=None if self.levels is None else frozenset(self.levels),

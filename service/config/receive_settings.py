@@ -14,6 +14,7 @@ from collectors.mapping.registry import ADAPTERS
 from outrider.errors import ConfigProblem
 from outrider.model import EntityKind
 from outrider.text import yaml_file
+from service.config.alert_receive_settings import AlertReceiveSettings, alert_receive_problems
 from service.config.settings_base import Duration, Section
 
 _Count = Annotated[int, Field(gt=0)]
@@ -49,7 +50,7 @@ class ReceiveRuleSettings(Section):
 
 
 class ReceiveSettings(Section):
-    """Ingestion: Prometheus remote write, OTLP metrics, business KPIs."""
+    """Ingestion: Prometheus remote write, OTLP metrics, business KPIs, alerts of other monitors."""
 
     enabled: bool = Field(default=True, description="Enable the ingest endpoints; senders require a token.")
     token_file: Path | None = Field(
@@ -98,6 +99,7 @@ class ReceiveSettings(Section):
     kpi_hold: Duration = Field(
         timedelta(minutes=5), description="Validity of a KPI value; longer than the time between two pushes."
     )
+    alerts: AlertReceiveSettings = Field(AlertReceiveSettings(), description="Alerts of other monitors, by webhook.")
 
 
 def receive_problems(settings: ReceiveSettings, document: yaml_file.Document) -> Iterator[ConfigProblem]:
@@ -112,5 +114,6 @@ def receive_problems(settings: ReceiveSettings, document: yaml_file.Document) ->
                 re.compile(pattern)
             except re.error as error:
                 yield document.problem((*path, "match", label), f"is not a regular expression: {error}")
+    yield from alert_receive_problems(settings.alerts, document)
     if settings.forget_after <= settings.silent_after:
         yield document.problem(("receive", "forget_after"), "must be longer than silent_after")

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import date, datetime, time, timedelta
+from datetime import datetime, time, timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from zoneinfo import ZoneInfo
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from outrider.errors import ConfigError, ConfigProblem
 from outrider.model import ActionKind
 from outrider.text import yaml_file
 from outrider.vocabulary.faults import faults
+from outrider.vocabulary.time_spans import DAYS, EVERY_DAY, DateSpan, Day, WeeklySpan
 from remediation.decide.autonomy import PLAN, Autonomy, AutonomyLevels, Environment
 from remediation.decide.limits import DISRUPTIVE, BreakerLimits, HalfOpen, Policy
-from remediation.decide.time_windows import EVERY_DAY, DateSpan, TimeWindow, WeeklySpan
+from remediation.decide.time_windows import TimeWindow
 from remediation.playbooks import files as playbook_files
 from service.config.actuator_settings import (
     EngineActuatorSettings,
@@ -29,6 +30,7 @@ from service.config.degrade_settings import ClusterSwitchSettings, DegradeSettin
 from service.config.scaling_settings import KubernetesApiSettings
 from service.config.settings_base import Duration, Ratio, Section, TimeZone
 from service.config.traffic_settings import TrafficSettings
+from service.config.wall_times import WallTime
 
 DefaultActuatorName = Literal["dry_run", "simulated", "autoscalers", "kubernetes"]
 ActuatorName = Literal[DefaultActuatorName, "degrade", "engine", "gslb", "hook", "traffic"]
@@ -47,40 +49,9 @@ BESIDE_KUBERNETES: dict[ActionKind, ActuatorName] = {
 }
 _ON_CLUSTERS = ("kubernetes", "autoscalers")  # they are joined by configured hooks and gslb
 Level = Literal["observe", "recommend", "approve", "act"]
-Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
-_DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-_DAY_MINUTES = 24 * 60
 _LIMITS = BreakerLimits()
 _HALF_OPEN = HalfOpen()
 _POLICY = Policy()
-_EXPECTED = "expected a time of day such as 22:00, or a date and time such as 2026-12-24 18:00"
-
-
-def _wall_time(value: Any) -> time | datetime:
-    """Reads a wall-clock time. YAML reads 22:00 as the number 1320, and some dates as dates."""
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _DAY_MINUTES:
-        return time(value % _DAY_MINUTES // 60, value % 60)
-    if isinstance(value, str):
-        value = _parsed(value.strip())
-    if isinstance(value, date) and not isinstance(value, datetime):
-        value = datetime.combine(value, time())
-    if not isinstance(value, time | datetime):
-        raise ValueError(_EXPECTED)  # noqa: TRY004 - pydantic reads ValueError
-    if value.tzinfo is not None:
-        raise ValueError("expected a time without an offset; timezone names the zone")
-    return value
-
-
-def _parsed(text: str) -> time | datetime:
-    try:
-        if text == "24:00":
-            return time()
-        return time.fromisoformat(text) if "-" not in text else datetime.fromisoformat(text)
-    except ValueError as error:
-        raise ValueError(f"{_EXPECTED}, not {text!r}") from error
-
-
-WallTime = Annotated[time | datetime, BeforeValidator(_wall_time)]
 
 
 class TimeWindowSettings(Section):
@@ -119,7 +90,7 @@ class TimeWindowSettings(Section):
         else:
             assert isinstance(self.start, time)
             assert isinstance(self.end, time)
-            days = frozenset(_DAYS.index(day) for day in self.days) or EVERY_DAY
+            days = frozenset(DAYS.index(day) for day in self.days) or EVERY_DAY
             span = WeeklySpan(self.start, self.end, days)
         return TimeWindow(
             self.name, ZoneInfo(self.timezone), span, frozenset(self.services), frozenset(self.environments)

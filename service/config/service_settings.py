@@ -68,6 +68,11 @@ class ServiceSettings(Section):
     )
     currency: str = Field("USD", description="Currency of the price.")
 
+    @property
+    def gpus_per_replica(self) -> int:
+        """GPUs of one replica."""
+        return self.tensor_parallel * self.pipeline_parallel
+
     def entity(self, cluster: str) -> EntityRef:
         """The service as an entity."""
         return EntityRef(cluster, EntityKind.SERVICE, self.namespace, self.name)
@@ -86,7 +91,7 @@ def service_problems(services: Sequence[ServiceSettings], document: yaml_file.Do
     for index, service in enumerate(services):
         if service.floor > service.ceiling:
             yield document.problem(("services", index, "floor"), "is above the ceiling")
-        group = service.tensor_parallel * service.pipeline_parallel
+        group = service.gpus_per_replica
         if service.quota_gpus is not None and service.quota_gpus < service.floor * group:
             floor = fill("{n} [replica|replicas] of {group} GPUs", n=service.floor, group=group)
             floor = floor if group > 1 else f"{service.floor}"

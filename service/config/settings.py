@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pydantic
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from alerts.rules import files as rule_files
 from alerts.rules.parser import unknown_switch
@@ -25,6 +25,11 @@ from outrider.text import yaml_file
 from outrider.vocabulary.faults import faults as vocabulary
 from outrider.vocabulary.slo import Slo
 from service.config import knowledge_overlay
+from service.config.alertmanager_settings import (
+    AlertmanagerSettings,
+    alertmanager_problems,
+    alertmanager_warnings,
+)
 from service.config.collect_settings import CollectSettings
 from service.config.degrade_settings import degrade_problems
 from service.config.detect_settings import DetectSettings
@@ -33,6 +38,15 @@ from service.config.drill_settings import DrillSettings
 from service.config.event_settings import EventSettings, event_problems
 from service.config.explainer_settings import ExplainerSettings
 from service.config.gpu_settings import GpuOfferSettings, gpu_type_warnings
+from service.config.heartbeat_settings import (
+    HeartbeatSettings,
+    WatchdogSettings,
+    heartbeat_problems,
+    watchdog_problems,
+)
+from service.config.maintenance_settings import MaintenanceSettings, maintenance_problems
+from service.config.notify_settings import NotifySettings, notify_problems, notify_warnings
+from service.config.oncall_settings import OnCallSettings, oncall_problems
 from service.config.planner_settings import PlannerSettings
 from service.config.probe_settings import ProbeSettings, probe_problems
 from service.config.receive_settings import ReceiveSettings, receive_problems
@@ -86,31 +100,15 @@ class StoreSettings(Section):
     )
 
 
-class ChannelSettings(BaseModel):
-    """A notification channel; the sender of its type checks further keys."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-    type: Literal["webhook", "slack", "dingtalk", "email"] = Field(description="Channel type.")
-    language: Literal["en", "zh"] | None = Field(None, description="Language of this channel. Default: that of notify.")
-
-
-class NotifySettings(Section):
-    """Notification channels and routes."""
-
-    language: Literal["en", "zh"] = Field("en", description="Language of messages and reports.")
-    channels: dict[str, ChannelSettings] = Field({}, description="Map from name to a channel with its keys.")
-    groups: dict[Literal["phone", "sms", "im", "mail", "report"], list[str]] = Field(
-        {}, description="Map from a route of rules to channel names."
-    )
-    public_url: str = Field("http://127.0.0.1:8501", description="Base URL of links in messages.")
-
-
 class RulesSettings(Section):
     """Alert rules in addition to the packaged ones."""
 
     files: list[Path] = Field([], description="Rule files that add to, override or disable the packaged rules.")
     enable: list[str] = Field(
         [], description="Rules that are off by default, and packs of them, to switch on, for example thresholds."
+    )
+    flaps_per_hour: Annotated[int, Field(ge=0)] = Field(
+        4, description="An alert that fires more often is held as one firing alert with its count. 0: never."
     )
 
 
@@ -177,6 +175,11 @@ class ApiSettings(Section):
     token_file: Path | None = Field(
         None, description=("File with the admin token. Default: generated next to the store.")
     )
+    public_url: str | None = Field(
+        None,
+        description="Base URL of the API as people reach it. Without it messages have no buttons to act.",
+        pattern=r"^https?://",
+    )
 
 
 class DashboardSettings(Section):
@@ -214,7 +217,14 @@ class Settings(Section):
     rules: RulesSettings = Field(RulesSettings(), description="Alert rules.")
     knowledge: KnowledgeSettings = Field(KnowledgeSettings(), description="Fault catalog.")
     notify: NotifySettings = Field(NotifySettings(), description="Notification channels and routes.")
+    oncall: OnCallSettings = Field(OnCallSettings(), description="On-call duty and escalation.")
     remediation: RemediationSettings = Field(RemediationSettings(), description="Remediation.")
+    alertmanager: AlertmanagerSettings = Field(
+        AlertmanagerSettings(), description="Alertmanagers that receive our alerts and share silences."
+    )
+    heartbeat: HeartbeatSettings = Field(HeartbeatSettings(), description="Heartbeats to a dead man's switch.")
+    watchdogs: list[WatchdogSettings] = Field([], description="Heartbeats that are expected of other monitors.")
+    maintenance: list[MaintenanceSettings] = Field([], description="Windows in which alerts page nobody.")
     game_days: list[GameDaySettings] = Field([], description="Scheduled drills.")
     drill: DrillSettings = Field(DrillSettings(), description="Drills on a Kubernetes cluster.")
     changes: ChangeSettings = Field(ChangeSettings(), description="Changes announced by pipelines.")
@@ -285,6 +295,8 @@ def review(path: Path, *, fleet: str | None = None) -> tuple[Settings | None, li
     warnings = [*target_warnings(value, document), *gpu_type_warnings(value, document)]
     if settings is not None:
         warnings += remediation_warnings(settings.remediation, settings.planner.scaling, document)
+        warnings += notify_warnings(settings.notify, document)
+        warnings += alertmanager_warnings(settings.alertmanager, settings.notify.channels, document)
         known = _known_services(settings, fleet)
         (problems if known.complete else warnings).extend(unknown_services(settings.remediation, known, document))
     return settings, problems, warnings
@@ -322,6 +334,10 @@ def _consistency_problems(settings: Settings, document: yaml_file.Document) -> l
     problems = list(retention_problems(settings.store.retention, document))
     problems += event_problems(settings.events, document)
     problems += receive_problems(settings.receive, document)
+    problems += maintenance_problems(settings.maintenance, document)
+    problems += alertmanager_problems(settings.alertmanager, document)
+    problems += heartbeat_problems(settings.heartbeat, document)
+    problems += watchdog_problems(settings.watchdogs, document)
     problems += discovery_problems(settings.collect.discover, document)
     if settings.collect.discover and settings.collect.prometheus is not None:
         message = "cannot be combined with collect.prometheus, which brings its own targets"
@@ -329,13 +345,8 @@ def _consistency_problems(settings: Settings, document: yaml_file.Document) -> l
     problems += probe_problems(settings.probes, document)
     problems += slo_problems(settings.slos, document)
     problems += knowledge_overlay.folder_problems(settings.knowledge.folder, document)
-    for group, names in settings.notify.groups.items():
-        for index, name in enumerate(names):
-            if name not in settings.notify.channels:
-                hint = yaml_file.near(name, settings.notify.channels) or "; name it under notify.channels"
-                problems.append(
-                    document.problem(("notify", "groups", group, index), f"no channel is named {name!r}{hint}")
-                )
+    problems += notify_problems(settings.notify, document)
+    problems += oncall_problems(settings.oncall, settings.notify.channels, document)
     problems += service_problems(settings.services, document)
     named = [service.name for service in settings.services]
     scales = settings.remediation.performer(ActionKind.SCALE)

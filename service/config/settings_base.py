@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
@@ -53,6 +54,15 @@ def _time_zone(value: str) -> str:
     except (ZoneInfoNotFoundError, ValueError) as error:
         raise ValueError(f"{value!r} is not a time zone; expected one such as Asia/Shanghai") from error
     return value
+
+
+def is_web_url(text: str) -> bool:
+    """True for a URL of http or https with a host."""
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 Duration = Annotated[timedelta, BeforeValidator(_duration)]

@@ -115,14 +115,24 @@ notify:
   channels: {}
   #  oncall: {type: dingtalk, url_file: /run/secrets/dingtalk-url, secret_file: /run/secrets/dingtalk-secret}
   #  team: {type: slack, url_file: /run/secrets/slack-url}
-  #  phone: {type: webhook, url: https://voice.example/call}
-  #  mail: {type: email, host: mail.example, sender: outrider@example.org, to: [oncall@example.org]}
+  #  phone: {type: twilio_voice, account_sid: AC0, auth_token_file: /run/secrets/twilio, from: "+15005550006",
+  #          to: ["+8613800000001"]}
+  #  mail: {type: email, host: mail.example, from: outrider@example.org, to: [oncall@example.org]}
   groups: {}
-  #  phone: [phone]
-  #  sms: [phone]
+  #  phone: [phone]                # calls for a P0 only
   #  im: [oncall, team]
   #  mail: [mail]
   #  report: [mail]
+  # fallback: mail                 # receives what another channel cannot deliver
+
+# Who is paged, and who is next if nobody acknowledges (docs/howto/be-on-call.md).
+# oncall:
+#   people: [{name: li, phone: "+8613800000000"}, {name: wang}]
+#   teams: [{name: model, members: [li, wang], lead: wang, schedule: model}]
+#   schedules:
+#     - name: model
+#       timezone: Asia/Shanghai
+#       rotations: [{people: [li, wang], start: 2026-11-23, handover: "09:00"}]
 
 remediation:
   autonomy: approve             # observe | recommend | approve | act
@@ -142,7 +152,7 @@ remediation:
 # A model behind an OpenAI-compatible endpoint that summarizes incidents; nothing depends on it.
 # explainer: {url: "http://10.0.0.5:8000/v1", model: llama-8b, key_file: /run/secrets/explainer-key}
 
-# api: {host: 127.0.0.1, port: 8600}
+# api: {host: 127.0.0.1, port: 8600, public_url: "https://outrider.example/api"}   # public_url: for buttons in messages
 # dashboard: {host: 127.0.0.1, port: 8501}
 """
 

@@ -15,7 +15,7 @@ from alerts.routing.routes import NotificationSettings
 from collectors.pipeline.scrape_manager import ScrapeManager
 from outrider.clock import Clock, ManualClock
 from outrider.errors import ActuationError, UsageError
-from outrider.model import Action, ActionRequest, Message, Outcome, OutcomeStatus
+from outrider.model import Action, ActionRequest, Message, Outcome, OutcomeStatus, Receipt
 from outrider.ports import Collected, StateStore
 from service.config.settings import Settings
 from service.config.simulated import FIXED_FLEET, degrade_of, services_of
@@ -41,9 +41,10 @@ class Inbox:
     def __init__(self) -> None:
         self.delivered: list[Message] = []
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Message) -> Receipt:
         """Stores the message."""
         self.delivered.append(message)
+        return Receipt()
 
 
 class FleetActuator:

@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from alerts.oncall.roster import Roster
 from alerts.routing.pipeline import NotificationSettings
+from alerts.state.flapping import MOST_PER_HOUR, FlapMemory
 from collectors.events.deduplication import EventDeduplicator
 from detectors.base.protocols import AlertFeedback
 from detectors.hardware.hard_fault_signs import HardFaultSign
@@ -24,6 +26,8 @@ from outrider.clock import Clock, SystemClock, rfc3339
 from outrider.errors import StoreUnavailableError
 from outrider.model import Action, AlertState, CycleRecord, DecisionReason, EntityRef, Event, Finding
 from outrider.ports import Collected, CycleCommit, MetricStore, Source, StateStore
+from outrider.records.heartbeats import Watchdog
+from outrider.records.silences import Silence
 from outrider.topology import Topology
 from outrider.vocabulary.rules import Rule
 from remediation.decide import policy
@@ -32,6 +36,7 @@ from remediation.playbooks.model import Playbook
 from remediation.procedures.bundle import NONE, Procedures
 from service.engine import derived_events, fleet_state
 from service.engine import inputs as cycle_inputs
+from service.engine.alert_subjects import AlertSubjects
 from service.engine.audit_trail import StandingReasons
 from service.engine.decide import CycleOutcome, DecisionConfig, decide
 from service.engine.detect import DetectionInputs
@@ -56,7 +61,10 @@ _STOPWATCH = SystemClock()  # the duration of a cycle is real time, whatever clo
 class Parts:
     """The dependencies of a cycle. ``feedback`` returns operators' feedback of the last month.
 
-    ``kill_switch`` returns True while nothing may be done.
+    ``kill_switch`` returns True while nothing may be done. ``cluster`` is that of received alerts that name none.
+    ``maintenance`` are the silences of the configuration. ``flaps_per_hour`` is the limit of flap damping.
+    ``watchdogs`` are the expected heartbeats of other monitors.
+    ``roster`` returns everyone who can respond at a time.
     """
 
     clock: Clock
@@ -72,14 +80,27 @@ class Parts:
     playbooks: Mapping[str, Playbook]
     feedback: Callable[[datetime], Sequence[AlertFeedback]]
     procedures: Procedures = NONE
+    cluster: str = "default"
+    maintenance: Sequence[Silence] = ()
+    flaps_per_hour: int = MOST_PER_HOUR
+    watchdogs: Sequence[Watchdog] = ()
     kill_switch: Callable[[], bool] = lambda: False
+    roster: Callable[[datetime], Roster] = lambda _now: Roster()
 
     @property
     def config(self) -> DecisionConfig:
         """The configuration of the decisions."""
-        detectors = self.detection.detector_set
         return DecisionConfig(
-            detectors, self.rules, self.knowledge, self.policy, self.messaging, self.playbooks, self.procedures
+            self.detection.detector_set,
+            self.rules,
+            self.knowledge,
+            self.policy,
+            self.messaging,
+            self.playbooks,
+            self.procedures,
+            self.flaps_per_hour,
+            self.watchdogs,
+            self.cluster,
         )
 
 
@@ -96,6 +117,7 @@ class _Memory:
     topology: RecentTopology
     standing: StandingReasons
     events: EventDeduplicator  # from two sources of one device, or from a log and a metrics page
+    subjects: AlertSubjects
     last_at: datetime | None = None
     actions_read_at: datetime | None = None
     feedback_read_at: datetime | None = None
@@ -106,6 +128,8 @@ class _Memory:
     findings: tuple[Finding, ...] = ()
     known: frozenset[tuple[EntityRef, str | None]] = frozenset()
     early_at: datetime | None = None
+    flaps: FlapMemory = field(default_factory=dict)
+    running_since: datetime | None = None
 
 
 class Cycle:
@@ -116,8 +140,12 @@ class Cycle:
         self.parts = parts
         self.on_decision: Callable[[], None] = lambda: None
         """Called after a commit with actions or messages, so that they are dispatched at once."""
+        self.on_record: Callable[[CycleRecord], None] = lambda _record: None
+        """Called with the record of each committed cycle."""
         self._deciding = threading.Lock()
-        self._memory = _Memory(ForecastContext(), RecentTopology(), StandingReasons(), EventDeduplicator())
+        self._memory = _Memory(
+            ForecastContext(), RecentTopology(), StandingReasons(), EventDeduplicator(), AlertSubjects(parts.cluster)
+        )
 
     def may_act(self) -> bool:
         """True after the first cycle: intents from before a restart wait for it."""
@@ -150,7 +178,9 @@ class Cycle:
         ``now`` is never before an early decision: a cycle that began before it continues from it.
         """
         with self._deciding:
-            return self._run_stages(self._after_early(now), collected)
+            record = self._run_stages(self._after_early(now), collected)
+        self.on_record(record)
+        return record
 
     def decide_early(self, collected: Sequence[Collected], signs: frozenset[HardFaultSign]) -> bool:
         """Decides about hard faults that single scrapes or readings show, without waiting for the cycle.
@@ -186,7 +216,7 @@ class Cycle:
             detection=DetectionInputs(now, memory.pages, parts.detection),
             memory=parts.detection.memory,
             recent_topology=memory.recent,
-            stored=cycle_inputs.read(parts.state, parts.metrics, now, killed=parts.kill_switch()),
+            stored=self._stored(now),
             latest_plan=parts.planning.latest,
             standing=memory.standing,
         )
@@ -219,17 +249,18 @@ class Cycle:
         # the memory counts from here on, even if the commit fails: the values have been seen
         self.parts.detection.memory, self._memory.facts = outcome.memory, outcome.facts
         self._memory.pages, self._memory.recent = collected.topology, inputs.recent_topology
-        self._memory.findings = outcome.findings
+        self._memory.findings, self._memory.flaps = outcome.findings, outcome.flaps
         return self._commit(outcome, _STOPWATCH.monotonic() - started)
 
     def _read(self, cycle_id: str, now: datetime, collected: Collected, written: int) -> CycleInputs:
         """Reads the inputs of the decisions. Raises StoreError; the detectors have then run all the same."""
         parts, memory, topology = self.parts, self._memory, collected.topology
+        memory.running_since = memory.running_since or now
         feedback = self._load_feedback(now)
         parts.detection.observe(now, collected)
         detection = DetectionInputs(now, topology, parts.detection, memory.forecasts.view_at(now), feedback)
         try:
-            stored = cycle_inputs.read(parts.state, parts.metrics, now, killed=parts.kill_switch())
+            stored = self._stored(now, parts.roster(now))
         except StoreUnavailableError:
             parts.detection.detect(detection)  # nothing can be decided, but the detectors learn from the values
             raise
@@ -249,6 +280,21 @@ class Cycle:
             standing=memory.standing,
             uncommitted_topology=self._uncommitted(topology),
             signals_written=written,
+            subject_of=memory.subjects.within(topology),
+            flaps=memory.flaps,
+            running_since=memory.running_since,
+        )
+
+    def _stored(self, now: datetime, roster: Roster | None = None) -> StoredState:
+        parts = self.parts
+        return cycle_inputs.read(
+            parts.state,
+            parts.metrics,
+            now,
+            killed=parts.kill_switch(),
+            roster=roster,
+            recurs_within=parts.messaging.recurs_within,
+            maintenance=parts.maintenance,
         )
 
     def _situation(self, now: datetime, topology: Topology, stored: StoredState) -> Situation:

@@ -8,18 +8,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from alerts.routing import failed_steps, pipeline
+from alerts.routing import failed_steps, pipeline, shift_summary
+from alerts.state import flapping, received
 from alerts.state import machine as alert_state
 from detectors.rca import correlate
 from detectors.rca.fault_catalogue import Knowledge
-from outrider.model import Alert, AlertState, CycleRecord, Finding, Incident
+from outrider.model import Alert, AlertState, CycleRecord, Finding, Incident, Message
 from outrider.ports import CycleCommit
+from outrider.records.heartbeats import Watchdog
 from outrider.topology import Topology
 from outrider.vocabulary.rules import Rule
 from remediation.decide import degrade, policy
 from remediation.playbooks.model import Playbook
 from remediation.procedures.bundle import NONE, Procedures
-from service.engine import audit_trail, drill_marking, fleet_state, rule_checks
+from service.engine import audit_trail, drill_marking, fleet_state, rule_checks, watchdogs
 from service.engine.audit_trail import StandingReasons
 from service.engine.detect import DetectionMemory, DetectionResult, DetectorSet
 from service.engine.inputs import CycleInputs
@@ -37,17 +39,24 @@ class DecisionConfig:
     messaging: pipeline.NotificationSettings
     playbooks: Mapping[str, Playbook] = field(default_factory=dict)
     procedures: Procedures = NONE
+    flaps_per_hour: int = flapping.MOST_PER_HOUR
+    watchdogs: Sequence[Watchdog] = ()
+    cluster: str = "default"
 
 
 @dataclass(frozen=True, slots=True)
 class CycleOutcome:
-    """Everything that one cycle decided: what to commit, and the memory and findings for the next decision."""
+    """Everything that one cycle decided: what to commit, and the memory and findings for the next decision.
+
+    ``flaps`` are the times at which alerts fired.
+    """
 
     commit: CycleCommit
     facts: policy.FleetFacts
     standing: StandingReasons
     memory: DetectionMemory = field(compare=False)
     findings: tuple[Finding, ...] = ()
+    flaps: flapping.FlapMemory = field(default_factory=dict)
 
 
 def decide(inputs: CycleInputs, config: DecisionConfig) -> CycleOutcome:
@@ -55,9 +64,15 @@ def decide(inputs: CycleInputs, config: DecisionConfig) -> CycleOutcome:
     detected, memory = config.detectors.detect(inputs.memory, inputs.detection)
     before = inputs.stored.incidents
     topology = role_pools.with_pools(inputs.collected.topology)
-    alerts = _advance(inputs, config, detected, topology)
+    alerts, flaps = flapping.damp(
+        inputs.stored.alerts,
+        _advance(inputs, config, detected, topology),
+        inputs.flaps,
+        config.flaps_per_hour,
+        inputs.now,
+    )
     after = correlate_alerts(inputs, config, detected.findings, alerts)
-    alerts = alert_state.mute(with_incidents(alerts, after), after, inputs.stored.silences)
+    alerts = alert_state.mute(with_incidents(alerts, after), after, inputs.stored.silences, topology)
     check_facts = rule_checks.CheckFacts(inputs.detection.values, inputs.latest_plan, topology)
     after = rule_checks.with_checks(after, alerts, check_facts, inputs.now)
     facts, decisions = decide_actions(inputs, config, after, alerts, topology)
@@ -70,9 +85,15 @@ def decide(inputs: CycleInputs, config: DecisionConfig) -> CycleOutcome:
         inputs.now,
         decisions.progress,
         breaker=decisions.breaker,
+        responders=inputs.stored.responders,
     )
     failed = failed_steps.messages(
-        inputs.standing.pages(decisions.steps, inputs.now), planned.reasons, config.messaging, inputs.now
+        inputs.standing.pages(decisions.steps, inputs.now),
+        planned.reasons,
+        config.messaging,
+        inputs.now,
+        planned.incidents,
+        inputs.stored.responders,
     )
     messages = drill_marking.mark((*planned.messages, *failed), planned.incidents, alerts, inputs.stored.drills)
     record = _record(inputs, detected, alerts, planned.incidents)
@@ -93,13 +114,20 @@ def decide(inputs: CycleInputs, config: DecisionConfig) -> CycleOutcome:
         plan=inputs.plan,
         actions=decisions.actions,
         sessions=decisions.sessions,
-        messages=messages,
+        messages=(*messages, *_summaries(inputs, config)),
         audit=audit,
         topology=inputs.uncommitted_topology,
         detector_statuses=detected.detector_statuses,
         breaker=decisions.breaker,
     )
-    return CycleOutcome(commit, facts, standing, memory, detected.findings)
+    return CycleOutcome(commit, facts, standing, memory, detected.findings, flaps)
+
+
+def _summaries(inputs: CycleInputs, config: DecisionConfig) -> tuple[Message, ...]:
+    """The summaries of the nights that ended since the previous cycle."""
+    stored = inputs.stored
+    nights = shift_summary.due_nights(stored.roster, stored.previous_at, inputs.now)
+    return shift_summary.messages(nights, stored.night, stored.responders, config.messaging, inputs.now)
 
 
 def _advance(
@@ -107,8 +135,20 @@ def _advance(
 ) -> tuple[Alert, ...]:
     context = fleet_state.service_context(inputs.stored.alerts, inputs.latest_plan, topology, inputs.detection.values)
     deleted = fleet_state.deleted(topology)
-    return alert_state.advance(
-        inputs.stored.alerts, detected.alertable, inputs.plan, config.rules, context, inputs.now, deleted
+    own = [alert for alert in inputs.stored.alerts if not alert.is_received]
+    silent = watchdogs.findings(
+        config.watchdogs,
+        inputs.stored.heartbeats,
+        inputs.running_since or inputs.now,
+        config.cluster,
+        inputs.now,
+        {alert.entity for alert in own},
+    )
+    observed = (*detected.alertable, *silent)
+    others = [alert for alert in inputs.stored.alerts if alert.is_received]
+    return (
+        *alert_state.advance(own, observed, inputs.plan, config.rules, context, inputs.now, deleted),
+        *received.advance(others, inputs.stored.received, inputs.subject_of, context, inputs.now),
     )
 
 

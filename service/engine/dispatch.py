@@ -1,4 +1,4 @@
-"""Dispatches the decisions of the cycle: claims action intents and messages, performs them, records the outcome.
+"""Dispatches the decisions of the cycle: claims action intents, performs them, records the outcome.
 
 At least once, with one duplicate at most per kill: a claim is a conditional UPDATE with a lease, and
 actions and receivers deduplicate by id.
@@ -16,22 +16,19 @@ from typing import Protocol
 from outrider import log
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.clock import Clock
-from outrider.errors import ActuationError, DeliveryError
-from outrider.model import Action, ActionKind, DecisionReason, Message, Outcome, OutcomeStatus
+from outrider.errors import ActuationError
+from outrider.model import Action, ActionKind, ChannelPolicy, DecisionReason, Outcome, OutcomeStatus
 from outrider.ports import Actuator, Notifier, StateStore
 from remediation.decide.history import NOT_DONE, NOT_PERFORMED, STOPPED
 from remediation.decide.limits import ACTION_TIME_LIMIT
+from service.engine.delivery import LEASE, MessageDelivery
 from service.engine.kill_switch import KillSwitch
 from service.engine.target_queues import TargetQueues
 
 _log = log.get("dispatch")
-LEASE = timedelta(seconds=60)
 WORKERS = 8  # actions at once: an API server that takes a second for each still serves 5 nodes/s
 CLAIMED = 10  # actions per claim, at least
 CLAIM_AGAIN = 1.0  # seconds, while others are in progress
-FIRST_RETRY = timedelta(seconds=5)
-LAST_RETRY = timedelta(minutes=10)
-GIVE_UP_AFTER = timedelta(hours=24)
 ACTION_RETRY = timedelta(seconds=5)  # a drain is continued this often
 
 
@@ -61,8 +58,9 @@ class Dispatcher:
         time_limits: Mapping[ActionKind, timedelta] | None = None,
         *,
         workers: int = 1,
+        policies: Mapping[str, ChannelPolicy] | None = None,
     ) -> None:
-        """``notifiers`` by channel name; ``gate`` and ``kill_switch`` are checked before every action.
+        """``notifiers`` and ``policies`` by channel name; ``gate`` and ``kill_switch`` are checked before every action.
 
         ``time_limits`` replace ``ACTION_TIME_LIMIT`` for some kinds. ``workers`` is the number of actions performed
         at once, each on another target.
@@ -74,10 +72,10 @@ class Dispatcher:
         self._killed = False
         self._time_limits = time_limits or {}
         self._state = state
-        self._notifiers = notifiers
         self._actuator = actuator
         self._clock = clock
         self._owner = f"{os.uname().nodename}:{os.getpid()}"
+        self._delivery = MessageDelivery(state, notifiers, clock, self._owner, policies)
 
     def limit(self, kill_switch: KillSwitch, time_limits: Mapping[ActionKind, timedelta]) -> None:
         """Replaces the kill switch and the time limits."""
@@ -85,7 +83,7 @@ class Dispatcher:
 
     def run_once(self) -> int:
         """Processes both queues once. Returns the number of rows processed."""
-        return self._perform_claimed() + self._deliver_claimed()
+        return self._perform_claimed() + self._delivery.run_once()
 
     def perform_actions(self) -> int:
         """Performs actions until none is due. Returns their number.
@@ -104,9 +102,13 @@ class Dispatcher:
                 queues.wait(CLAIM_AGAIN)
         return performed
 
-    def deliver_messages(self) -> int:
-        """Delivers messages until none is due. Returns their number."""
-        return _until_none(self._deliver_claimed)
+    def deliver_messages(self, stopping: Callable[[], bool] = lambda: False) -> int:
+        """Delivers messages until none is due or the process stops. Returns their number."""
+        return self._delivery.run(stopping)
+
+    def wake_delivery(self) -> None:
+        """Makes a delivery in progress look for new messages now."""
+        self._delivery.wake()
 
     def _perform_claimed(self) -> int:
         """Performs the oldest due actions: several at once, but those on one target one after another."""
@@ -131,12 +133,6 @@ class Dispatcher:
             self._state.defer_action(action.id, action.detail, self._clock.now() + ACTION_RETRY)
         else:
             self._perform(action)
-
-    def _deliver_claimed(self) -> int:
-        messages = self._state.claim_messages(self._owner, self._clock.now(), LEASE)
-        for message in messages:
-            self._deliver(message)
-        return len(messages)
 
     def _is_stopped(self, now: datetime) -> bool:
         """True while the kill switch is on or remediation is paused. A change of the switch is audited."""
@@ -200,35 +196,6 @@ class Dispatcher:
         _log.info(
             "action_performed", action=action.id, kind=action.kind, target=str(action.target), status=outcome.status
         )
-
-    def _deliver(self, message: Message) -> None:
-        now = self._clock.now()
-        try:
-            self._notifier(message.channel).send(message)
-        except DeliveryError as error:
-            self._failed(message, error, now)
-            return
-        self._state.finish_message(message.id, delivered=True, now=now)
-        _log.info("message_delivered", message=message.id, channel=message.channel, reason=message.reason)
-
-    def _notifier(self, channel: str) -> Notifier:
-        notifier = self._notifiers.get(channel)
-        if notifier is None:
-            raise DeliveryError(f"no channel is named {channel!r}", retryable=False, reason="no_channel")
-        return notifier
-
-    def _failed(self, message: Message, error: DeliveryError, now: datetime) -> None:
-        age = now - message.created_at
-        retry = error.retryable and age < GIVE_UP_AFTER
-        wait = min(LAST_RETRY, max(FIRST_RETRY, age))  # the age of the message doubles: 5 s, 10 s, 20 s ... 10 min
-        self._state.finish_message(
-            message.id, delivered=False, now=now, retry_at=now + wait if retry else None, error=error.message
-        )
-        if not retry:
-            self._state.append_audit(
-                [AuditRecord(now, AuditEvent.MESSAGE_FAILED, message.id, error.reason, detail={"error": error.message})]
-            )
-        _log.warning("message_failed", message=message.id, channel=message.channel, reason=error.reason, retry=retry)
 
 
 def _until_none(work: Callable[[], int]) -> int:

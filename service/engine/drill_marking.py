@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from outrider.model import Alert, Incident, Message
+from outrider.model import Alert, Fact, Incident, Message
 from outrider.records.drill import DrillWindow
 from outrider.text.i18n import LANGUAGES, Language, translate
 
@@ -59,4 +59,7 @@ def _marked(message: Message, window: DrillWindow | None) -> Message:
     name = translate("notify.drill_by_hand", language) if window.name == BY_HAND else window.name
     title = translate("notify.drill_title", language, title=message.title)
     body = translate("notify.drill_body", language, name=name, body=message.body)
-    return replace(message, title=title, body=body, labels={**message.labels, "drill": window.name})
+    facts = dict(message.facts)
+    if Fact.WHAT in facts:  # all that an SMS or a call has
+        facts[Fact.WHAT] = translate("notify.drill_title", language, title=facts[Fact.WHAT])
+    return replace(message, title=title, body=body, labels={**message.labels, "drill": window.name}, facts=facts)

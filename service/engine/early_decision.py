@@ -60,7 +60,7 @@ def decide_early(given: EarlyInputs, config: DecisionConfig) -> EarlyOutcome | N
     alerts = tuple({alert.fingerprint: alert for alert in (*inputs.stored.alerts, *raised)}.values())
     findings = tuple({item.fingerprint: item for item in (*given.findings, *found)}.values())
     after = correlate_alerts(inputs, config, findings, alerts)
-    alerts = alert_state.mute(with_incidents(alerts, after), after, inputs.stored.silences)
+    alerts = alert_state.mute(with_incidents(alerts, after), after, inputs.stored.silences, topology)
     touched = {alert.fingerprint for alert in raised}
     own = {incident.id for incident in after if touched & set(incident.alerts) and _is_caused_by(incident, found)}
     facts, decisions = decide_actions(inputs, config, after, alerts, topology)

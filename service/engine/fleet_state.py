@@ -34,7 +34,7 @@ from outrider.model import (
 from outrider.ports import Collected, StateReader
 from outrider.topology import DELETED, Topology
 from outrider.vocabulary.faults import faults
-from remediation.decide.context import is_score_only
+from remediation.decide.context import proves_no_harm
 from remediation.decide.owners import owners_of
 from remediation.decide.policy import FleetFacts
 from service.engine import headroom, service_facts, traffic_weights
@@ -224,18 +224,15 @@ def fleet_facts(
     serving = frozenset(_serving(values, alerts))
     doubtful = untrusted(alerts, topology, values)
     well = healthy(alerts, topology, values, doubtful)
+    unseen = blind_clusters(incidents)
     return FleetFacts(
         paused=paused,
         killed=killed,
         breaker=breaker or BreakerState(),
         incidents={incident.id: incident for incident in incidents},
         topology=topology,
-        blind=any(is_blind(incident) for incident in incidents),
-        blind_clusters=frozenset(
-            incident.suspected_cause.entity.cluster
-            for incident in incidents
-            if is_blind(incident) and incident.suspected_cause
-        ),
+        blind=bool(unseen),
+        blind_clusters=unseen,
         untrusted=doubtful,
         nodes_total=len(nodes),
         nodes_cordoned_by_us=frozenset(ours),
@@ -334,7 +331,7 @@ def healthy(
     """Returns nodes and replicas that respond, are not ``doubtful``, and have no active alert."""
     alerted: set[EntityRef] = set()
     for alert in alerts:
-        if alert.state is AlertState.RESOLVED or is_score_only(alert):
+        if alert.state is AlertState.RESOLVED or proves_no_harm(alert):
             continue
         alerted.add(alert.entity)
         known = faults().get(alert.fault or "")
@@ -399,7 +396,7 @@ def _reported_throughout(window: Window) -> list[EntityRef]:
     return [entity for entity, reported in zip(window.entities, throughout, strict=True) if reported]
 
 
-def is_blind(incident: Incident) -> bool:
-    """True for an open incident about blind monitoring."""
-    cause = incident.suspected_cause
-    return incident.resolved_at is None and cause is not None and cause.fault == "monitor-blind"
+def blind_clusters(incidents: Iterable[Incident]) -> frozenset[str]:
+    """Returns the clusters of open incidents about blind monitoring."""
+    causes = (incident.suspected_cause for incident in incidents if incident.resolved_at is None)
+    return frozenset(cause.entity.cluster for cause in causes if cause is not None and cause.fault == "monitor-blind")

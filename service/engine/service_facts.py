@@ -12,11 +12,12 @@ from outrider.model import EntityKind, EntityRef, Floats, Window, signal_keys
 from remediation.decide.service_entry import ServiceEntry
 from remediation.decide.service_load import LoadSample, ServiceLoad
 from remediation.procedures.degrade_ladder import MOST_OBSERVED
+from service.engine import prompt_length
 from service.engine.detect import RecentValues
 
 LOAD = signal_keys("svc_queue_requests", "svc_requests_per_second", "svc_abandoned_total", "svc_rate_limited_ratio")
 ENTRY = signal_keys("probe_success", "svc_success_ratio", "svc_requests_per_second")
-NEEDS = tuple(dict.fromkeys((*LOAD, *ENTRY)))
+NEEDS = tuple(dict.fromkeys((*LOAD, *ENTRY, *prompt_length.KEYS)))
 _SPAN = timedelta(minutes=10)
 _FRESH = timedelta(minutes=1)  # older values do not describe the present queue
 
@@ -33,6 +34,7 @@ def loads(values: RecentValues) -> dict[EntityRef, ServiceLoad]:
     lost = np.minimum(np.nan_to_num(left) / seconds, np.nan_to_num(total))
     served = np.maximum(total - lost, 0.0)
     times = [from_unix(float(at)) for at in window.times]
+    prompts = prompt_length.lengths(values)
     result = {}
     for row, service in enumerate(window.entities):
         samples = tuple(
@@ -46,7 +48,7 @@ def loads(values: RecentValues) -> dict[EntityRef, ServiceLoad]:
             for slot in np.flatnonzero(~np.isnan(waiting[row]) & ~np.isnan(total[row]))
         )
         if samples and times[-1] - samples[-1].at <= _FRESH:
-            result[service] = ServiceLoad(samples)
+            result[service] = ServiceLoad(samples, prompts.get(service))
     return result
 
 

@@ -90,7 +90,7 @@ class OpenAiExplainer:
         if not self._requesting.acquire(blocking=False):
             return Narrative(None, Reason.BUSY, self._endpoint.model)
         try:
-            response = http.post(
+            response = http.send(
                 "explainer",
                 f"{self._endpoint.url.rstrip('/')}/chat/completions",
                 json.dumps(chat_request(explanation, language, self._endpoint.model)).encode(),

@@ -21,7 +21,7 @@ _OF_ACTION = {
     AuditEvent.ACTION_REJECTED: "story.rejected",
     AuditEvent.ACTION_REQUESTED: "story.requested",
 }
-# The reason of these objections says it all.
+# Objections whose reason needs no numbers.
 _EVIDENT = frozenset(
     {DecisionReason.NEEDS_APPROVAL, DecisionReason.AUTONOMY_APPROVE, DecisionReason.AUTONOMY_RECOMMEND}
 )

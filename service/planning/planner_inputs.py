@@ -137,8 +137,8 @@ class PlannedFleet:
         if self._lead.node_provision is not None:
             return None
         setting = self.setting_in(service, topology)
-        gpu_type, group = gpu_type_of(service, setting, topology), setting.tensor_parallel * setting.pipeline_parallel
-        return most_replicas(service, topology, free, gpu_type, group)
+        gpu_type = gpu_type_of(service, setting, topology)
+        return most_replicas(service, topology, free, gpu_type, setting.gpus_per_replica)
 
     def _window(self, replicas: Sequence[EntityRef], now: datetime, span: timedelta) -> Window:
         return calibration_window(self._metrics, replicas, now, span)
@@ -211,9 +211,8 @@ class PlannedFleet:
         pools = [pool for pool in role_pools.planned(topology) if role_pools.parent_of(pool, topology) == parent]
         used = {}
         for pool in pools:
-            split = self.setting_in(pool, topology)
-            group = split.tensor_parallel * split.pipeline_parallel
-            used[pool] = group * len(topology.below(pool, EntityKind.REPLICA))
+            replicas = topology.below(pool, EntityKind.REPLICA)
+            used[pool] = self.setting_in(pool, topology).gpus_per_replica * len(replicas)
         return role_pools.share_of_quota(setting.quota_gpus, used[service], sum(used.values()), len(pools))
 
     def _startups(self, now: datetime) -> tuple[Startup, ...]:
@@ -253,7 +252,7 @@ class PlannedFleet:
             configured_seconds=seconds,
             configured_source="configured" if is_configured else "prior",
             gpus_free=free,
-            gpus_needed=setting.tensor_parallel * setting.pipeline_parallel,
+            gpus_needed=setting.gpus_per_replica,
             settings=self._lead,
         )
 

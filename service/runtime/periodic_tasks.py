@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from threading import Event
@@ -24,6 +25,7 @@ INCIDENT_RECORDING_EVERY = timedelta(seconds=15)
 GAME_DAYS_EVERY = timedelta(seconds=15)
 MAINTENANCE_EVERY = timedelta(minutes=5)
 PRUNE_EVERY = timedelta(hours=1)
+EXPIRE_EVERY = timedelta(minutes=1)
 _JOB_DEFAULTS = {"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
 
 
@@ -40,6 +42,7 @@ class PeriodicTasks:
 
     def __init__(self, clock: Clock) -> None:
         """Tasks get the time of ``clock``; the schedule itself is real time. Nothing runs before ``start``."""
+        logging.getLogger("apscheduler.scheduler").setLevel(logging.ERROR)  # it warns of each run that is merged
         self._clock = clock
         self._scheduler = AsyncIOScheduler(timezone="UTC", job_defaults=_JOB_DEFAULTS)
         self._running: set[asyncio.Future[None]] = set()

@@ -14,8 +14,12 @@ from outrider.clock import Clock, SystemClock
 from outrider.errors import StoreUnavailableError, UnavailableError
 from service.config.settings import Settings
 from service.config.tokens import folder_of
+from service.engine.dispatch import Dispatcher
+from service.oncall.calendars import CHECK_EVERY as CALENDARS_EVERY
+from service.oncall.calendars import CalendarReader
 from service.runtime import periodic_tasks, report_jobs
 from service.runtime.game_days import GameDays
+from service.runtime.heartbeat import HeartbeatSender
 from service.runtime.leader import CHECK_EVERY, Leader, leading
 from service.runtime.periodic_tasks import PeriodicTasks
 from service.runtime.store_maintenance import StoreMaintenance
@@ -59,6 +63,7 @@ async def _run(settings: Settings, leader: Leader) -> None:
         loop.add_signal_handler(number, stopped.set)
     tune()
     tasks.start()
+    tasks.run_soon("calendars")
     _log.info("engine_started", targets=len(settings.collect.targets), interval=str(settings.collect.interval))
     await stopped.wait()
     await tasks.stop()
@@ -100,14 +105,19 @@ def periodic_tasks_of(platform: wiring_platform.Platform, clock: Clock) -> Perio
     tasks.every(settings.collect.interval, "cycle", platform.cycle.run_in_thread)
     dispatcher = platform.dispatcher
     tasks.call_every(periodic_tasks.DISPATCH_EVERY, "dispatch", lambda _now: dispatcher.perform_actions())
-    tasks.call_every(periodic_tasks.DISPATCH_EVERY, "deliver", lambda _now: dispatcher.deliver_messages())
-    platform.cycle.on_decision = partial(_dispatch, tasks)
+    tasks.call_every(periodic_tasks.DISPATCH_EVERY, "deliver", lambda _now: dispatcher.deliver_messages(tasks.stopping))
+    platform.cycle.on_decision = partial(_dispatch, tasks, dispatcher)
     if platform.fast_path is not None:
         tasks.every(periodic_tasks.EARLY_EVERY, "early", lambda: platform.collector.read_early(clock.now()))
     tasks.call_every(periodic_tasks.CHECKPOINT_EVERY, "checkpoint", platform.checkpoint)
     maintenance = StoreMaintenance(platform.metrics, settings.store.retention.retention, tasks.stopping)
     tasks.add(periodic_tasks.MAINTENANCE_EVERY, "upkeep", maintenance)
+    oncall, roster = settings.oncall, platform.roster
+    if roster is not None and any(schedule.calendar is not None for schedule in oncall.schedules):
+        calendars = CalendarReader(oncall.people, oncall.schedules, platform.state, roster.prepare)
+        tasks.add(CALENDARS_EVERY, "calendars", calendars)
     tasks.call_every(periodic_tasks.PRUNE_EVERY, "prune_state", partial(_prune, platform))
+    _add_alert_tasks(tasks, platform)
     if settings.game_days:
         days = GameDays(platform.state, settings.remediation.control_url, settings.game_days)
         tasks.add(periodic_tasks.GAME_DAYS_EVERY, "game_days", days)
@@ -117,10 +127,23 @@ def periodic_tasks_of(platform: wiring_platform.Platform, clock: Clock) -> Perio
     return tasks
 
 
-def _dispatch(tasks: PeriodicTasks) -> None:
-    """Dispatches new decisions at once; a slow message channel does not delay an action."""
-    tasks.run_soon("dispatch")
-    tasks.run_soon("deliver")
+def _dispatch(tasks: PeriodicTasks, dispatcher: Dispatcher) -> None:
+    """Dispatches new decisions at once; a slow message channel delays neither an action nor another channel."""
+    for name in ("dispatch", "deliver", "emit"):
+        tasks.run_soon(name)
+    dispatcher.wake_delivery()
+
+
+def _add_alert_tasks(tasks: PeriodicTasks, platform: wiring_platform.Platform) -> None:
+    """Adds the exchange of alerts, silences and heartbeats with other monitors."""
+    settings, exchange = platform.settings, platform.alertmanager
+    tasks.call_every(periodic_tasks.EXPIRE_EVERY, "expire_received", platform.state.expire_received_alerts)
+    if exchange is not None:
+        tasks.add(settings.alertmanager.every, "emit", exchange.emitter)
+        tasks.add(settings.alertmanager.every, "silences", exchange.silences)
+    if settings.heartbeat.urls:
+        sender = HeartbeatSender(settings.heartbeat.urls, platform.liveness, settings.heartbeat.timeout)
+        tasks.add(settings.heartbeat.every, "heartbeat", sender)
 
 
 def _record_incidents(platform: wiring_platform.Platform, now: datetime) -> None:

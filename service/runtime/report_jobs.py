@@ -1,4 +1,4 @@
-"""Writes and sends reports; sends sample messages to a channel."""
+"""Writes and sends reports."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from alerts.routing import pipeline
-from outrider.errors import DeliveryError, UnavailableError, UsageError
+from outrider.errors import UnavailableError, UsageError
 from outrider.model import Message, NotifyReason
 from outrider.ports import MetricStore, StateReader
 from outrider.text.i18n import Language, translate
-from outrider.text.unknown_names import no_such
 from reports.definitions import REPORTS
 from reports.document import render
 from service.config.settings import Settings
@@ -87,22 +85,6 @@ def week_before(instant: datetime) -> str:
     """Returns the ISO week before the week of a timestamp: ``2026-W46``."""
     year, week, _ = (instant - timedelta(days=7)).isocalendar()
     return f"{year}-W{week:02d}"
-
-
-def test_channel(settings: Settings, channel: str, language: Language, now: datetime) -> tuple[int, str | None]:
-    """Sends a sample of each priority. Returns (sent, first error). Raises UsageError for an unknown channel."""
-    senders = wiring_alerting.notifiers(settings)
-    if channel not in senders:
-        raise no_such("channel", channel, senders, without="none; name one under notify.channels")
-    messaging = wiring_alerting.messaging_of(settings, language)
-    sent = 0
-    for message in pipeline.sample_messages(channel, messaging, now):
-        try:
-            senders[channel].send(message)
-        except DeliveryError as error:
-            return sent, error.message
-        sent += 1
-    return sent, None
 
 
 def _send(settings: Settings, written: WrittenReport, now: datetime, language: Language) -> None:

@@ -38,7 +38,7 @@ def refusal(policy: Policy, state: StateStore, recommendation: Recommendation, n
         return HoldReason.SERVICE_IN_TROUBLE.value
     fleet = FleetFacts(
         paused=state.paused(),
-        blind=any(fleet_state.is_blind(incident) for incident in incidents),
+        blind=bool(fleet_state.blind_clusters(incidents)),
         untrusted=unobserved(alerts),
         ready_replicas={recommendation.service: len(set(members) - firing)},
         needed_replicas=fleet_state.needed(Plan((), (recommendation,))),

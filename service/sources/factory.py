@@ -40,13 +40,28 @@ def source(
     if prometheus is not None:
         pushdown, interval = prometheus.pushdown, settings.collect.interval
         pages: PageSource = prometheus_source(
-            prometheus, settings.cluster, clock=clock, pushdown=pushdown, interval=interval, pushed=pushed, tap=tap
+            prometheus,
+            settings.cluster,
+            clock=clock,
+            pushdown=pushdown,
+            interval=interval,
+            pushed=pushed,
+            tap=tap,
+            most_tenants=settings.collect.tenants,
         )
     else:
         configured, deadline = targets(settings), settings.collect.interval / 4
         spread = settings.collect.spread
         scraper = Scraper(health_timeout=endpoint_timeout(deadline, spread))
-        pages = manager = ScrapeManager(configured, scraper, deadline=deadline, spread=spread, tap=tap, pushed=pushed)
+        pages = manager = ScrapeManager(
+            configured,
+            scraper,
+            deadline=deadline,
+            spread=spread,
+            tap=tap,
+            pushed=pushed,
+            most_tenants=settings.collect.tenants,
+        )
         if settings.collect.discover:
             target_discovery = discovery.discovery_of(settings, configured, clients)
             contributors.append(

@@ -6,12 +6,14 @@ import re
 from collections.abc import Mapping
 
 from collectors.pipeline.scrape_manager import PushSource
+from collectors.receive.alert_formats.record import AlertRules
 from collectors.receive.consumer import PushReceiver, ReceiveLimits
 from collectors.receive.kpi import KpiLimits, KpiValues
 from collectors.receive.routing import EntityTemplate, ReceiveRule
+from detectors.hardware.xid import xids
 from outrider.clock import Clock, SystemClock
 from outrider.records.ingest_buffer import BufferSize, IngestBuffer, PushedBlock
-from service.config.api_settings import IngestSettings
+from service.config.api_settings import AlertIngestSettings, IngestSettings
 from service.config.receive_settings import ReceiveRuleSettings
 from service.config.settings import Settings, read_secret
 from store import factory, migrate
@@ -32,6 +34,28 @@ def ingest_settings(settings: Settings) -> IngestSettings | None:
         buffer_bytes=options.buffer_limit_bytes,
         kpis=KpiLimits(late=options.kpi_late),
         kpi_services=tuple(options.kpi_services),
+        alerts=_alert_ingest(settings),
+    )
+
+
+def _alert_ingest(settings: Settings) -> AlertIngestSettings:
+    options = settings.receive.alerts
+    return AlertIngestSettings(
+        rules=AlertRules(
+            priorities={severity.lower(): priority for severity, priority in options.priorities.items()},
+            faults=options.faults,
+            code_faults={str(code): xid.fault for code, xid in xids().items() if xid.fault is not None},
+            origin=settings.cluster,
+            own_url=settings.notify.public_url.rstrip("/"),
+            expires_after=options.expire_after,
+            most_alerts=options.per_request,
+        ),
+        mappings={name: source.mapping() for name, source in options.json_sources.items()},
+        secrets={name: read_secret(file) for name, file in options.secret_files.items()},
+        watchdogs=tuple(item.watchdog() for item in settings.watchdogs),
+        per_minute=options.per_minute,
+        most_firing=options.most_firing,
+        body_bytes=options.body_limit_bytes,
     )
 
 

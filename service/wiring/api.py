@@ -7,6 +7,7 @@ from service.config.api_settings import LOOPBACK_NAMES, ApiSettings, Webhooks
 from service.config.settings import Settings
 from service.config.tokens import admin_token, spool_of
 from service.sources import receiving
+from service.wiring.alerting import button_key
 from service.wiring.detectors import rules
 from service.wiring.stores import remote_of
 from store.write_buffer.segments import CycleFiles
@@ -33,7 +34,12 @@ def api_settings(settings: Settings) -> ApiSettings:
         rules=rules(settings),
         autonomy=settings.remediation.autonomy,
         dry_run=settings.remediation.dry_run,
+        maintenance=tuple(window.silence() for window in settings.maintenance),
         kill_switch_file=settings.remediation.kill_switch_file,
+        oncall=settings.oncall,
+        public_url=settings.api.public_url,
+        dashboard_url=settings.notify.public_url,
+        button_key=button_key(settings),
     )
 
 

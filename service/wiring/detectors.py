@@ -12,10 +12,11 @@ from detectors.rules import burn_rate, threshold
 from outrider.model import EntityKind
 from outrider.vocabulary.rules import Rule
 from service.config.settings import Settings
-from service.engine import fleet_state, situation
+from service.engine import fleet_state, rule_checks, situation
 from service.engine.detector_memory import Detection
 
-NEEDS = {kind: (*fleet_state.NEEDS.get(kind, ()), *situation.NEEDS.get(kind, ())) for kind in EntityKind}
+_READERS = (fleet_state.NEEDS, situation.NEEDS, rule_checks.NEEDS)
+NEEDS = {kind: tuple(key for needs in _READERS for key in needs.get(kind, ())) for kind in EntityKind}
 
 
 def rules(settings: Settings) -> tuple[Rule, ...]:

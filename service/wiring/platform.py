@@ -23,13 +23,22 @@ from service.engine.cycle import Cycle, Parts
 from service.engine.detector_memory import Detection
 from service.engine.dispatch import WORKERS, Dispatcher
 from service.engine.fast_path import FastPath
+from service.engine.liveness import Liveness
 from service.incidents import recent_feedback
+from service.oncall.roster import RosterSource
 from service.planning.planning import NoPlanning, Planning
 from service.recorder.incident_recordings import IncidentRecorder
 from service.sources import factory as sources_factory
 from service.sources import receiving
 from service.sources.composite_source import CompositeSource
-from service.wiring.alerting import GROUPS, messaging_of, notifiers
+from service.wiring.alerting import (
+    GROUPS,
+    AlertmanagerExchange,
+    alertmanager,
+    button_signer,
+    messaging_of,
+    notifiers,
+)
 from service.wiring.detectors import detection as detection_of
 from service.wiring.detectors import rules
 from service.wiring.planning import planning as planning_of
@@ -54,8 +63,11 @@ class Platform:
     change_log: ChangeLog
     settings: Settings
     spool: BufferedMetricStore
+    liveness: Liveness
     flight: IncidentRecorder | None = None
     fast_path: FastPath | None = None
+    roster: RosterSource | None = None
+    alertmanager: AlertmanagerExchange | None = None
 
     def warm(self, now: datetime) -> None:
         """Restores checkpoints, teaches the detectors the history, and audits the start."""
@@ -92,6 +104,8 @@ class Platform:
         """Stops collecting and releases the stores."""
         if self.fast_path is not None:
             self.fast_path.close()
+        if self.alertmanager is not None:
+            self.alertmanager.emitter.close()
         await self.collector.close()
         if self.flight is not None:
             self.flight.close()
@@ -119,7 +133,8 @@ def platform(
     buffered = BufferedMetricStore(metrics, spool_of(settings), settings.store.spool.limit_bytes, may_write)
     detection = detection_of(settings, rules(settings))
     planning = planning_of(settings, detection, state, buffered, change_log=change_log, in_background=not lockstep)
-    cycle = Cycle(_parts(settings, source, clock, state, buffered, detection, planning, messaging_of(settings)))
+    messaging = messaging_of(settings, signer=button_signer(settings, state))
+    cycle = Cycle(_parts(settings, source, clock, state, buffered, detection, planning, messaging))
     dispatcher = Dispatcher(
         state,
         notifiers(settings),
@@ -129,11 +144,30 @@ def platform(
         kill_switch(settings),
         cycle.parts.policy.time_limits,
         workers=WORKERS,
+        policies=settings.notify.policies(),
     )
+    liveness = Liveness(clock, settings.collect.interval)
+    cycle.on_record = liveness.note
     fast_path = FastPath(cycle, clock) if settings.remediation.fast_path and not lockstep else None
     if fast_path is not None:
         source.on_early(fast_path.offer)
-    return Platform(cycle, dispatcher, metrics, state, source, change_log, settings, buffered, recorder, fast_path)
+    roster = RosterSource(settings.oncall, state)
+    cycle.parts.roster = roster
+    return Platform(
+        cycle,
+        dispatcher,
+        metrics,
+        state,
+        source,
+        change_log,
+        settings,
+        buffered,
+        liveness,
+        recorder,
+        fast_path,
+        roster,
+        alertmanager(settings, state, liveness),
+    )
 
 
 def cycle_in_memory(
@@ -179,5 +213,9 @@ def _parts(
         playbooks=playbooks(settings),
         feedback=partial(recent_feedback.of, state, loaded),
         procedures=procedures(settings),
+        cluster=settings.cluster,
+        flaps_per_hour=settings.rules.flaps_per_hour,
+        watchdogs=tuple(item.watchdog() for item in settings.watchdogs),
+        maintenance=tuple(window.silence() for window in settings.maintenance),
         kill_switch=kill_switch(settings).is_on,
     )

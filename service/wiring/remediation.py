@@ -90,8 +90,8 @@ def _ceilings(settings: Settings) -> dict[str, int]:
     result = {}
     for service in settings.services:
         name = f"{service.namespace}/{service.name}" if service.namespace else service.name
-        group = service.tensor_parallel * service.pipeline_parallel
-        result[name] = min(service.ceiling, inf if service.quota_gpus is None else service.quota_gpus // group)
+        quota = inf if service.quota_gpus is None else service.quota_gpus // service.gpus_per_replica
+        result[name] = min(service.ceiling, quota)
     return {name: int(most) for name, most in result.items()}
 
 

@@ -1,6 +1,8 @@
-"""The SDK page of a service, published by its owner: output validity, votes, a business KPI."""
+"""The SDK page of a service, published by its owner: output validity, votes, a business KPI, tokens by tenant."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from simulator.exporters.blackbox import KPI, REASONS, SdkCounters
 from simulator.exporters.numbers import python_number
@@ -9,6 +11,7 @@ from simulator.fleet import Fleet
 
 _ANSWERS = ("outrider_sdk_answers_total", "counter", "Answers given.")
 _INVALID = ("outrider_sdk_invalid_answers_total", "counter", "Answers that were empty, endlessly repeated or garbled.")
+_TOKENS = ("outrider_sdk_tokens_total", "counter", "Tokens by kind: input, output.")
 _FEEDBACK = ("outrider_sdk_feedback_total", "counter", "Votes of users on answers.")
 _KPI = ("outrider_sdk_kpi", "gauge", "A business KPI of the service.")
 
@@ -35,8 +38,17 @@ class SdkPages:
             *(_line(_FEEDBACK[0], {"vote": name}, number) for name, number in zip(("up", "down"), votes, strict=True)),
             header(*_KPI),
             _line(_KPI[0], {"kpi": KPI}, float(count.kpi[service])),
+            header(*_TOKENS),
+            *_prompt_tokens(fleet, service),
         ]
         return "".join(lines).encode()
+
+
+def _prompt_tokens(fleet: Fleet, service: int) -> Iterator[str]:
+    """Yields the prompt tokens of each tenant; the SDK names requests without a tenant ``none``."""
+    spec, tokens = fleet.spec.services[service], fleet.traffic.prompt_tokens[service].tolist()
+    for tenant, count in zip([tenant.name for tenant in spec.tenants] or ["none"], tokens, strict=False):
+        yield _line(_TOKENS[0], {"model": spec.engine.model, "tenant": tenant, "kind": "input"}, count)
 
 
 def _line(name: str, pairs: dict[str, str], number: float) -> str:

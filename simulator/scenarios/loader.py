@@ -6,6 +6,7 @@
     load: weekly                    # a name of simulator.traffic.shapes.SHAPES
     world: single                   # single | standby: with a second cluster on stand-by
     storm: false                    # with any seed its faults touch 10 or more entities; scored separately
+    watch: 3m                       # time after the end of the last fault; at least the default
     negative: false                 # without a fault: only states of never_a_fault
     note: purpose of the scenario
     faults:
@@ -30,7 +31,7 @@ from outrider.errors import ConfigProblem, UsageError
 from outrider.text import yaml_file
 from outrider.text.yaml_file import Document, Path_
 from outrider.vocabulary.faults import faults
-from outrider.vocabulary.units import parse_duration
+from outrider.vocabulary.units import format_duration, parse_duration
 from simulator.faults import FAULTS
 from simulator.scenarios.entity_choice import is_name
 from simulator.traffic.shapes import SHAPES
@@ -38,7 +39,7 @@ from simulator.traffic.shapes import SHAPES
 TAIL = timedelta(minutes=3)  # grace period of detection, plus one scrape
 LEAD = timedelta(minutes=4)
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-_SCENARIO_KEYS = ("id", "faults", "load", "negative", "storm", "world", "note")
+_SCENARIO_KEYS = ("id", "faults", "load", "negative", "storm", "world", "watch", "note")
 _FAULT_KEYS = ("fault", "entity", "after", "lasts", "cluster")
 _WORLDS = ("single", "standby")
 _CLUSTERS = ("main", "standby")
@@ -64,7 +65,10 @@ class PlannedFault:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A named set of faults under one load. ``faults`` are in file order."""
+    """A named set of faults under one load. ``faults`` are in file order.
+
+    ``watch`` is the time after the last fault in which late detections and aftermath are observed.
+    """
 
     id: str
     faults: tuple[PlannedFault, ...]
@@ -73,6 +77,7 @@ class Scenario:
     storm: bool = False
     world: Literal["single", "standby"] = "single"
     note: str = ""
+    watch: timedelta = TAIL
 
     @property
     def lookalike(self) -> bool:
@@ -84,8 +89,8 @@ class Scenario:
 
     @property
     def minutes(self) -> int:
-        """Total minutes: until the end of the last fault, plus a tail in which it may still be detected."""
-        return ceil((max(planned.until for planned in self.faults) + TAIL).total_seconds() / 60)
+        """Total minutes: until the end of the last fault, plus the time watched after it."""
+        return ceil((max(planned.until for planned in self.faults) + self.watch).total_seconds() / 60)
 
 
 def load(paths: Sequence[Path] | None = None) -> tuple[Scenario, ...]:
@@ -146,6 +151,9 @@ class _Reader:
         load_shape = self._load(entry.get("load", "weekly"))
         world = self._one_of((*self.path, "world"), entry.get("world", "single"), _WORLDS)
         negative, storm = self._flag(entry, "negative"), self._flag(entry, "storm")
+        watch = self._duration((*self.path, "watch"), entry.get("watch"), TAIL)
+        if watch < TAIL:
+            self._wrong((*self.path, "watch"), f"expected {format_duration(TAIL)} or longer")
         listed = entry.get("faults")
         if not isinstance(listed, list) or not listed:
             self._wrong((*self.path, "faults"), "expected a list of one or more faults")
@@ -156,7 +164,7 @@ class _Reader:
         if self.problems:
             return None
         note = " ".join(str(entry.get("note", "")).split())
-        return Scenario(str(identity), tuple(planned), load_shape, negative, storm, world, note)
+        return Scenario(str(identity), tuple(planned), load_shape, negative, storm, world, note, watch)
 
     def _fault(self, place: int, entry: Any, world: str) -> PlannedFault | None:
         path = (*self.path, "faults", place)

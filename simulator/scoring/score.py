@@ -178,6 +178,8 @@ def score(runs: Sequence[Run]) -> dict[str, Any]:
         "distinct_incidents_lost": sum(verdict.lost for verdict in judged),
         "false_pages": false_pages,
         "false_pages_by_call": sum(false_calls_of(run) for run in runs),
+        "second_incidents": sum(len(second_incidents(run)) for run in runs),
+        "second_pages": sum(second_pages_of(run) for run in runs),
         "target_days": target_days,
         "false_pages_per_target_day_upper95": poisson_upper95(false_pages) / target_days if target_days else None,
         "remediated_ratio": _remediated(detected),
@@ -223,6 +225,32 @@ def false_calls_of(run: Run) -> int:
     """Counts pages sent by an incident that matches no injected fault."""
     matched = _matched(run)
     return sum(incident.paged_at is not None and incident.id not in matched for incident in run.incidents)
+
+
+def second_incidents(run: Run) -> tuple[ScoredIncident, ...]:
+    """Returns the P0-P2 incidents about a fault that has one already, or about what it left behind.
+
+    Such an incident matches no fault. It opened after the start of one that ended within the run, on its path or on
+    another part of the services on that path.
+    """
+    matched = _matched(run)
+    ended = [fault for fault in run.injected if fault.end <= run.end]
+    return tuple(
+        incident
+        for incident in run.incidents
+        if incident.id not in matched
+        and incident.priority in LOUD
+        and any(fault.start <= incident.opened_at and _reaches(fault, incident) for fault in ended)
+    )
+
+
+def _reaches(fault: InjectedFault, incident: ScoredIncident) -> bool:
+    return any(not ring.isdisjoint(incident.entities) for ring in (fault.path, *fault.rings))
+
+
+def second_pages_of(run: Run) -> int:
+    """Counts pages about second incidents: one outage pages once."""
+    return sum(incident.is_called for incident in second_incidents(run))
 
 
 def _ranked(verdict: Verdict, within: int) -> bool:

@@ -149,19 +149,36 @@ def _switch_entry(order: _Order) -> Answer:
 
 def _set_level(order: _Order) -> Answer:
     """Sets the degrade level of a service at its gateway, with the content of the level."""
-    level, cap = order.params.get("level"), order.params.get("max_output_tokens")
+    level = order.params.get("level")
     if isinstance(level, bool) or not isinstance(level, int) or level < 0:
         raise UsageError(f"level {level!r} is not a whole number", hint='give params {"level": 3}')
-    if cap is not None and (isinstance(cap, bool) or not isinstance(cap, int) or cap < 1):
-        raise UsageError(f"max_output_tokens {cap!r} is not a whole number above 0", hint="give tokens, such as 256")
     service = order.fleet.spec.service(order.name)
-    classes = {key: frozenset(order.params.get(key) or ()) for key in ("reject", "defer")}
-    wanted = Degradation(level, classes["reject"], classes["defer"], cap, order.params.get("model"))
+    wanted = Degradation(
+        level=level,
+        reject=_classes(order, "reject"),
+        defer=_classes(order, "defer"),
+        max_prompt_tokens=_tokens(order, "max_prompt_tokens"),
+        max_prompt_exempt=_classes(order, "max_prompt_exempt"),
+        max_output_tokens=_tokens(order, "max_output_tokens"),
+        model=order.params.get("model"),
+    )
     number, levels = order.fleet.spec.services.index(service), order.fleet.degradations
     if levels.current.get(number, Degradation()) == (wanted if level else Degradation()):
         return Answer(OutcomeStatus.ALREADY, f"{service.name} is at degrade level {level} already")
     levels.set(number, wanted)
     return Answer(OutcomeStatus.DONE, f"{service.name} is at degrade level {level}")
+
+
+def _classes(order: _Order, key: str) -> frozenset[str]:
+    return frozenset(order.params.get(key) or ())
+
+
+def _tokens(order: _Order, key: str) -> int | None:
+    """Returns a number of tokens; None without one. Raises UsageError unless it is a whole number above 0."""
+    value = order.params.get(key)
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value > 0):
+        return value
+    raise UsageError(f"{key} {value!r} is not a whole number above 0", hint="give tokens, such as 256")
 
 
 def _restore_traffic(order: _Order) -> Answer:

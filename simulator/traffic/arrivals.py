@@ -131,9 +131,13 @@ class Arrivals:
 
 @dataclass(slots=True)
 class _TrafficChange:
-    """Factors of current requests relative to the default, each of shape (services,)."""
+    """Factors of current requests relative to the default, each of shape (services,).
+
+    ``burst`` is that of the mean prompt of a service, due to tokens that its largest tenant adds to its prompts.
+    """
 
     prompt: Floats
+    burst: Floats
     output: Floats
     cached: Floats
     shift: Floats
@@ -155,10 +159,11 @@ class Traffic:
         self._random = np.random.default_rng([seed, 1])
         self._slot = -1.0
         self._usual = np.zeros(size)
-        self._shape = _TrafficChange(np.ones(size), np.ones(size), np.ones(size), np.zeros(size), np.zeros(size))
+        self._shape = _TrafficChange(*np.ones((4, size)), *np.zeros((2, size)))
         self._coming_back = np.zeros(size, dtype=np.int64)
         self._failed_before = np.zeros(size)
         self._late_before = 0.0
+        self.prompt_tokens = np.zeros(self._lengths.shares.shape)  # accepted ones by service and tenant, monotonic
 
     def attend(self, effects: ServiceEffects, bank: EngineBank, service_of_slot: np.ndarray) -> None:
         """Sets the effects and the engine bank to follow; row i of the bank serves ``service_of_slot[i]``."""
@@ -174,6 +179,10 @@ class Traffic:
     def rejected(self, service: np.ndarray) -> None:
         """Counts requests (one entry each) that the gateway rejects with 429."""
         self._edge.count("answered_429", service)
+
+    def accepted(self, arrivals: Arrivals) -> None:
+        """Counts the prompt tokens of requests that a replica takes, by tenant."""
+        np.add.at(self.prompt_tokens, (arrivals.service, arrivals.tenant), arrivals.prompt)
 
     def unanswered(self, service: np.ndarray) -> None:
         """Counts requests (one entry each) that no engine took or finished: the gateway returns 503."""
@@ -219,6 +228,7 @@ class Traffic:
         effects, shape = self._levers, self._shape
         return _TrafficChange(
             shape.prompt * effects.prompt_factor,
+            effects.tenant_prompt_factor,
             shape.output * effects.output_factor,
             shape.cached * effects.cached_factor,
             shape.shift,
@@ -274,6 +284,9 @@ class _LengthTable:
         self.last = np.array([max(0, len(service.tenants) - 1) for service in services])
         self.several = most > 1
         self.alone = np.array([len(service.tenants) < 2 for service in services])
+        tokens = self.shares * np.array([[lengths.prompt_mean for lengths in row] for row in rows])
+        self.largest = np.argmax(self.shares, axis=1)
+        self.largest_ratio = tokens[np.arange(len(services)), self.largest] / tokens.sum(axis=1)
 
     def draw(
         self, random: np.random.Generator, service: np.ndarray, at: Floats, change: _TrafficChange | None
@@ -285,17 +298,20 @@ class _LengthTable:
         prompt, prompt_sigma, output, output_sigma = (values[kind] for values in self.normal)
         prompt = np.exp(prompt + prompt_sigma * drawn[0])
         output = np.exp(output + output_sigma * drawn[1])
+        longer = np.ones(service.size)
         if change is not None:
+            factor = 1 + (change.burst - 1) / self.largest_ratio
+            longer = np.where(tenant == self.largest[service], factor[service], 1.0)
             shift = np.where(self.alone, change.shift, 0.0)
             prompt *= np.maximum(change.prompt * (1 + (SHIFTED_PROMPT - 1) * shift), 1e-6)[service]
             output *= np.maximum(change.output * (1 + (SHIFTED_OUTPUT - 1) * shift), 1e-6)[service]
         limit = self.limit[service]
-        prompt = np.clip(np.round(prompt), 1.0, np.floor(limit * 0.75))
+        known, prompt = (np.clip(np.round(tokens), 1.0, np.floor(limit * 0.75)) for tokens in (prompt, prompt * longer))
         output = np.clip(np.round(output), 1.0, limit - prompt)
         hit = self.hits[kind, random.integers(HIT_LEVELS, size=service.size)]
         if change is not None:
             hit = np.minimum(hit * change.cached[service], MOST_SHARED)
-        computed = np.maximum(1.0, np.ceil(prompt * (1 - hit)))
+        computed = np.maximum(1.0, np.ceil(prompt - known + known * (1 - hit)))  # no cache has the added tokens
         stays, good = np.full(service.size, np.inf), np.zeros(service.size, dtype=bool)
         return Arrivals(service, at, prompt, computed, output, tenant, stays, good)
 

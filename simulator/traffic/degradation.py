@@ -1,4 +1,4 @@
-"""Degrade levels at the gateway: rejected and deferred request classes, capped outputs, a smaller model.
+"""Degrade levels at the gateway: rejected and deferred requests, capped outputs, a smaller model.
 
 The class of a request is that of its tenant: a smaller priority than 0 is VIP, a larger one is offline work. A service
 without tenants has standard requests only. The gateway holds a deferred request for ``DEFER_SECONDS``.
@@ -27,6 +27,8 @@ class Degradation:
     level: int = 0
     reject: frozenset[str] = frozenset()
     defer: frozenset[str] = frozenset()
+    max_prompt_tokens: int | None = None
+    max_prompt_exempt: frozenset[str] = frozenset()
     max_output_tokens: int | None = None
     model: str | None = None
 
@@ -85,9 +87,15 @@ class Degradations:
         self._held.clear()
         self.step_factor[:] = 1.0
 
-    def rejected(self, service: np.ndarray, tenant: np.ndarray) -> np.ndarray:
-        """Returns True for requests that get 429."""
-        return self._of_class(service, tenant, {number: level.reject for number, level in self.current.items()})
+    def rejected(self, arrivals: Arrivals) -> np.ndarray:
+        """Returns True for requests that get 429: those of a rejected class, and too long prompts."""
+        service, tenant = arrivals.service, arrivals.tenant
+        result = self._of_class(service, tenant, {number: level.reject for number, level in self.current.items()})
+        for number, level in self.current.items():
+            if level.max_prompt_tokens is not None:
+                exempt = self._of_class(service, tenant, {number: level.max_prompt_exempt})
+                result |= (service == number) & ~exempt & (arrivals.prompt > level.max_prompt_tokens)
+        return result
 
     def _deferred(self, service: np.ndarray, tenant: np.ndarray) -> np.ndarray:
         """Returns True for requests that others overtake."""

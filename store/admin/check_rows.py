@@ -16,6 +16,9 @@ from outrider.ports import Silence
 from outrider.records.change_log import Change, ChangeEnd, Startup
 from outrider.records.drill import Drill
 from outrider.records.feedback import Feedback
+from outrider.records.on_call import ShiftOverride, StoredCalendar
+from outrider.records.received_alerts import ReceivedAlert
+from outrider.records.response import FollowUp, IncidentNote
 from outrider.text.i18n import fill
 from store.admin import introspection
 from store.schema import json_codec, metadata
@@ -33,9 +36,14 @@ RECORDS: Final[dict[str, Any]] = {
     "silence": Silence,
     "drill": Drill,
     "feedback": Feedback,
+    "incident_note": IncidentNote,
+    "follow_up": FollowUp,
+    "shift_override": ShiftOverride,
+    "calendar": StoredCalendar,
     "plan": Plan,
     "change": Change,
     "change_end": ChangeEnd,
+    "received_alert": ReceivedAlert,
     "startup": Startup,
     "posted": Event,
     "event": Event,

@@ -17,17 +17,20 @@ from outrider.model import (
     Message,
     Outcome,
     Plan,
+    Receipt,
     Window,
 )
 from outrider.ports import DEFAULT_STATE_RETENTION, CycleCommit, Silence, StateRetention
 from outrider.records.drill import Drill
 from outrider.records.feedback import Feedback
+from outrider.records.received_alerts import ended
 from outrider.topology import Topology
+from store.memory.received_alerts import MemoryReceivedAlerts
 from store.memory.state_reader import MemoryStateReader, OutboxEntry
 from store.state import plan_rows, state_rows
 
 
-class MemoryStateStore(MemoryStateReader):
+class MemoryStateStore(MemoryStateReader, MemoryReceivedAlerts):
     """Implements ``outrider.ports.StateStore``."""
 
     # --- write ------------------------------------------------------------------------------------
@@ -53,8 +56,7 @@ class MemoryStateStore(MemoryStateReader):
                 known = self._actions.setdefault(action.id, action)
                 if state_rows.cancels(known, action):
                     self._actions[action.id] = action
-            for message in commit.messages:
-                self._outbox.setdefault(message.id, OutboxEntry(message, "waiting", message.created_at))
+            self._add_messages(commit.messages)
             if commit.plan is not None:
                 self._plans = [*self._plans, (commit.cycle.at, commit.plan)][-state_rows.KEPT_PLANS :]
                 self._keep_plan(commit.plan)
@@ -104,34 +106,87 @@ class MemoryStateStore(MemoryStateReader):
             if action.status is ActionStatus.CLAIMED:
                 self._actions[action.id] = state_rows.finished(action, outcome)
 
-    def claim_messages(self, owner: str, now: datetime, lease: timedelta, limit: int = 50) -> tuple[Message, ...]:
-        """Claims unsent messages that are due, oldest first."""
+    def claim_messages(
+        self, owner: str, now: datetime, lease: timedelta, limit: int = 50, *, channel: str | None = None
+    ) -> tuple[Message, ...]:
+        """Claims unsent messages that are due, urgent ones first, then oldest first."""
+
+        def order(sending: OutboxEntry) -> tuple[int, datetime, str]:
+            return state_rows.urgency_of(sending.message), sending.message.created_at, sending.message.id
+
         with self._lock:
             free = [
                 sending
                 for sending in self._outbox.values()
-                if sending.status in ("waiting", "claimed") and sending.until <= now
+                if sending.is_free(now) and channel in (None, sending.message.channel) and not self._waits(sending, now)
             ]
-            chosen = sorted(free, key=lambda sending: (sending.message.created_at, sending.message.id))[:limit]
+            chosen = sorted(free, key=order)[:limit]
             for sending in chosen:
                 sending.status, sending.until, sending.owner = "claimed", now + lease, owner
+                sending.attempts += 1
             return tuple(sending.message for sending in chosen)
 
+    def _waits(self, sending: OutboxEntry, now: datetime) -> bool:
+        """True if a message that is not urgent waits for an earlier one of its incident and channel."""
+        urgent = state_rows.urgency_of(sending.message) < state_rows.NOT_URGENT
+        return not urgent and any(sending.is_behind(other, now) for other in self._outbox.values())
+
     def finish_message(
-        self, message_id: str, *, delivered: bool, now: datetime, retry_at: datetime | None = None, error: str = ""
-    ) -> None:
+        self,
+        message_id: str,
+        *,
+        delivered: bool,
+        now: datetime,
+        retry_at: datetime | None = None,
+        error: str = "",
+        receipt: Receipt | None = None,
+        follow_ups: Sequence[Message] = (),
+    ) -> tuple[str, ...]:
         """Records a delivery, a retry, or (neither) a final failure. A delivered message stays delivered."""
         with self._lock:
-            sending = self._outbox.get(message_id)
-            if sending is None:
-                raise state_rows.unknown("message", message_id)
+            sending = self._known(message_id)
             if sending.status == "delivered":
-                return
+                return ()
             sending.error = error
-            if not delivered and retry_at is not None:
+            if delivered:
+                sending.deliver(receipt, now)
+            elif retry_at is not None:
                 sending.status, sending.until = "waiting", retry_at
             else:
-                sending.status, sending.until = "delivered" if delivered else "failed", now
+                sending.status, sending.until, sending.ended_at = "failed", now, now
+            new = tuple(message.id for message in follow_ups if message.id not in self._outbox)
+            self._add_messages(follow_ups)
+            return new
+
+    def _known(self, message_id: str) -> OutboxEntry:
+        sending = self._outbox.get(message_id)
+        if sending is None:
+            raise state_rows.unknown("message", message_id)
+        return sending
+
+    def deliver_messages(
+        self, message_ids: Sequence[str], receipt: Receipt, now: datetime, follow_ups: Sequence[Message] = ()
+    ) -> None:
+        """Records the delivery of messages that were sent as one."""
+        with self._lock:
+            for sending in [self._known(message_id) for message_id in message_ids]:
+                if sending.status != "delivered":
+                    sending.deliver(receipt, now)
+            self._add_messages(follow_ups)
+
+    def _add_messages(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            self._outbox.setdefault(message.id, OutboxEntry(message, "waiting", message.created_at))
+
+    def retry_message(self, message_id: str, by: str, now: datetime) -> bool:
+        """Returns a dead letter to the outbox, with audit; False if it is not one."""
+        with self._lock:
+            sending = self._outbox.get(message_id)
+            if sending is None or sending.status != "failed":
+                return False
+            sending.status, sending.until, sending.ended_at = "waiting", now, None
+            self._append([state_rows.operator_audit(AuditEvent.MESSAGE_RETRIED, message_id, by, now)])
+            return True
 
     # --- operator actions -----------------------------------------------------------------------------
 
@@ -153,6 +208,9 @@ class MemoryStateStore(MemoryStateReader):
             if alert is None or alert.state is AlertState.RESOLVED:
                 return False
             self._alerts[fingerprint, alert.starts_at] = state_rows.resolved_by_hand(alert, now)
+            received = self._received.get(fingerprint)
+            if received is not None and received.is_firing:
+                self._received[fingerprint] = ended(received, now, now)
             self._append([state_rows.operator_audit(AuditEvent.RESOLVED_BY_HAND, fingerprint, by, now)])
             return True
 
@@ -198,6 +256,14 @@ class MemoryStateStore(MemoryStateReader):
             self._breaker = BreakerState(reset_at=now, reset_by=by)
             self._append([state_rows.operator_audit(AuditEvent.BREAKER_RESET, "remediation", by, now)])
             return True
+
+    def heartbeats(self) -> dict[str, datetime]:
+        """The last heartbeat of each name."""
+        return dict(self._heartbeats)
+
+    def beat(self, name: str, at: datetime) -> None:
+        """Records a heartbeat."""
+        self._heartbeats[name] = at
 
     def add_silence(self, silence: Silence) -> None:
         """Adds a silence. The caller audits it."""
@@ -249,10 +315,6 @@ class MemoryStateStore(MemoryStateReader):
 
     def close(self) -> None:
         """No resources to release."""
-
-    def _append(self, records: Sequence[AuditRecord]) -> None:
-        first = len(self._audit) + 1
-        self._audit.extend(replace(record, id=number) for number, record in enumerate(records, first))
 
     def _keep_plan(self, plan: Plan) -> None:
         if plan.revised is not None:

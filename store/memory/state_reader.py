@@ -16,6 +16,7 @@ from outrider.model import (
     BreakerState,
     Calibration,
     CycleRecord,
+    DeadLetter,
     DetectorState,
     DetectorStatus,
     EntityRef,
@@ -24,14 +25,17 @@ from outrider.model import (
     Message,
     Plan,
     Priority,
+    Receipt,
     RemediationSession,
     Window,
 )
 from outrider.ports import Silence
 from outrider.records.drill import Drill, DrillWindow
 from outrider.records.feedback import Feedback
+from outrider.records.received_alerts import ReceivedAlert
 from outrider.topology import Topology
 from outrider.wire.cursors import Position
+from store.memory.response import MemoryResponses
 from store.state import keyset_pagination, state_rows
 
 
@@ -44,13 +48,36 @@ class OutboxEntry:
     until: datetime
     owner: str = ""
     error: str = ""
+    attempts: int = 0
+    receipt: Receipt | None = None
+    ended_at: datetime | None = None
+
+    def deliver(self, receipt: Receipt | None, now: datetime) -> None:
+        """Marks the message as delivered."""
+        self.status, self.until, self.ended_at, self.receipt, self.error = "delivered", now, now, receipt, ""
+
+    def is_free(self, now: datetime) -> bool:
+        """True if it may be claimed."""
+        return self.status in ("waiting", "claimed") and self.until <= now
+
+    def is_behind(self, earlier: OutboxEntry, now: datetime) -> bool:
+        """True if the message must not overtake ``earlier``, which waits for a retry or is being sent."""
+        own, other = self.message, earlier.message
+        return (
+            own.incident is not None
+            and (own.incident, own.channel) == (other.incident, other.channel)
+            and (other.created_at, other.id) < (own.created_at, own.id)
+            and earlier.status in ("waiting", "claimed")
+            and earlier.until > now
+        )
 
 
-class MemoryStateReader:
+class MemoryStateReader(MemoryResponses):
     """Implements ``outrider.ports.StateReader``."""
 
     def __init__(self) -> None:
         """Starts empty."""
+        super().__init__()
         self._lock = RLock()
         self._alerts: dict[tuple[str, datetime], Alert] = {}
         self._incidents: dict[str, Incident] = {}
@@ -66,6 +93,8 @@ class MemoryStateReader:
         self._baselines: dict[tuple[object, ...], Calibration] = {}
         self._load_tests: dict[tuple[object, ...], Calibration] = {}
         self._silences: dict[str, Silence] = {}
+        self._received: dict[str, ReceivedAlert] = {}
+        self._heartbeats: dict[str, datetime] = {}
         self._drills: dict[str, Drill] = {}
         self._feedback: dict[str, Feedback] = {}
         self._feedback_values: dict[str, Window] = {}
@@ -167,6 +196,34 @@ class MemoryStateReader:
         everything = [sending.message for sending in self._outbox.values()]
         result = [message for message in everything if incident is None or message.incident == incident]
         return keyset_pagination.page(result, after, limit)
+
+    def due_channels(self, now: datetime) -> tuple[str, ...]:
+        """The channels with messages that are due, sorted."""
+        with self._lock:
+            return tuple(sorted({entry.message.channel for entry in self._outbox.values() if entry.is_free(now)}))
+
+    def first_receipt(self, channel: str, incident: str) -> Receipt | None:
+        """The receipt of the first message of an incident that a channel delivered by itself; None without one."""
+        with self._lock:
+            delivered = [
+                (entry.ended_at, entry.message.created_at, entry.message.id, entry.receipt)
+                for entry in self._outbox.values()
+                if (entry.message.channel, entry.message.incident, entry.status) == (channel, incident, "delivered")
+                and entry.ended_at is not None
+            ]
+        receipts = (receipt for *_, receipt in sorted(delivered, key=lambda item: item[:3]))
+        return next((receipt for receipt in receipts if receipt and receipt.id and receipt.merged == 1), None)
+
+    def dead_letters(self, limit: int = 1000, after: Position | None = None) -> tuple[DeadLetter, ...]:
+        """Messages that failed for good, newest first; ``after`` is the position of a message."""
+        with self._lock:
+            failed = {key: entry for key, entry in self._outbox.items() if entry.status == "failed"}
+        newest = keyset_pagination.page([entry.message for entry in failed.values()], after, limit)
+        return tuple(
+            DeadLetter(message, entry.ended_at, entry.attempts, entry.error)
+            for message in newest
+            if (entry := failed[message.id]).ended_at is not None
+        )
 
     def cycles(self, limit: int = 100) -> tuple[CycleRecord, ...]:
         """Cycles, newest first; the newest ten thousand are kept."""

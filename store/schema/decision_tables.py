@@ -95,6 +95,8 @@ message = sa.Table(
     sa.Column("attempts", sa.Integer, nullable=False, server_default="0", comment="number of claims"),
     instant_column("ended_at_us", "when it was delivered or failed for good"),
     sa.Column("error", FreeText, nullable=False, server_default="", comment="last error of the channel"),
+    sa.Column("urgency", sa.Integer, nullable=False, server_default="2", comment="0 urgent P0, 1 urgent P1, 2 other"),
+    sa.Column("receipt", FreeText, comment="JSON: what the channel returned on delivery"),
     sa.Column("body", FreeText, nullable=False, comment=_BODY),
     sa.Index("message_by_status", "status", "retry_at_us"),
     sa.Index("message_by_creation", "created_at_us"),

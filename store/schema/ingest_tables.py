@@ -65,6 +65,31 @@ startup = sa.Table(
     sa.Index("startup_by_time", "began_at_us"),
     comment="One start of a replica's pod: phases and node.",
 )
+received_alert = sa.Table(
+    "received_alert",
+    state_tables,
+    sa.Column("id", Key, primary_key=True, comment="hash of source and fingerprint; fingerprint of its alert"),
+    sa.Column("source", Key, nullable=False, comment="alertmanager, grafana, nvsentinel, or a configured source"),
+    sa.Column("name", FreeText, nullable=False, comment="name of the alert at its source"),
+    sa.Column("state", Key, nullable=False, comment="firing or resolved"),
+    sa.Column("group_key", Key, nullable=False, comment="group of its source; may be empty"),
+    instant_column("starts_at_us", "start of its newest occurrence", nullable=False),
+    instant_column("ends_at_us", "when that ended; NULL while it fires"),
+    instant_column("received_at_us", "when its last delivery arrived", nullable=False),
+    instant_column("expires_at_us", "when it ends unless it is delivered again; NULL: only its source ends it"),
+    sa.Column("body", FreeText, nullable=False, comment=_BODY),
+    sa.Index("received_alert_by_start", "starts_at_us"),
+    sa.Index("received_alert_by_end", "ends_at_us"),
+    sa.Index("received_alert_by_state", "state", "group_key"),
+    comment="Alerts of other monitors, received by webhook, with their newest occurrence.",
+)
+heartbeat = sa.Table(
+    "heartbeat",
+    state_tables,
+    sa.Column("name", Key, primary_key=True, comment="watchdog/NAME, or alertmanager/URL"),
+    instant_column("at_us", "time of its last heartbeat", nullable=False),
+    comment="Times at which external watchdogs and Alertmanagers last proved that they work.",
+)
 posted = sa.Table(
     "posted",
     state_tables,

@@ -1,8 +1,8 @@
 """JSON codec for frozen dataclasses, driven by their type hints.
 
-Entities become their key, timestamps RFC 3339 with microseconds, durations seconds, enums their value, arrays lists
-with null for NaN. Unknown keys are ignored and missing keys take the field's default, so that rows of an earlier
-release stay readable.
+Entities become their key, timestamps RFC 3339 with microseconds, dates ISO 8601, durations seconds, enums their value,
+arrays lists with null for NaN. Unknown keys are ignored and missing keys take the field's default, so that rows of an
+earlier release stay readable.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import dataclasses
 import json
 import types
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from enum import Enum
 from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -66,6 +66,8 @@ def to_plain(value: Any) -> Any:
         return value.key
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat()
+    if isinstance(value, date):
+        return value.isoformat()
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, np.ndarray):
@@ -112,6 +114,8 @@ def _from_scalar(kind: Any, value: Any) -> Any:
         return EntityRef.from_key(value)
     if kind is datetime:
         return datetime.fromisoformat(value)
+    if kind is date:
+        return date.fromisoformat(value)
     if kind is timedelta:
         return timedelta(seconds=value)
     if isinstance(kind, type) and issubclass(kind, Enum):

@@ -26,7 +26,17 @@ from store.schema.decision_tables import (
     session,
     silence,
 )
-from store.schema.ingest_tables import change, change_end, posted, pushed, pushed_left_out, startup
+from store.schema.ingest_tables import (
+    change,
+    change_end,
+    heartbeat,
+    posted,
+    pushed,
+    pushed_left_out,
+    received_alert,
+    startup,
+)
+from store.schema.on_call_tables import button_use, calendar, follow_up, incident_note, shift_override
 from store.schema.planning_tables import (
     baseline,
     forecast,
@@ -39,11 +49,12 @@ from store.schema.planning_tables import (
 )
 
 __all__ = [
-    "BIG", "HEADS", "RAW", "VERSION_TABLES", "Database", "action", "alert", "audit", "baseline", "block", "change",
-    "change_end", "cohort", "cycle", "document", "drill", "due", "entity", "event", "feedback", "flag", "forecast",
-    "hidden", "incident", "instant", "kept_from", "keyset", "load_test", "message", "metrics", "micros", "plan",
-    "posted", "pushed", "pushed_left_out", "recommendation", "refused", "session", "signal", "silence", "startup",
-    "state", "topology_edge", "topology_entity", "topology_label",
+    "BIG", "HEADS", "RAW", "VERSION_TABLES", "Database", "action", "alert", "audit", "baseline", "block", "button_use",
+    "calendar", "change", "change_end", "cohort", "cycle", "document", "drill", "due", "entity", "event", "feedback",
+    "flag", "follow_up", "forecast", "heartbeat", "hidden", "incident", "incident_note", "instant", "kept_from",
+    "keyset", "load_test", "message", "metrics", "micros", "plan", "posted", "pushed", "pushed_left_out",
+    "received_alert", "recommendation", "refused", "session", "shift_override", "signal", "silence", "startup", "state",
+    "topology_edge", "topology_entity", "topology_label",
 ]  # fmt: skip
 
 Database = Literal["metrics", "state"]

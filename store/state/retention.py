@@ -52,6 +52,10 @@ RULES: Final = (
     Rule(metadata.silence, "until_us", "silences"),
     Rule(metadata.drill, "ends_at_us", "decisions"),
     Rule(metadata.feedback, "at_us", "decisions"),
+    Rule(metadata.incident_note, "at_us", "decisions"),
+    Rule(metadata.follow_up, "closed_at_us", "decisions"),
+    Rule(metadata.shift_override, "end_us", "decisions"),
+    Rule(metadata.button_use, "at_us", "silences"),
     Rule(metadata.forecast, "made_at_us", "forecasts"),
     Rule(metadata.recommendation, "made_at_us", "forecasts"),
     Rule(metadata.topology_entity, "valid_to_us", "decisions"),
@@ -59,6 +63,7 @@ RULES: Final = (
     Rule(metadata.topology_label, "valid_to_us", "decisions"),
     Rule(metadata.change, "at_us", "decisions"),
     Rule(metadata.change_end, "at_us", "decisions"),
+    Rule(metadata.received_alert, "ends_at_us", "decisions"),
     Rule(metadata.startup, "gone_at_us", "decisions"),
 )
 

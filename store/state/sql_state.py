@@ -23,6 +23,7 @@ from outrider.model import (
     Incident,
     Message,
     Outcome,
+    Receipt,
     RemediationSession,
     Window,
 )
@@ -33,8 +34,12 @@ from store.migrations.runner import open_upgraded
 from store.schema import json_codec, metadata
 from store.schema.metadata import micros
 from store.sql.backend import put
-from store.state import plan_rows, retention, state_rows
+from store.state import outbox, plan_rows, retention, state_rows
+from store.state.audit_rows import append as _append
 from store.state.commit_rows import CommitRows
+from store.state.heartbeats import SqlHeartbeats
+from store.state.received_alerts import SqlReceivedAlerts, resolve_by_hand
+from store.state.sql_response import SqlResponseWriter
 from store.state.sql_state_reader import BREAKER, DETECTOR_STATUSES, SqlStateReader, breaker_of
 from store.state.topology_history import TopologyHistory
 
@@ -43,7 +48,7 @@ _OWNER = "engine"
 _log = log.get("store")
 
 
-class SqlStateStore(SqlStateReader):
+class SqlStateStore(SqlStateReader, SqlResponseWriter, SqlReceivedAlerts, SqlHeartbeats):
     """Implements ``outrider.ports.StateStore``. Short transactions; several processes may use one file."""
 
     def __init__(self, url: str) -> None:
@@ -158,41 +163,61 @@ class SqlStateStore(SqlStateReader):
             row = state_rows.of_action(state_rows.finished(action, outcome))
             connection.execute(sa.update(table).where(table.c.id == action.id).values({**row, "lease_until_us": None}))
 
-    def claim_messages(self, owner: str, now: datetime, lease: timedelta, limit: int = 50) -> tuple[Message, ...]:
-        """Claims unsent messages that are due, oldest first, each by a conditional UPDATE."""
-        table = metadata.message
-        free = sa.or_(
-            sa.and_(table.c.status == "waiting", table.c.retry_at_us <= micros(now)),
-            sa.and_(table.c.status == "claimed", table.c.lease_until_us <= micros(now)),
-        )
-        query = sa.select(table.c.body).where(free).order_by(table.c.created_at_us, table.c.id).limit(limit)
-        changes: dict[str, Any] = {"status": "claimed", "owner": owner, "lease_until_us": micros(now + lease)}
-        claimed: list[Message] = []
+    def claim_messages(
+        self, owner: str, now: datetime, lease: timedelta, limit: int = 50, *, channel: str | None = None
+    ) -> tuple[Message, ...]:
+        """Claims unsent messages that are due, urgent ones first, then oldest first."""
         with self._database.writing() as connection:
-            for (body,) in connection.execute(query).all():
-                message = json_codec.loads(Message, body)
-                update = sa.update(table).where(table.c.id == message.id, free)
-                done = connection.execute(update.values({**changes, "attempts": table.c.attempts + 1}))
-                if done.rowcount == 1:
-                    claimed.append(message)
-        return tuple(claimed)
+            return outbox.claim(connection, owner, now, lease, limit, channel)
 
     def finish_message(
-        self, message_id: str, *, delivered: bool, now: datetime, retry_at: datetime | None = None, error: str = ""
-    ) -> None:
+        self,
+        message_id: str,
+        *,
+        delivered: bool,
+        now: datetime,
+        retry_at: datetime | None = None,
+        error: str = "",
+        receipt: Receipt | None = None,
+        follow_ups: Sequence[Message] = (),
+    ) -> tuple[str, ...]:
         """Records a delivery, a retry, or (neither) a final failure. A delivered message stays delivered."""
-        table = metadata.message
-        changes: dict[str, Any] = {"lease_until_us": None, "error": error}
-        if not delivered and retry_at is not None:
-            changes |= {"status": "waiting", "retry_at_us": micros(retry_at)}
-        else:
-            changes |= {"status": "delivered" if delivered else "failed", "ended_at_us": micros(now)}
         with self._database.writing() as connection:
-            known = connection.execute(sa.select(table.c.status).where(table.c.id == message_id)).scalar()
-            if known is None:
-                raise state_rows.unknown("message", message_id)
-            unsent = sa.update(table).where(table.c.id == message_id, table.c.status != "delivered")
-            connection.execute(unsent.values(changes))
+            return outbox.finish(
+                connection,
+                message_id,
+                delivered=delivered,
+                now=now,
+                retry_at=retry_at,
+                error=error,
+                receipt=receipt,
+                follow_ups=follow_ups,
+            )
+
+    def deliver_messages(
+        self, message_ids: Sequence[str], receipt: Receipt, now: datetime, follow_ups: Sequence[Message] = ()
+    ) -> None:
+        """Records the delivery of messages that were sent as one, in one transaction."""
+        with self._database.writing() as connection:
+            for message_id in message_ids:
+                outbox.finish(
+                    connection,
+                    message_id,
+                    delivered=True,
+                    now=now,
+                    retry_at=None,
+                    error="",
+                    receipt=receipt,
+                    follow_ups=follow_ups,
+                )
+
+    def retry_message(self, message_id: str, by: str, now: datetime) -> bool:
+        """Returns a dead letter to the outbox, with audit; False if it is not one."""
+        with self._database.writing() as connection:
+            if not outbox.retry(connection, message_id, now):
+                return False
+            _append(connection, [state_rows.operator_audit(AuditEvent.MESSAGE_RETRIED, message_id, by, now)])
+        return True
 
     # --- operator actions -----------------------------------------------------------------------------
 
@@ -218,6 +243,7 @@ class SqlStateStore(SqlStateReader):
             if alert is None or alert.state is AlertState.RESOLVED:
                 return False
             put(connection, table, state_rows.of_alert(state_rows.resolved_by_hand(alert, now)))
+            resolve_by_hand(connection, fingerprint, now)
             _append(connection, [state_rows.operator_audit(AuditEvent.RESOLVED_BY_HAND, fingerprint, by, now)])
         return True
 
@@ -373,11 +399,6 @@ def _stored(connection: sa.Connection, kind: type[T], table: sa.Table, key: str)
 
 def _document(area: str, name: str, at: datetime, payload: bytes) -> dict[str, Any]:
     return {"area": area, "name": name, "at_us": micros(at), "payload": payload}
-
-
-def _append(connection: sa.Connection, records: Sequence[AuditRecord]) -> None:
-    if records:
-        connection.execute(sa.insert(metadata.audit), [state_rows.of_audit(record) for record in records])
 
 
 def _trim(connection: sa.Connection, table: sa.Table, kept: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
@@ -18,6 +17,7 @@ from outrider.model import (
     BreakerState,
     Calibration,
     CycleRecord,
+    DeadLetter,
     DetectorStatus,
     EntityRef,
     ForecastPoint,
@@ -25,6 +25,7 @@ from outrider.model import (
     Message,
     Plan,
     Priority,
+    Receipt,
     RemediationSession,
     Window,
 )
@@ -35,10 +36,9 @@ from outrider.topology import Topology
 from outrider.wire.cursors import Position
 from store.schema import json_codec, metadata
 from store.schema.metadata import instant, micros
-from store.sql.database import Database
-from store.state import keyset_pagination, plan_rows, state_rows, topology_history
+from store.state import keyset_pagination, outbox, plan_rows, state_rows, topology_history
+from store.state.sql_response import SqlResponseReader
 
-T = TypeVar("T")
 DETECTOR_STATUSES = "standings"  # statuses of all detectors, one document; the stored name
 BREAKER = "breaker"
 _IDS_AT_ONCE = 500
@@ -49,18 +49,8 @@ def breaker_of(value: str | None) -> BreakerState:
     return BreakerState() if value is None else json_codec.loads(BreakerState, value)
 
 
-class SqlStateReader:
+class SqlStateReader(SqlResponseReader):
     """Implements ``outrider.ports.StateReader``. Each call reads one snapshot of the database."""
-
-    def __init__(self, database: Database) -> None:
-        """``database`` is upgraded."""
-        self._database = database
-
-    def _read(self, kind: type[T], query: sa.Select[Any]) -> tuple[T, ...]:
-        """Decodes the ``body`` of every row. Rows are fetched first, to release the connection early."""
-        with self._database.reading() as connection:
-            bodies = [row.body for row in connection.execute(query)]
-        return tuple(json_codec.loads(kind, body) for body in bodies)
 
     def alerts(
         self,
@@ -172,6 +162,21 @@ class SqlStateReader:
         if incident is not None:
             query = query.where(table.c.incident == incident)
         return self._read(Message, keyset_pagination.beyond(query, table.c.created_at_us, table.c.id, after))
+
+    def due_channels(self, now: datetime) -> tuple[str, ...]:
+        """The channels with messages that are due, sorted."""
+        with self._database.reading() as connection:
+            return outbox.due_channels(connection, now)
+
+    def first_receipt(self, channel: str, incident: str) -> Receipt | None:
+        """The receipt of the first message of an incident that a channel delivered by itself; None without one."""
+        with self._database.reading() as connection:
+            return outbox.first_receipt(connection, channel, incident)
+
+    def dead_letters(self, limit: int = 1000, after: Position | None = None) -> tuple[DeadLetter, ...]:
+        """Messages that failed for good, newest first; ``after`` is the position of a message."""
+        with self._database.reading() as connection:
+            return outbox.dead_letters(connection, limit, after)
 
     def cycles(self, limit: int = 100) -> tuple[CycleRecord, ...]:
         """Cycles, newest first; the newest ten thousand are kept."""

@@ -46,6 +46,7 @@ from store.schema import json_codec
 from store.schema.metadata import micros
 
 KEPT_CYCLES: Final = 10_000  # 41 hours of 15 s cycles
+NOT_URGENT: Final = 2
 KEPT_PLANS: Final = 2_000  # two weeks of plans every 10 min, for the error of past forecasts
 
 _ENDED = {
@@ -276,8 +277,14 @@ def of_message(message: Message) -> dict[str, Any]:
         "created_at_us": micros(message.created_at),
         "status": "waiting",
         "retry_at_us": micros(message.created_at),
+        "urgency": urgency_of(message),
         "body": json_codec.dumps(message),
     }
+
+
+def urgency_of(message: Message) -> int:
+    """The order of claims: 0 for an urgent P0, 1 for an urgent P1, ``NOT_URGENT`` for every other message."""
+    return message.rank if message.is_urgent else NOT_URGENT
 
 
 def of_audit(record: AuditRecord) -> dict[str, Any]:

@@ -101,7 +101,7 @@ def detect(detector, state, part, topology=None, now=None):
     assert state.version == detector.state_version
     for verdict in verdicts:
         assert isinstance(verdict, Finding | NoVerdict)
-        assert verdict.detector in (detector.name, SYMPTOMS.get(detector.name))
+        assert verdict.detector in (detector.name, *SYMPTOMS.get(detector.name, ()))
         if isinstance(verdict, Finding):
             assert 0.0 <= verdict.score <= 1.0
             assert verdict.evidence

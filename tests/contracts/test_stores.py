@@ -24,6 +24,7 @@ from outrider.model import (
     BreakerState,
     CellStatus,
     CycleRecord,
+    DeadLetter,
     DecisionReason,
     DetectorState,
     DetectorStatus,
@@ -47,6 +48,7 @@ from outrider.model import (
     Plan,
     PlanReason,
     Priority,
+    Receipt,
     Recommendation,
     RejectedHypothesis,
     RemediationSession,
@@ -65,6 +67,7 @@ from outrider.records.drill import Drill, DrillWindow
 from outrider.records.feedback import Feedback, Usefulness, judged
 from outrider.topology import Topology
 from outrider.vocabulary import catalog
+from outrider.wire.cursors import position_of
 from store.factory import SqlMetricStore, open_metrics, open_state, urls_of
 from store.memory import MemoryMetricStore, MemoryStateStore
 from tests.support.remote_store import Searchable, searchable
@@ -417,8 +420,9 @@ def action(identifier: str = "a1", status: ActionStatus = ActionStatus.INTENDED,
     )  # fmt: skip
 
 
-def message(identifier: str = "m1", at: datetime = T0) -> Message:
-    return Message(identifier, "im", NotifyReason.OPENED, Priority.P1, "i1", "GPU lost", "body", at, is_page=True)
+def message(identifier: str = "m1", at: datetime = T0, **fields: object) -> Message:
+    page = Message(identifier, "im", NotifyReason.OPENED, Priority.P1, "i1", "GPU lost", "body", at, is_page=True)
+    return replace(page, **fields)  # type: ignore[arg-type]
 
 
 def commit(**parts: object) -> CycleCommit:
@@ -611,6 +615,88 @@ def test_a_message_of_a_dead_sender_is_claimed_again(state: StateStore) -> None:
     state.commit(commit(messages=(message(),)))
     assert state.claim_messages("dies", T0, MINUTE)
     assert state.claim_messages("next", T0 + MINUTE, MINUTE) == (message(),)
+
+
+def test_urgent_messages_are_claimed_first(state: StateStore) -> None:
+    report = message("a", reason=NotifyReason.REPORT, priority=None, incident=None)
+    end = message("b", reason=NotifyReason.RESOLVED, priority=Priority.P0, incident="i0")
+    state.commit(commit(messages=(report, end, message("c", T0 + STEP), message("d", T0 + STEP, priority=Priority.P0))))
+    claimed = state.claim_messages("one", T0 + STEP, MINUTE)
+    assert [item.id for item in claimed] == ["d", "c", "a", "b"]
+
+
+def test_messages_are_claimed_by_channel(state: StateStore) -> None:
+    state.commit(commit(messages=(message("m1"), message("m2", channel="mail"), message("m3", T0 + 5 * MINUTE))))
+    assert state.due_channels(T0) == ("im", "mail")
+    assert [item.id for item in state.claim_messages("one", T0, MINUTE, channel="mail")] == ["m2"]
+    assert state.due_channels(T0) == ("im",)
+    assert state.claim_messages("one", T0, MINUTE, channel="other") == ()
+
+
+def test_the_end_of_an_incident_does_not_overtake_its_first_message(state: StateStore) -> None:
+    end = message("m2", T0 + STEP, reason=NotifyReason.RESOLVED)
+    raised = message("m3", T0 + STEP, reason=NotifyReason.PRIORITY_RAISED, priority=Priority.P0)
+    elsewhere = message("m4", T0 + STEP, reason=NotifyReason.RESOLVED, channel="mail")
+    state.commit(commit(messages=(message("m1"), end, raised, elsewhere)))
+    assert [item.id for item in state.claim_messages("one", T0, MINUTE, limit=1)] == ["m1"]
+    claimed = state.claim_messages("two", T0 + STEP, MINUTE)
+    assert [item.id for item in claimed] == ["m3", "m4"], "an urgent one overtakes, and so does another channel"
+    state.finish_message("m1", delivered=False, now=T0 + STEP, retry_at=T0 + 5 * MINUTE, error="503")
+    state.finish_message("m3", delivered=True, now=T0 + STEP)
+    assert state.claim_messages("one", T0 + 4 * MINUTE, MINUTE, channel="im") == ()
+    assert [item.id for item in state.claim_messages("one", T0 + 5 * MINUTE, MINUTE, channel="im")] == ["m1", "m2"]
+
+
+def test_the_first_receipt_of_an_incident_is_kept(state: StateStore) -> None:
+    later = message("m2", T0 + STEP, reason=NotifyReason.REPEAT)
+    state.commit(commit(messages=(message("m0"), message("m1", T0 + STEP), later)))
+    state.claim_messages("one", T0 + STEP, MINUTE)
+    assert state.first_receipt("im", "i1") is None
+    state.finish_message("m0", delivered=True, now=T0 + STEP, receipt=Receipt("1.1", merged=3))
+    state.finish_message("m1", delivered=True, now=T0 + 2 * STEP, receipt=Receipt("1.2"))
+    state.finish_message("m2", delivered=True, now=T0 + 3 * STEP, receipt=Receipt("1.3"))
+    assert state.first_receipt("im", "i1") == Receipt("1.2"), "that of a merged delivery belongs to several incidents"
+    assert state.first_receipt("mail", "i1") is None
+    assert state.first_receipt("im", "i2") is None
+
+
+def test_a_failure_and_its_follow_up_are_recorded_together(state: StateStore) -> None:
+    copy = message("m1:fallback:mail", T0, channel="mail", failed_channels=("im",))
+    state.commit(commit(messages=(message(),)))
+    state.claim_messages("one", T0, MINUTE)
+    for _ in range(2):
+        state.finish_message("m1", delivered=False, now=T0, retry_at=T0 + MINUTE, error="503", follow_ups=(copy,))
+    assert state.claim_messages("one", T0, MINUTE) == (copy,)
+
+
+def test_messages_that_were_sent_as_one_are_delivered_together(state: StateStore) -> None:
+    state.commit(commit(messages=(message("m1"), message("m2"), message("m3"))))
+    state.claim_messages("one", T0, MINUTE)
+    copy = message("copy", channel="mail")
+    with pytest.raises(StoreError, match="No message 'ghost'"):
+        state.deliver_messages(["m3", "ghost"], Receipt("1"), T0)
+    state.deliver_messages(["m1", "m2"], Receipt("1", merged=2), T0, (copy,))
+    claimed = state.claim_messages("two", T0 + timedelta(hours=1), MINUTE)
+    assert {item.id for item in claimed} >= {"copy"}
+    assert not {"m1", "m2"} & {item.id for item in claimed}
+
+
+def test_a_dead_letter_is_listed_and_may_be_retried(state: StateStore) -> None:
+    state.commit(commit(messages=(message("m1"), message("m2", T0 + STEP), message("m3"))))
+    state.claim_messages("one", T0 + STEP, MINUTE)
+    for name in ("m1", "m2"):
+        state.finish_message(name, delivered=False, now=T0 + MINUTE, error="410 gone")
+    state.finish_message("m3", delivered=True, now=T0 + MINUTE)
+    newest, oldest = state.dead_letters()
+    assert newest == DeadLetter(message("m2", T0 + STEP), T0 + MINUTE, 1, "410 gone")
+    assert state.dead_letters(limit=1) == (newest,)
+    assert state.dead_letters(after=position_of(newest.message)) == (oldest,)
+    assert state.retry_message("m1", "ann", T0 + 2 * MINUTE)
+    assert not state.retry_message("m1", "ann", T0 + 2 * MINUTE)
+    assert not state.retry_message("m3", "ann", T0 + 2 * MINUTE)
+    assert state.dead_letters() == (newest,)
+    assert state.claim_messages("one", T0 + 2 * MINUTE, MINUTE) == (message("m1"),)
+    assert [(record.event, record.subject, record.by) for record in state.audit()] == [("message_retried", "m1", "ann")]
 
 
 def test_approval_creates_an_intent_and_rejection_ends_it(state: StateStore) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import streamlit as st
@@ -50,13 +51,13 @@ REPLICA = EntityRef("prod", EntityKind.REPLICA, "serving", "somewhere-else")
 class Api:
     """A running API and its state."""
 
-    def __init__(self, story: Story | None) -> None:
+    def __init__(self, story: Story | None, **settings: Any) -> None:
         self.state, metrics = MemoryStateStore(), MemoryMetricStore()
         if story is not None:
             story.fill(self.state, metrics)
         self.ledger = MemoryChangeLog()
         extras = ApiExtras(clock=ManualClock(NOW + timedelta(seconds=5)), change_log=self.ledger)
-        app = create_app(self.state, metrics, ApiSettings(token=TOKEN), extras)
+        app = create_app(self.state, metrics, ApiSettings(token=TOKEN, **settings), extras)
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self._server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", ws="none"))
@@ -69,8 +70,8 @@ class Api:
         self._socket.close()
 
 
-def serve(story: Story | None) -> Iterator[Api]:
-    api = Api(story)
+def serve(story: Story | None, **settings: Any) -> Iterator[Api]:
+    api = Api(story, **settings)
     yield api
     api.close()
 
@@ -116,9 +117,16 @@ def _nothing_kept() -> Iterator[None]:
 def only(name: str) -> None:
     """A script that draws one page: the test harness cannot switch to pages that are functions."""
     from dashboards import session
-    from dashboards.views import capacity, detectors, drills, incident
+    from dashboards.views import capacity, detectors, drills, incident, oncall, silences
 
-    pages = {"incident": incident, "capacity": capacity, "drills": drills, "detectors": detectors}
+    pages = {
+        "incident": incident,
+        "capacity": capacity,
+        "drills": drills,
+        "detectors": detectors,
+        "oncall": oncall,
+        "silences": silences,
+    }
     pages[name].page(session.viewer())
 
 
@@ -351,6 +359,31 @@ def test_the_detectors_page_shows_stages_and_missing_verdicts(fresh, opened):
     assert "all: no data" in page
     assert "GPU-odd&lt;b&gt;" in page
     assert "影子运行" in text(opened(fresh.url, "detectors", lang="zh"))
+
+
+def test_a_silence_is_previewed_made_and_ended_on_its_page(fresh, opened):
+    app = opened(fresh.url, "silences", token=TOKEN)
+    assert "No silences." in text(app)
+    app.text_area(key="silence_matchers").input('rule=~".+"')
+    checked(app.button(key="silence-preview").click().run())
+    assert "Would mute" in text(app)
+    assert not fresh.state.silences(NOW)
+    app.text_input(key="silence_comment").input("<b>upgrade</b>")
+    checked(app.button(key="silence-create").click().run())
+    (silence,) = fresh.state.silences(NOW)
+    assert [str(matcher) for matcher in silence.matchers] == ['rule=~".+"']
+    page = text(app)
+    assert "&lt;b&gt;upgrade&lt;/b&gt;" in page
+    checked(app.button(key=f"silence-end-{silence.id}").click().run())
+    assert not fresh.state.silences(NOW)
+
+
+def test_a_silence_of_everything_is_refused_on_the_page_with_the_reason(fresh, opened):
+    app = opened(fresh.url, "silences", token=TOKEN, lang="zh")
+    app.text_area(key="silence_matchers").input("rule!=x")
+    app.button(key="silence-create").click().run()
+    assert "select every alert" in app.error[0].value
+    assert not fresh.state.silences(NOW)
 
 
 def test_the_drill_page_explains_why_drills_are_unavailable(empty, opened):

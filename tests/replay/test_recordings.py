@@ -39,12 +39,12 @@ def test_a_killed_engine_is_dead_within_two_scrapes_and_resolves_after_its_resta
 def test_a_hung_engine_is_named_within_six_scrapes_and_its_backlog_is_not_a_second_hang():
     result = run("i_hang")
     assert named(result) == [("engine-hung", "i_hang")]
-    stopped, resumed = from_unix(1795230176.228), from_unix(1795230251.228)
+    stopped = from_unix(1795230176.228)
     incident = result["incidents"][0]
     assert stopped < parse_rfc3339(incident["opened_at"]) <= stopped + 6 * SCRAPE
-    assert parse_rfc3339(incident["resolved_at"]) > resumed
-    hangs = [alert for alert in result["alerts"] if alert["rule"] == "engine-hung"]
-    assert len(hangs) == 1
+    assert incident["resolved_at"] is None, "the recording ends before its backlog has decayed"
+    (hang,) = [alert for alert in result["alerts"] if alert["rule"] == "engine-hung"]
+    assert hang["state"] == "resolved"
 
 
 @pytest.mark.slow

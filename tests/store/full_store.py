@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,8 @@ from outrider.records.change_log import ActorKind, Change, ChangeEnd, ChangeStat
 from outrider.records.drill import Drill
 from outrider.records.feedback import Usefulness, judged
 from outrider.records.ingest_buffer import PushedBlock
+from outrider.records.on_call import ShiftOverride, StoredCalendar
+from outrider.records.response import FollowUp, IncidentNote, NoteKind
 from outrider.topology import Topology
 from outrider.vocabulary import catalog
 from store import migrate
@@ -157,6 +159,12 @@ def fill(store_url: str, first: int = 0, count: int = CYCLES) -> None:
             state.alerts(limit=1)[0], Usefulness.WRONG_CAUSE, by="ada", at=now, cause="node-lost", comment="节点"
         )
         state.save_feedback([wrong])
+        state.add_note(IncidentNote(f"n{first}", f"i{first}", NoteKind.COMMENT, "ada", now, "正在处理"))
+        after = FollowUp(f"u{first}", f"i{first}", "replace it", "hardware", date(2026, 3, 9), "ada", now, "gpu-lost")
+        state.save_follow_up(after, "ada", now)
+        state.add_shift_override(ShiftOverride(f"o{first}", "model", "ada", now, now + STEP, "ada", now))
+        state.save_calendar(StoredCalendar("model", "BEGIN:VCALENDAR", now, "status 404"))
+        state.use_button(f"nonce{first}", now)
         figures = Calibration(
             SERVICE, "H100", 250.0, 64.0, 20.0, 4, 1, 210.0, 100, "measured", "prior", "llama", "0.9", now,
             {"batch": Interval(64.0, 96.0)}, "vllm", now + timedelta(days=30),
@@ -207,6 +215,10 @@ def read_all(store_url: str) -> dict[str, Any]:
             "silences": state.silences(T0),
             "drills": state.drills(),
             "feedback": state.feedback(),
+            "notes": state.notes([f"i{number}" for number in range(CYCLES)]),
+            "follow_ups": state.follow_ups(),
+            "overrides": state.shift_overrides(T0),
+            "calendars": state.calendars(),
             "load_tests": state.load_tests(),
             "paused": state.paused(),
             "detectors": {

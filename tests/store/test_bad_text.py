@@ -42,6 +42,8 @@ from outrider.records.change_log import Change, ChangeEnd, ChangeStatus, Startup
 from outrider.records.drill import Drill
 from outrider.records.feedback import Feedback, Usefulness
 from outrider.records.ingest_buffer import PushedBlock
+from outrider.records.on_call import ShiftOverride, StoredCalendar
+from outrider.records.response import FollowUp
 from outrider.topology import Topology
 from store.factory import SqlMetricStore, SqlStateStore, open_change_log, open_ingest_buffer, urls_of
 
@@ -137,6 +139,15 @@ def test_bad_text_from_ingest_endpoints_and_operators_is_stored(state: SqlStateS
     verdict = Feedback(bad, T0, bad, pod, Priority.P1, Usefulness.WRONG_CAUSE, bad, T0, bad, bad, bad)
     assert (state.save_feedback([verdict]), state.save_feedback([verdict])) == (1, 0)
     assert state.feedback(rule=bad, incident=bad) == (verdict,)
+    work = FollowUp(bad, bad, bad, bad, T0.date(), bad, T0, bad, pod)
+    state.save_follow_up(work, bad, T0)
+    assert state.follow_ups(incident=bad) == (work,)
+    override = ShiftOverride(bad, bad, bad, T0, T0 + MINUTE, bad, T0)
+    state.add_shift_override(override)
+    assert state.shift_overrides(T0) == (override,)
+    state.save_calendar(StoredCalendar(bad, bad, T0, bad))
+    assert len(state.calendars()) == 1
+    assert (state.use_button(bad, T0), state.use_button(bad, T0)) == (True, False)
     memory = DetectorState(1, (pod,), {"level": np.array([1.0])})
     state.save_detector_states({"forest": memory}, T0)
     assert state.load_detector_states()["forest"].entities == (pod,)

@@ -23,7 +23,7 @@ from remediation.actuators.kubernetes.ownership import is_ours, marks
 SETTING = "remediation.kubernetes.url"
 KINDS = (ActionKind.DEGRADE_SERVICE, ActionKind.RESTORE_SERVICE)
 PREFIX = "outrider-degrade-"
-_CONTENT = ("reject", "defer", "max_output_tokens", "model")
+_CONTENT = ("reject", "defer", "max_prompt_tokens", "max_prompt_exempt", "max_output_tokens", "model")
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9.-]+")
 _TRIES = 3  # reads again after a concurrent write
 

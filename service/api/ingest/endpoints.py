@@ -29,11 +29,11 @@ from outrider import log
 from outrider.clock import Clock
 from outrider.records.ingest_buffer import IngestBuffer, PushedBlock
 from outrider.text.i18n import fill
+from service.api.ingest.allowance import SenderAllowances
 from service.config.api_settings import IngestSettings
 
 _log = log.get("receive")
 RETRY_AFTER_SECONDS = 15
-_MOST_SENDERS = 10_000
 _MOST_LOGGED = 1_000
 _MOST_KPIS = 100_000
 UNUSED = (DropReason.NO_ADAPTER, DropReason.UNNAMED, DropReason.UNSUPPORTED, DropReason.FUTURE)
@@ -52,9 +52,7 @@ class IngestEndpoints:
         self._clock = clock
         self._lock = threading.Lock()
         self._matcher = AdapterRouter(settings.rules)
-        self._allowances: OrderedDict[str, tuple[float, float]] = (
-            OrderedDict()
-        )  # sender -> samples left, at monotonic time
+        self._allowances = SenderAllowances(clock, settings.samples_per_minute)
         self._logged: set[tuple[DropReason, str]] = set()
         self.newest_kpis: OrderedDict[tuple[str, str], float] = OrderedDict()
         self._requests = Counter(
@@ -126,16 +124,8 @@ class IngestEndpoints:
             )
 
     def _check_rate(self, sender: str, samples: int) -> None:
-        """Rate limit per sender: a bucket of one minute that refills steadily."""
-        most, now = float(self.settings.samples_per_minute), self._clock.monotonic()
-        with self._lock:
-            spare, then = self._allowances.pop(sender, (most, now))
-            spare = min(most, spare + (now - then) * most / 60)
-            enough = spare >= min(samples, most)
-            self._allowances[sender] = (max(0.0, spare - samples) if enough else spare, now)
-            while len(self._allowances) > _MOST_SENDERS:
-                self._allowances.popitem(last=False)
-        if not enough:
+        """Raises ReceiveError if the sender exceeds its rate."""
+        if self._allowances.take(sender, samples):
             raise ReceiveError(
                 f"{sender} sends more than {self.settings.samples_per_minute} samples a minute",
                 reason=RejectionReason.TOO_FAST,

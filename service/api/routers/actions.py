@@ -24,6 +24,7 @@ _PENDING = (ActionStatus.PROPOSED, ActionStatus.WAITING_APPROVAL)
 _MOST_PENDING = 50
 _NAME_HINT = "send your name in the header X-Outrider-User, enter it on the dashboard, or use --as NAME"
 _REQUEST = "outrider remediate request"
+_NOT_WAITING = "The action does not wait for approval."
 _STATUS_HINT = "GET /api/v1/actions shows its status"
 
 
@@ -58,22 +59,22 @@ def _of_incident(ctx: Context, incident_id: str) -> Sequence[Action]:
 @router.post("/actions/{action_id:path}/approve")
 def approve(action_id: str, ctx: Ctx, lang: Lang, by: Writer) -> dict[str, Any]:
     """Approve a waiting action."""
-    return _decide(ctx, action_id, lang, by, approved=True)
+    return decide(ctx, action_id, lang, by, approved=True)
 
 
 @router.post("/actions/{action_id:path}/request")
 def request(action_id: str, ctx: Ctx, lang: Lang, by: Writer) -> dict[str, Any]:
     """Request approval of a recommended or expired action. Of two approvals, none may be by the person who requests."""
     if not ctx.state.request_action(action_id, by, ctx.as_of()):
-        _known(ctx, action_id)
+        known(ctx, action_id)
         raise ConflictError("The action is neither recommended nor expired, or it is over.", hint=_STATUS_HINT)
-    return serialization.action(_known(ctx, action_id), lang)
+    return serialization.action(known(ctx, action_id), lang)
 
 
 @router.post("/actions/{action_id:path}/reject")
 def reject(action_id: str, ctx: Ctx, lang: Lang, by: Writer) -> dict[str, Any]:
     """Reject a waiting action."""
-    return _decide(ctx, action_id, lang, by, approved=False)
+    return decide(ctx, action_id, lang, by, approved=False)
 
 
 @router.post("/session")
@@ -152,19 +153,22 @@ def remediation_state(ctx: Context) -> dict[str, Any]:
     }
 
 
-def _decide(ctx: Context, action_id: str, lang: Language, by: str, *, approved: bool) -> dict[str, Any]:
-    before = _known(ctx, action_id)
-    if approved and before.status is ActionStatus.PROPOSED:
-        raise ConflictError("The action is only recommended.", hint=f"request it first: {_REQUEST} {action_id}")
-    if approved and before.status is ActionStatus.WAITING_APPROVAL:
-        _check_voter(before, by)
+def decide(ctx: Context, action_id: str, lang: Language, by: str, *, approved: bool) -> dict[str, Any]:
+    """Approves or rejects a waiting action. Raises NotFoundError or ConflictError."""
+    before = known(ctx, action_id)
+    if approved:
+        check_approval(before, by)
     if not ctx.state.decide_action(action_id, approved, by, ctx.as_of()):
-        raise ConflictError("The action does not wait for approval.", hint=_STATUS_HINT)
-    return serialization.action(_known(ctx, action_id), lang)
+        raise ConflictError(_NOT_WAITING, hint=_STATUS_HINT)
+    return serialization.action(known(ctx, action_id), lang)
 
 
-def _check_voter(action: Action, by: str) -> None:
-    """Raises ConflictError if the approval of this person does not count."""
+def check_approval(action: Action, by: str) -> None:
+    """Raises ConflictError if the action does not wait, or if the approval of this person does not count."""
+    if action.status is ActionStatus.PROPOSED:
+        raise ConflictError("The action is only recommended.", hint=f"request it first: {_REQUEST} {action.id}")
+    if action.status is not ActionStatus.WAITING_APPROVAL:
+        raise ConflictError(_NOT_WAITING, hint=_STATUS_HINT)
     if action.approvals_needed > 1 and by == ANONYMOUS:
         raise ConflictError("Two people must approve this action, so an approval needs a name.", hint=_NAME_HINT)
     if not action.counts_approval_of(by):
@@ -172,7 +176,7 @@ def _check_voter(action: Action, by: str) -> None:
         raise ConflictError(f"{by} has {reason} this action already.", hint="another person must approve it")
 
 
-def _known(ctx: Context, action_id: str) -> Action:
+def known(ctx: Context, action_id: str) -> Action:
     """The action. Raises NotFoundError."""
     action = ctx.state.action(action_id)
     if action is None:

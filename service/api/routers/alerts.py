@@ -1,45 +1,19 @@
-"""``/alerts`` and ``/silences``: list alerts, resolve and silence manually."""
+"""``/alerts``: list alerts, resolve them manually."""
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Annotated, Any
-from uuid import uuid4
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field
 
-from outrider.audit import AuditEvent, AuditRecord
 from outrider.documents import serialization
-from outrider.errors import UsageError
-from outrider.model import AlertState, EntityKind, EntityRef, Priority
-from outrider.ports import Silence
+from outrider.model import AlertState, Priority
 from service.api import paging
 from service.api.context import Ctx, Lang
 from service.api.errors import ConflictError, NotFoundError
 from service.api.security import Writer
 
 router = APIRouter(tags=["alerts"])
-
-
-class EntityBody(BaseModel):
-    """Entity by cluster, kind, namespace and name."""
-
-    model_config = ConfigDict(extra="forbid")
-    cluster: str
-    kind: EntityKind
-    namespace: str | None = None
-    name: str
-
-
-class SilenceBody(BaseModel):
-    """Rule or entity to silence, and for how long."""
-
-    model_config = ConfigDict(extra="forbid")
-    rule: str | None = Field(None, description="rule to mute; null mutes every rule of the entity")
-    entity: EntityBody | None = Field(None, description="entity to mute; null mutes the rule everywhere")
-    duration_seconds: float = Field(gt=0, le=30 * 86400, description="from now; at most 30 days")
-    comment: str = Field("", max_length=500)
 
 
 @router.get("/alerts")
@@ -78,45 +52,3 @@ def resolve(fingerprint: str, ctx: Ctx, lang: Lang, by: Writer) -> dict[str, Any
             raise NotFoundError(f"no alert has the fingerprint {fingerprint!r}", hint="GET /api/v1/alerts lists them")
         raise ConflictError("The alert is already resolved.")
     return alert(fingerprint, ctx, lang)
-
-
-@router.get("/silences")
-def silences(ctx: Ctx) -> list[dict[str, Any]]:
-    """Active silences."""
-    return [_silence(silence) for silence in ctx.state.silences(ctx.as_of())]
-
-
-@router.post("/silences", status_code=201)
-def add_silence(body: SilenceBody, ctx: Ctx, by: Writer) -> dict[str, Any]:
-    """Silence a rule, an entity, or a rule on one entity."""
-    if body.rule is None and body.entity is None:
-        raise UsageError("A silence needs a rule, an entity or both.", hint="silencing everything is not supported")
-    now = ctx.as_of()
-    target = body.entity
-    entity = EntityRef(target.cluster, target.kind, target.namespace, target.name) if target else None
-    until = now + timedelta(seconds=body.duration_seconds)
-    silence = Silence(uuid4().hex, body.rule, entity, until, by, body.comment)
-    ctx.state.add_silence(silence)
-    detail = {"rule": body.rule or "", "entity": entity.key if entity else "", "comment": body.comment}
-    ctx.state.append_audit([AuditRecord(now, AuditEvent.SILENCED, silence.id, "by_hand", by=by, detail=detail)])
-    return _silence(silence)
-
-
-@router.delete("/silences/{silence_id}")
-def remove_silence(silence_id: str, ctx: Ctx, by: Writer) -> dict[str, Any]:
-    """End a silence."""
-    if not ctx.state.remove_silence(silence_id):
-        raise NotFoundError(f"no silence has the id {silence_id!r}", hint="GET /api/v1/silences lists them")
-    ctx.state.append_audit([AuditRecord(ctx.as_of(), AuditEvent.UNSILENCED, silence_id, "by_hand", by=by)])
-    return {"id": silence_id, "removed": True}
-
-
-def _silence(silence: Silence) -> dict[str, Any]:
-    return {
-        "id": silence.id,
-        "rule": silence.rule,
-        "entity": serialization.entity(silence.entity) if silence.entity else None,
-        "until": serialization.instant(silence.until),
-        "by": silence.by,
-        "comment": silence.comment,
-    }

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from pydantic import AwareDatetime
 
+from alerts.routing.recurrence import earlier_follow_ups
 from detectors.rca import explanation, explanation_text
 from outrider.clock import parse_rfc3339
 from outrider.documents import serialization
 from outrider.model import EntityKind, Incident
 from outrider.records.change_log import Change
+from outrider.records.response import IncidentNote
 from service.api import paging
 from service.api.context import Context, Ctx, Lang
 from service.api.errors import ConflictError, NotFoundError
@@ -23,6 +26,7 @@ from service.config.tokens import flights_of
 from service.engine import drill_marking
 from service.incidents import incident_actions
 from service.incidents.llm_narrative import Narrative, NoExplainer
+from service.oncall import view
 
 router = APIRouter(tags=["incidents"])
 _FIRST_ALERTS, _MOST_CHANGES, _MOST_VERDICTS = 50, 200, 100
@@ -45,7 +49,11 @@ def incidents(
         limit,
     )
     topology, drills = ctx.topology(), ctx.drills_around(selected)
-    rows = [entity_location.incident_json(item, topology, lang, drills) for item in selected]
+    notes = _notes_of(ctx, selected)
+    rows = [
+        entity_location.incident_json(item, topology, lang, drills) | view.responding_json(item, notes[item.id])
+        for item in selected
+    ]
     return {"incidents": rows, "next_cursor": following}
 
 
@@ -69,7 +77,27 @@ def incident(incident_id: str, ctx: Ctx, lang: Lang) -> dict[str, Any]:
     story["explanation"] = explanation_text.as_json(explanation.explain(incident, ctx.extras.knowledge, actions), lang)
     story["may_be_retold"] = not isinstance(ctx.extras.explainer, NoExplainer)
     story["as_of"] = serialization.instant(ctx.as_of())
-    return story
+    return story | _responses(ctx, incident)
+
+
+def _notes_of(ctx: Context, selected: Sequence[Incident]) -> dict[str, list[IncidentNote]]:
+    notes: dict[str, list[IncidentNote]] = {item.id: [] for item in selected}
+    for note in ctx.state.notes(list(notes)) if notes else ():
+        notes[note.incident].append(note)
+    return notes
+
+
+def _responses(ctx: Context, incident: Incident) -> dict[str, Any]:
+    """Who responds, what people added, and follow-ups of this incident and of earlier ones with the same cause."""
+    now, within = ctx.as_of(), ctx.settings.oncall.recurs_within
+    notes = ctx.state.notes([incident.id])
+    recent = ctx.state.follow_ups(since=incident.opened_at - within)
+    return {
+        **view.responding_json(incident, notes),
+        "notes": [view.note_json(note) for note in notes],
+        "follow_ups": [view.follow_up_json(item, now) for item in ctx.state.follow_ups(incident=incident.id)],
+        "recurrences": [view.follow_up_json(item, now) for item in earlier_follow_ups(incident, recent, within)],
+    }
 
 
 @router.get("/incidents/{incident_id}/narrative")

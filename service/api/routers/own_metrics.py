@@ -12,20 +12,22 @@ from prometheus_client.registry import Collector
 from outrider.errors import StoreError
 from outrider.model import Incident, Recommendation
 from outrider.ports import StateReader
+from service.api.routers import alert_series
 from service.api.routers.plan import is_fresh, replicas_wanted
 from service.engine import fleet_state
 from store.tsdb.metric_store import SqlMetricStore
 from store.write_buffer.segments import CycleFiles
 
 _LAST_ACTIONS = 1000
+_LAST_LETTERS = 1000
 
 
 class StateCollector(Collector):
     """Gauges of the newest cycle and of open incidents and alerts."""
 
-    def __init__(self, state: StateReader) -> None:
-        """``state`` is read only."""
-        self._state = state
+    def __init__(self, state: StateReader, origin: str = "") -> None:
+        """``state`` is read only. ``origin`` marks the series of alerts, as the emitted alerts."""
+        self._state, self._origin = state, origin
 
     def describe(self) -> Iterable[Metric]:
         """Returns nothing: the store is not read before the first scrape."""
@@ -42,7 +44,11 @@ class StateCollector(Collector):
 
     def _known(self) -> Iterable[Metric]:
         yield from self._cycle()
-        yield _counted("outrider_alerts", "Alerts by priority and state.", ("priority", "state"), self._alerts())
+        active = fleet_state.active_alerts(self._state)
+        counts = Counter[tuple[str, ...]]((alert.priority, alert.state) for alert in active)
+        yield _counted("outrider_alerts", "Alerts by priority and state.", ("priority", "state"), counts)
+        yield from alert_series.families(active, self._origin)
+        yield from self._heartbeats()
         yield _counted(
             "outrider_incidents_open", "Open incidents by priority and fault.", ("priority", "fault"), self._incidents()
         )
@@ -54,6 +60,8 @@ class StateCollector(Collector):
         )
         yield from self._detectors()
         yield from self._plan(newest[0].at if (newest := self._state.cycles(limit=1)) else None)
+        letters = float(len(self._state.dead_letters(limit=_LAST_LETTERS)))
+        yield _gauge("dead_letters", f"Messages that could not be delivered, at most {_LAST_LETTERS}.", letters)
         is_open = float(self._state.breaker().is_open)
         yield _gauge("remediation_breaker_open", "1 while the breaker of remediation is open.", is_open)
         yield _gauge("remediation_paused", "1 while remediation is paused.", float(self._state.paused()))
@@ -125,9 +133,17 @@ class StateCollector(Collector):
                 family.add_metric(labels, float(value))
         yield from families.values()
 
-    def _alerts(self) -> Counter[tuple[str, ...]]:
-        active = fleet_state.active_alerts(self._state)
-        return Counter((alert.priority, alert.state) for alert in active)
+    def _heartbeats(self) -> Iterable[Metric]:
+        """Times of the last proofs of life: of watchdogs, and of deliveries to Alertmanagers."""
+        for kind, name, text in (
+            ("watchdog", "watchdog_heartbeat", "Last heartbeat of an external watchdog."),
+            ("alertmanager", "alertmanager_delivery", "Last delivery of alerts to an Alertmanager."),
+        ):
+            family = GaugeMetricFamily(f"outrider_{name}_timestamp_seconds", text, labels=["name"])
+            for key, at in sorted(self._state.heartbeats().items()):
+                if key.startswith(f"{kind}/"):
+                    family.add_metric([key.removeprefix(f"{kind}/")], at.timestamp())
+            yield family
 
     def _incidents(self) -> Counter[tuple[str, ...]]:
         return Counter((incident.priority, _fault(incident)) for incident in fleet_state.open_incidents(self._state))

@@ -126,6 +126,18 @@ def alerts(items: list[dict[str, Any]], language: Language = "en") -> str:
     return table(headings, rows, empty=translate("cli.no_alerts", language))
 
 
+def silences(items: list[dict[str, Any]], language: Language = "en") -> str:
+    """Silences, one per line."""
+    rows = []
+    for item in items:
+        selects = [*item["matchers"], *([f"rule={item['rule']}"] if item["rule"] else [])]
+        selects += [entity(item["entity"])] if item["entity"] else []
+        state = translate("cli.silence_in_force" if item["in_force"] else "cli.silence_waiting", language)
+        rows.append([item["id"], state, ", ".join(selects), item["until"], item["by"], item["comment"]])
+    headings = heads(language, "id", "state", "selects", "until", "by", "comment")
+    return table(headings, rows, empty=translate("cli.no_silences", language))
+
+
 def incidents(items: list[dict[str, Any]], language: Language = "en") -> str:
     """Incidents, one per line."""
     rows = []
@@ -163,6 +175,17 @@ def actions(items: list[dict[str, Any]], language: Language = "en") -> str:
     ]
     headings = heads(language, "action", "target", "decision", "reason", "status", "id")
     return table(headings, rows, empty=translate("cli.no_actions", language))
+
+
+def dead_letters(items: list[dict[str, Any]], language: Language = "en") -> str:
+    """Undelivered messages, one per line."""
+    rows = [
+        [letter["channel"], letter["title"], letter["failed_at"], str(letter["attempts"]), letter["error"],
+         letter["id"]]
+        for letter in items
+    ]  # fmt: skip
+    headings = heads(language, "channel", "message", "failed_at", "attempts", "error", "id")
+    return table(headings, rows, empty=translate("cli.no_dead_letters", language))
 
 
 def recommendations(items: list[dict[str, Any]], language: Language = "en") -> str:

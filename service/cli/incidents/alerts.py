@@ -1,4 +1,4 @@
-"""``outrider alerts`` and ``outrider incidents``: list, show, acknowledge, resolve, silence."""
+"""``outrider alerts`` and ``outrider incidents``: list, show, acknowledge, resolve, silence, preview."""
 
 from __future__ import annotations
 
@@ -9,15 +9,21 @@ import typer
 
 from outrider.documents import serialization
 from outrider.errors import UsageError
-from outrider.model import AlertState, EntityRef
+from outrider.model import AlertState
 from outrider.ports import StateReader
 from outrider.text.i18n import Language, translate
 from service.cli.core import client, tables
-from service.cli.core.common import ON_A_TERMINAL, Context, duration_of, leaf
+from service.cli.core.common import ON_A_TERMINAL, Context, leaf
+from service.cli.incidents import response
+from service.cli.incidents.silence_options import SilenceOptions
+from service.incidents import silence_preview
+from service.incidents.silence_preview import as_of
 from service.wiring import stores as wiring_stores
 
 alerts_app = typer.Typer(help="List, acknowledge, resolve and silence alerts.", no_args_is_help=ON_A_TERMINAL)
-incidents_app = typer.Typer(help="List and show incidents.", no_args_is_help=ON_A_TERMINAL)
+incidents_app = typer.Typer(
+    help="List, show and assign incidents; comments and follow-ups.", no_args_is_help=ON_A_TERMINAL
+)
 
 Fingerprint = Annotated[str, typer.Argument(help="Fingerprint of the alert.")]
 IncidentId = Annotated[str, typer.Argument(help="Incident id.")]
@@ -65,27 +71,29 @@ def resolve(context: Context, fingerprint: Fingerprint) -> None:
     context.show(client.write(context, "POST", f"/alerts/{quote(fingerprint, safe='')}/resolve"))
 
 
-@leaf(alerts_app, "silence", example="outrider alerts silence --rule ttft-p99 --for 2h --comment 'load test'")
+@leaf(alerts_app, "silence", example="outrider alerts silence --match 'node=~\"gpu-.*\"' --for 2h --preview")
 def silence(
     context: Context,
-    rule: Annotated[str | None, typer.Option("--rule", help="Silence this rule only.")] = None,
-    entity: Annotated[
-        str | None, typer.Option("--entity", help="Silence this entity only: cluster/kind/namespace/name.")
-    ] = None,
-    duration: Annotated[str, typer.Option("--for", help="Duration of the silence, for example 2h.")] = "1h",
-    comment: Annotated[str, typer.Option("--comment", help="Reason, shown with the silence.")] = "",
+    options: SilenceOptions,
+    preview: Annotated[
+        bool, typer.Option("--preview", help="Show what it would mute of what fires now; silence nothing.")
+    ] = False,
 ) -> None:
     """Silence alerts for a while; they still fire and are recorded."""
-    if rule is None and entity is None:
-        raise UsageError("a silence needs --rule or --entity", hint="silencing everything is not supported")
-    body: dict[str, Any] = {
-        "rule": rule,
-        "duration_seconds": duration_of("--for", duration).total_seconds(),
-        "comment": comment,
-    }
-    if entity is not None:
-        body["entity"] = _entity(entity)
-    context.show(client.write(context, "POST", "/silences", body))
+    body = options.body()
+    if preview:
+        context.show(_preview(context, body), lambda shown: _preview_text(shown, context.language))
+    else:
+        context.show(client.write(context, "POST", "/silences", body))
+
+
+@leaf(alerts_app, "silences", example="outrider alerts silences -o json")
+def list_silences(context: Context) -> None:
+    """List silences that have not ended."""
+    with wiring_stores.state_reader(context.settings()) as store:
+        now = as_of(store)
+        rows = [silence_preview.row(item, now) for item in store.silences(now)]
+    context.show(rows, lambda shown: tables.silences(shown, context.language))
 
 
 @leaf(alerts_app, "unsilence", example="outrider alerts unsilence 7c1d")
@@ -120,6 +128,9 @@ def timeline(context: Context, incident: IncidentId) -> None:
     """Show the timeline of one incident, oldest entry first."""
     lines = _story(context, incident)["timeline"]
     context.show(lines, lambda shown: "\n".join(f"{line['at']}  {line['text']}" for line in shown))
+
+
+response.add(incidents_app)
 
 
 def _story(context: Context, incident: str) -> dict[str, Any]:
@@ -162,8 +173,23 @@ def _incident_of(store: StateReader, identifier: str) -> str:
     return alert.incident
 
 
-def _entity(text: str) -> dict[str, Any]:
-    try:
-        return serialization.entity(EntityRef.from_key(text))
-    except ValueError as error:
-        raise UsageError(f"{text!r} is not an entity", hint="write it as cluster/kind/namespace/name") from error
+def _preview(context: Context, body: dict[str, Any]) -> dict[str, Any]:
+    """The preview, computed from the store: it needs no API."""
+    from service.incidents import silence_request  # noqa: PLC0415 - only a preview needs the validation of the API
+
+    with wiring_stores.state_reader(context.settings()) as store:
+        now = as_of(store)
+        wanted = silence_request.parse(body, now)
+        result = silence_preview.preview(store, wanted, store.topology(), now)
+    return silence_preview.preview_row(result, wanted, now, context.language)
+
+
+def _preview_text(shown: dict[str, Any], language: Language) -> str:
+    counts = {"muted": shown["muted"], "firing": shown["firing"], "incidents": len(shown["incidents"])}
+    parts = [translate("cli.silence_preview", language, **counts)]
+    if not shown["in_force"]:
+        following = shown["next"] or translate("cli.silence_never", language)
+        parts.append(translate("cli.silence_next", language, next=following))
+    if shown["alerts"]:
+        parts.append(tables.alerts(shown["alerts"], language))
+    return "\n\n".join(parts)

@@ -8,11 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
+from outrider.clock import SystemClock
 from outrider.errors import ConfigError, ConfigProblem, UsageError
+from outrider.text import yaml_file
 from outrider.text.i18n import Language, translate
 from service.cli.core.common import NO, ON_A_TERMINAL, YES, Context, leaf
 from service.config import settings as settings_file
 from service.config import template
+from service.oncall.config_warnings import button_warnings, oncall_warnings
 
 app = typer.Typer(help="Create and validate the configuration.", no_args_is_help=ON_A_TERMINAL)
 
@@ -47,7 +50,11 @@ def check(context: Context, file: Annotated[Path, typer.Argument(help="Configura
     problems: Sequence[ConfigProblem] = ()
     doubts: Sequence[ConfigProblem] = ()
     try:
-        _, problems, doubts = settings_file.review(file)
+        settings, problems, doubts = settings_file.review(file)
+        if settings is not None and not problems:
+            document = yaml_file.read(file)
+            doubts = [*doubts, *oncall_warnings(settings.oncall, document, SystemClock().now())]
+            doubts += button_warnings(settings, document)
     except ConfigError as error:
         if not error.problems:
             raise

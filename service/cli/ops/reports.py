@@ -1,4 +1,4 @@
-"""``outrider report`` and ``outrider notify``."""
+"""``outrider report``: write and send reports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from outrider.clock import SystemClock
-from service.cli.core.common import NO, ON_A_TERMINAL, YES, Context, leaf
+from service.cli.core.common import ON_A_TERMINAL, Context, leaf
 from service.runtime import report_jobs
 
 report_app = typer.Typer(help="Write and send reports.", no_args_is_help=ON_A_TERMINAL)
@@ -18,7 +18,6 @@ Week = Annotated[
 Formats = Annotated[str, typer.Option("--format", help="Formats, separated by commas: html, md, json.")]
 Folder = Annotated[Path, typer.Option("--out", help="Folder to write to.")]
 Send = Annotated[bool, typer.Option("--send", help="Send it to the channels of the report group.")]
-notify_app = typer.Typer(help="Test notification channels.", no_args_is_help=ON_A_TERMINAL)
 
 
 @leaf(report_app, "weekly", example="outrider report weekly --week 2026-W47 --format html,md --lang zh")
@@ -54,15 +53,3 @@ def _write(context: Context, report: str, week: str | None, formats: str, out: P
         {"paths": [str(path) for path in written.paths], "empty": written.empty},
         lambda shown: "\n".join(shown["paths"]) + ("\n(no data in that week)" if shown["empty"] else ""),
     )
-
-
-@leaf(notify_app, "test", example="outrider notify test oncall")
-def notify_test(
-    context: Context, channel: Annotated[str, typer.Argument(help="Name of the channel under notify.channels.")]
-) -> int:
-    """Send a sample of each priority to a channel."""
-    sent, error = report_jobs.test_channel(context.settings(), channel, context.language, SystemClock().now())
-    context.show(
-        {"sent": sent, "error": error}, lambda shown: f"{shown['sent']} sent" + (f"; {error}" if error else "")
-    )
-    return NO if error else YES

@@ -6,7 +6,7 @@ import pytest
 from alerts.routing.pipeline import messages, sample_messages
 from alerts.routing.routes import NotificationSettings
 from alerts.state.silence import mute
-from outrider.documents.summaries import entity_name, word
+from outrider.documents.summaries import entity_name, fault_name, word
 from outrider.model import (
     Action,
     ActionKind,
@@ -14,6 +14,7 @@ from outrider.model import (
     AlertState,
     BreakerState,
     DecisionReason,
+    Fact,
     GuardAnswer,
     IncidentProgress,
     MuteReason,
@@ -358,6 +359,7 @@ def test_simultaneous_pages_of_one_fault_are_one_message(world):
     assert slack.title.startswith("[P1] ")
     assert all(name in slack.title for name in ("3", "chat", "code", "search"))
     assert all(f"incident=inc-{number}" in slack.body for number in range(3))
+    assert all(name in slack.facts[Fact.WHERE] for name in ("chat", "code", "search")), "an SMS names all of them"
     assert [one.pages for one in result.incidents] == [1, 0, 0]
     assert set(result.reasons.values()) == {NotifyReason.OPENED}
 
@@ -423,8 +425,68 @@ def test_progress_is_reported_when_its_state_changes_and_at_its_interval(world):
     assert incident.pages == 1
 
 
-def test_without_progress_there_is_no_status_message(world):
+def test_without_progress_a_p1_has_no_status_message(world):
+    alert = world.alert()
+    incident = say(world, world.incident(alert), [alert]).incidents[0]
+    incident = replace(incident, acknowledged_at=world.t0)
+    assert say(world, incident, [alert], now=world.t0 + timedelta(hours=2)).messages == ()
+
+
+def test_an_open_p0_is_reported_every_15_minutes_without_a_phone_call(world):
     alert = world.alert(priority=Priority.P0)
     incident = say(world, world.incident(alert, priority=Priority.P0), [alert]).incidents[0]
     incident = replace(incident, acknowledged_at=world.t0)
-    assert say(world, incident, [alert], now=world.t0 + timedelta(minutes=20)).messages == ()
+    sent = []
+    for minute in range(1, 46):
+        result = say(world, incident, [alert], now=world.t0 + timedelta(minutes=minute))
+        incident = result.incidents[0]
+        sent += [(minute, message.reason, message.channel) for message in result.messages]
+    assert sent == [(minute, NotifyReason.STATUS, channel) for minute in (15, 30, 45) for channel in ("ding", "slack")]
+    over = replace(incident, resolved_at=world.t0 + timedelta(minutes=50))
+    last = say(world, over, [], now=world.t0 + timedelta(minutes=50))
+    assert {message.reason for message in last.messages} == {NotifyReason.RESOLVED}
+
+
+def test_an_acknowledgement_is_sent_once_to_the_channels_that_show_the_state_of_an_incident(world):
+    alert = world.alert()
+    tracking = replace(MESSAGING, tracking=frozenset({"slack", "mail"}))
+    opened = say(world, world.incident(alert), [alert], messaging=tracking).incidents[0]
+    taken = replace(opened, acknowledged_at=world.at(60), acknowledged_by="li")
+    plan = say(world, taken, [alert], now=world.at(75), messaging=tracking)
+    assert [(message.channel, message.reason) for message in plan.messages] == [("slack", NotifyReason.ACKNOWLEDGED)]
+    assert "Acknowledged by: li" in plan.messages[0].body
+    assert "Acknowledge within" not in plan.messages[0].body
+    assert say(world, plan.incidents[0], [alert], now=world.at(90), messaging=tracking).messages == ()
+
+
+def test_a_message_has_the_facts_that_short_messages_and_programs_need(world):
+    burning = world.alert("slo-burn:availability", world.service, labels={"service_level": "true"})
+    alert = world.alert()
+    incident = world.incident(alert, burning, services=("chat", "embed"))
+    english, chinese = (
+        next(m for m in say(world, incident, [alert, burning]).messages if m.channel == name)
+        for name in ("slack", "ding")
+    )
+    assert english.facts == {
+        Fact.WHAT: fault_name("engine-dead"),
+        Fact.WHERE: "replica chat-0",
+        Fact.SINCE: "2026-05-04 12:00 UTC",
+        Fact.IMPACT: "chat, embed; SLO at risk",
+        Fact.CONFIDENCE: "90 %",
+        Fact.ALERTS: "2",
+    }
+    assert chinese.facts[Fact.WHAT] == fault_name("engine-dead", "zh")
+    assert "SLO impact: " in english.body
+    calm = say(world, world.incident(alert), [alert]).messages[1]
+    assert "SLO impact: none measured" in calm.body
+    assert calm.facts[Fact.IMPACT] == "chat; no SLO at risk"
+
+
+def test_a_label_cannot_add_a_line_to_a_message_or_make_it_long(world):
+    alert = world.alert()
+    hostile = "chat\nSuspected cause: none\r\n" + "x" * 1_000_000
+    message = say(world, world.incident(alert, services=(hostile,)), [alert]).messages[0]
+    assert "\nSuspected cause: none" not in message.body
+    assert len(message.body) < 5_000
+    assert max(map(len, message.labels.values())) <= 500
+    assert max(map(len, message.facts.values())) <= 500

@@ -98,7 +98,7 @@ def test_fields_have_their_names_and_blank_ones_are_absent(engine, probe) -> Non
     }
     assert second["values"] == {"DCGM_FI_DEV_GPU_TEMP": 42.0, "DCGM_FI_PROF_PCIE_TX_BYTES": 5e9}
     page = probe.page()
-    assert "# TYPE DCGM_FI_PROF_PCIE_TX_BYTES gauge" in page  # bytes a second, where NVML has a counter
+    assert "# TYPE DCGM_FI_PROF_PCIE_TX_BYTES gauge" in page
     assert f'DCGM_FI_DEV_GPU_TEMP{{gpu="1",UUID="{SECOND}"' in page
 
 

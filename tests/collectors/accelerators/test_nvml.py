@@ -40,7 +40,7 @@ def one(reading, place=0):
 
 
 def test_a_device_reports_the_metrics_and_units_of_dcgm_exporter(driver, probe) -> None:
-    driver.set(**{"0.field.82": 61, "0.field.38": 5, "0.field.138": 7, "0.field.197": 4096, "0.field.230": 2})
+    driver.set(**{"0.field.82": 61, "0.field.38": 5, "0.field.138": 7, "0.field.230": 2})
     reading = probe.read()
     assert reading["driver"] == "580.95.05"
     device = one(reading)
@@ -69,7 +69,6 @@ def test_a_device_reports_the_metrics_and_units_of_dcgm_exporter(driver, probe) 
         "DCGM_FI_DEV_PCIE_LINK_WIDTH": 16.0,
         "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL": 5.0,
         "DCGM_FI_PROF_NVLINK_TX_BYTES": 7 * 1024.0,
-        "DCGM_FI_PROF_PCIE_TX_BYTES": 4096.0,
         "DCGM_FI_DEV_GET_GPU_RECOVERY_ACTION": 2.0,
     }
     driver.set(**{"0.temperature": 91, "0.ecc.double.volatile": 2, "0.rows.pending": 1})
@@ -109,13 +108,16 @@ def test_processes_are_named_with_their_memory(driver, probe) -> None:
 
 
 def test_profiling_values_start_with_the_second_reading(driver, probe) -> None:
-    driver.set(**{"0.gpm.2": 55.5, "0.gpm.10": 30, "0.gpm.5": 20})
+    driver.set(**{"0.gpm.2": 55.5, "0.gpm.10": 30, "0.gpm.5": 20, "0.gpm.20": 3, "0.gpm.21": 50_000})
     assert "DCGM_FI_PROF_SM_ACTIVE" not in one(probe.read())["values"]
     for _ in range(3):
         reported = one(probe.read())["values"]
         assert reported["DCGM_FI_PROF_SM_ACTIVE"] == pytest.approx(0.555)
         assert reported["DCGM_FI_PROF_DRAM_ACTIVE"] == pytest.approx(0.3)
         assert "DCGM_FI_PROF_SM_OCCUPANCY" not in reported
+        assert reported["DCGM_FI_PROF_PCIE_TX_BYTES"] == 3.0 * 2**20  # bytes per second of MiB per second
+        assert reported["DCGM_FI_PROF_PCIE_RX_BYTES"] == 50_000.0 * 2**20
+    assert "# TYPE DCGM_FI_PROF_PCIE_RX_BYTES gauge" in probe.page()
     driver.set(**{"0.gpm": 0})
     assert "DCGM_FI_PROF_SM_ACTIVE" in one(probe.read())["values"]  # support is queried once
 

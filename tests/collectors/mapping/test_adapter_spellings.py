@@ -9,7 +9,7 @@ from outrider.model import CellStatus, EntityKind
 from outrider.text import i18n
 
 GPU, NODE, SERVICE = EntityKind.GPU, EntityKind.NODE, EntityKind.SERVICE
-REPLICA, WORKLOAD = EntityKind.REPLICA, EntityKind.WORKLOAD
+REPLICA, WORKLOAD, TENANT = EntityKind.REPLICA, EntityKind.WORKLOAD, EntityKind.TENANT
 
 # adapter, kind of entity, page, signal, value
 # ruff: noqa: E501 (a table reads better with a row a line)
@@ -56,6 +56,13 @@ RATES = [
     ("knative", SERVICE, 'revision_request_count{revision_name="r",response_code="200"}', "svc_requests_per_second", 2),
     ("knative", SERVICE, 'activator_request_count{response_code="200"}', "svc_requests_per_second", 2),
     ("ray_serve", REPLICA, 'ray_vllm:generation_tokens_total{ReplicaId="r"}', "engine_generation_tokens_per_second", 2),
+    ("litellm", SERVICE, 'litellm_proxy_total_requests_metric_total{requested_model="m",status_code="200"}', "svc_requests_per_second", 2),
+    ("litellm", SERVICE, 'litellm_proxy_total_requests_metric_total{requested_model="m",status_code="503"}', "svc_failed_total", 30),
+    ("litellm", SERVICE, 'litellm_proxy_total_requests_metric_total{requested_model="m",status_code="429"}', "svc_rate_limited_ratio", 1),
+    ("litellm", SERVICE, 'litellm_proxy_total_requests_metric_total{requested_model="m",status_code="429"}', "svc_refused_total", 0),
+    ("litellm", TENANT, 'litellm_input_tokens_metric_total{requested_model="m",team_alias="a"}', "tenant_prompt_tokens_total", 30),
+    ("litellm", TENANT, 'litellm_input_tokens_metric_total{requested_model="m",team_alias="None",team="t"}', "tenant_prompt_tokens_total", 30),
+    ("sdk", TENANT, 'outrider_sdk_tokens_total{model="m",tenant="a",kind="input"}', "tenant_prompt_tokens_total", 30),
     ("otel_genai", SERVICE, 'gen_ai_server_request_duration_count{gen_ai_request_model="m"}', "svc_requests_per_second", 2),
     ("otel_genai", SERVICE, 'gen_ai_client_token_usage_token_sum{gen_ai_token_type="output"}', "svc_tokens_per_second", 2),
     ("dcgm", GPU, 'DCGM_FI_DEV_PCIE_REPLAY_TOTAL{UUID="g"}', "hw_accel_pcie_replay_total", 30),

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectors.receive import webhooks
-from collectors.receive.webhooks import instant, parse_delivery
+from collectors.receive.json_paths import instant
+from collectors.receive.webhooks import parse_delivery
 from outrider.errors import UsageError
 from outrider.records.change_log import ActorKind, ChangeStatus
 

@@ -13,6 +13,8 @@ LENGTH, FAULT = 90, 66
 R, SVC = EntityKind.REPLICA, EntityRef("lab", EntityKind.SERVICE, "default", "chat")
 NAMES = ("r0", "r1", "r2", "r3")
 TOPOLOGY = Topology.build([(EntityRef("lab", R, "default", name), SVC) for name in NAMES])
+LATE = ((0.5, 0.1), (20_000.0, 100_000.0))  # hit ratio and prompt tokens before and after the change
+FIRSTS = len(signal("engine_ttft_seconds").bounds) + 1
 BUCKETS = len(signal("engine_prompt_length_tokens").bounds) + 1
 
 
@@ -51,6 +53,19 @@ def test_one_cache_alone_is_not_the_service(find):
 
 def test_longer_prompts_with_the_same_prefix_are_a_different_mix(find):
     assert find(**{name: replica(0.2, longer=5.0) for name in NAMES}) == []
+
+
+def test_prompts_that_have_just_become_longer_are_not_a_collapse(find):
+    """The requests that ended so far are those with short prompts: their length does not show the change yet."""
+    begins = LENGTH - 10
+    ratio, tokens = ([first if column < begins else later for column in range(LENGTH)] for first, later in LATE)
+    row = {
+        **replica(),
+        "engine_prefix_cache_hit_ratio": ratio,
+        "engine_prompt_tokens_total": tokens,
+        **{f"engine_ttft_seconds#{i}": [20.0 if i == 3 else 0.0] * LENGTH for i in range(FIRSTS)},
+    }
+    assert find(**dict.fromkeys(NAMES, row)) == []
 
 
 def test_an_always_low_hit_ratio_has_no_finding(find):

@@ -144,6 +144,13 @@ def test_the_end_of_a_burst_is_not_a_drop_if_the_hour_is_known(window_of, now_of
     assert [item.fault for item in verdicts if item.fault] == faults
 
 
+@pytest.mark.parametrize(("good", "faults"), [(11, ["gateway-fault"]), (13, [])])
+def test_a_gateway_fault_ends_a_minute_after_its_last_failed_probe(find, good, faults):
+    row = service(20.0, probe=0.0, status=503.0)
+    row = {name: [*values, *[values[0]] * good] for name, values in row.items()}
+    assert find(row) == faults
+
+
 def test_a_drop_ends_when_the_requests_come_back(window_of, findings_of):
     row = {name: [*values, *values[:40]] for name, values in service(3.0).items()}
     assert findings_of(GatewayDetector(), window_of(S, {"s": row})) == []

@@ -152,6 +152,52 @@ def test_aborts_during_rising_arrivals_make_a_retry_storm(surging, left, fault):
     assert finding.fault == fault
 
 
+def hung(load, minutes=6.0):
+    """A service that stands still for some minutes, then serves its backlog; pages are 5 s apart.
+
+    ``load``: requests in flight are counted at the port. Otherwise the frozen page gives them.
+    """
+    still, steps = [0.0] * int(minutes * 12), int(minutes * 12)
+    backlog = 8.0 * steps
+    queue = [0.0] * 40 + [0.0] * steps + [backlog - 2.0 * i for i in range(16)]
+    row = service(queue, [8.0] * 40 + still + [8.0] * 16)
+    row["svc_generation_tokens_total"] = [700.0] * 40 + still + [700.0] * 16
+    growth = [8.0 + 8.0 * (i + 1) for i in range(steps)] if load else [8.0] * steps
+    row["svc_inflight_requests"] = [8.0] * 40 + growth + [value + 8.0 for value in queue[40 + steps :]]
+    return row
+
+
+@pytest.mark.parametrize("load", [True, False])
+def test_the_backlog_of_a_hang_is_named_as_that(surging, load):
+    (finding,) = surging(s=hung(load))
+    assert (finding.fault, finding.detector, finding.severity) == (None, "backlog", Priority.P2)
+    assert finding.evidence[-1].text == "findings.backlog_of_lost_capacity"
+
+
+def test_a_queue_since_a_replica_was_lost_is_a_backlog(surging):
+    queue = [0.0] * 60 + [float(3 * i) for i in range(1, 31)]
+    row = service(queue, [8.0] * 60 + [5.0] * 30)
+    (finding,) = surging(s=row | {"svc_ready_backends": [4.0] * 55 + [3.0] * 35})
+    assert (finding.fault, finding.detector) == (None, "backlog")
+    (finding,) = surging(s=row | {"svc_ready_backends": [4.0] * 80 + [3.0] * 10})
+    assert finding.detector == "queue", "the queue is older"
+
+
+def test_a_surge_after_an_outage_is_a_surge(surging):
+    queue = [0.0] * 60 + [float(6 * i) for i in range(1, 31)]
+    row = service(queue, [8.0] * 90)
+    (finding,) = surging(s=row | {"svc_ready_backends": [4.0] * 20 + [3.0] * 20 + [4.0] * 50})
+    assert finding.fault == "traffic-surge"
+
+
+def test_requests_that_a_replica_held_are_no_rise_when_it_reports_them(surging):
+    """One of eight replicas hangs with a frozen page. Its first page reports the requests of five minutes at once."""
+    queue = [0.0] * 75 + [60.0 + i for i in range(15)]
+    row = service(queue, [7.0] * 75 + [8.0] * 15)
+    (finding,) = surging(s=row)
+    assert finding.fault is None
+
+
 def flags_changed(ref, at):
     when = datetime.fromtimestamp(at, tz=UTC)
     attributes = {"from": "--max-num-seqs=64", "to": "--max-num-seqs=16"}

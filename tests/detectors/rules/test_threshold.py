@@ -82,16 +82,52 @@ def test_expressions_are_evaluated(find, expr, holds):
     assert bool(find(expr, rows)) is holds
 
 
-def test_a_quantile_is_merged_from_buckets(find):
+def ttft(counts):
+    """A service with these requests per scrape, by the upper bound of their bucket in seconds."""
     bounds = signal("svc_ttft_seconds").bounds
     row = {f"svc_ttft_seconds#{i}": [0.0] * 3 for i in range(len(bounds) + 1)}
-    row[f"svc_ttft_seconds#{bounds.index(5.0)}"] = [5.0] * 3
-    (finding,) = find('quantile(0.99, svc_ttft_seconds, "5m") > 2', {"s": row}, S)
+    for bound, count in counts.items():
+        row[f"svc_ttft_seconds#{bounds.index(bound)}"] = [float(count)] * 3
+    return {"s": row}
+
+
+def test_a_quantile_is_merged_from_buckets(find):
+    (finding,) = find('quantile(0.99, svc_ttft_seconds, "5m") > 2', ttft({5.0: 40}), S)
     assert 2.5 < finding.observed <= 5.0
-    quiet = {name: [0.0] * 3 for name in row}
     verdicts = []
-    assert find('quantile(0.99, svc_ttft_seconds, "5m") > 2', {"s": quiet}, S, verdicts=verdicts) == []
+    assert find('quantile(0.99, svc_ttft_seconds, "5m") > 2', ttft({}), S, verdicts=verdicts) == []
     assert verdicts == []
+
+
+@pytest.mark.parametrize(("requests", "holds"), [(33, False), (34, True)])
+def test_a_quantile_of_too_few_requests_is_undefined_and_no_gap(find, requests, holds):
+    verdicts = []
+    rows = ttft({5.0: requests})  # in each of three scrapes
+    assert bool(find('quantile(0.99, svc_ttft_seconds, "5m") > 2', rows, S, verdicts=verdicts)) is holds
+    assert bool(find('quantile(0.99, svc_ttft_seconds, "5m") < 10', rows, S, verdicts=verdicts)) is holds
+    assert verdicts == []
+
+
+@pytest.mark.parametrize(("fewest", "holds"), [(99, True), (100, False)])
+def test_a_rule_may_set_the_fewest_requests_of_a_quantile(find, fewest, holds):
+    rows = ttft({5.0: 33})
+    assert bool(find(f'quantile(0.99, svc_ttft_seconds, "5m", {fewest}) > 2', rows, S)) is holds
+
+
+@pytest.mark.parametrize(
+    ("comparison", "holds"),
+    [
+        ('quantile(0.99, svc_ttft_seconds, "5m") > 1', True),
+        ('quantile(0.99, svc_ttft_seconds, "5m") > 2', False),  # interpolation between 1 and 2.5 gives 2.49
+        ('2 < quantile(0.99, svc_ttft_seconds, "5m")', False),
+        ('quantile(0.99, svc_ttft_seconds, "5m") < 2.5', False),
+        ('quantile(0.99, svc_ttft_seconds, "5m") <= 2.5', True),
+        ('quantile(0.99, svc_ttft_seconds, "5m") < 3', True),
+        ('3 > quantile(0.99, svc_ttft_seconds, "5m")', True),
+    ],
+)
+def test_a_comparison_holds_if_the_whole_bucket_fulfils_it(find, comparison, holds):
+    assert bool(find(comparison, ttft({2.5: 100}), S)) is holds
 
 
 def test_the_first_comparison_is_the_subject_of_the_rule(find):
@@ -205,6 +241,8 @@ def test_a_condition_that_is_true_is_found_once_while_missing_values_fire_too(wi
         ("last(engine_ttft_seconds) > 1", 1, "is a histogram"),
         ('quantile(99, engine_ttft_seconds, "5m") > 1', 10, "expected a quantile"),
         ('quantile(0.9, engine_requests_waiting, "5m") > 1', 1, "is not a histogram"),
+        ('quantile(0.9, engine_ttft_seconds, "5m", 0) > 1', 42, "expected a number of observations"),
+        ("quantile(0.9, engine_ttft_seconds) > 1", 1, "found 2 arguments"),
         ("median(engine_requests_waiting) > 1", 1, "there is no function median"),
         ("mean(engine_requests_waiting) > 1", 1, "found 1 arguments"),
         ("last(x=engine_requests_waiting) > 1", 1, "named arguments"),

@@ -20,6 +20,7 @@ from remediation.procedures.degrade_ladder import Ladders, ServiceOptions
 
 CYCLE = timedelta(seconds=15)
 CLASSES = frozenset({"vip", "standard", "offline"})
+DEPTH = {0: 0} | {level.number: depth for depth, level in enumerate(files.ladder().levels)}  # without the prompt limit
 CHANGES = (ActionKind.DEGRADE_SERVICE, ActionKind.RESTORE_SERVICE)
 
 
@@ -87,14 +88,14 @@ def test_a_surge_descends_one_level_at_a_time_and_returns_by_itself(surge):
     incident = opened(surge)
     surge.obeys = False  # nothing helps: the ladder goes to its end
     levels = surge.run(60, 110.0)
-    assert {second - first for first, second in pairwise([0, *levels])} <= {0, 1}
-    assert levels[-1] == 5
+    assert {DEPTH[second] - DEPTH[first] for first, second in pairwise([0, *levels])} <= {0, 1}
+    assert levels[-1] == 6
     assert surge.changes()[-1].params["reject"] == ["offline", "standard"]
     surge.obeys, surge.waiting = True, 0.0
     surge.fleet.mend(surge.fleet.service, resolve=incident)
     levels = surge.run(120, 40.0)
     assert levels[-1] == 0
-    assert {second - first for first, second in pairwise(levels)} <= {0, -1}
+    assert {DEPTH[second] - DEPTH[first] for first, second in pairwise(levels)} <= {0, -1}
     surge.run(2, 40.0)
     assert all(session.closed_at for session in surge.fleet.sessions.values())
 
@@ -139,7 +140,7 @@ def test_scaling_that_covers_the_load_within_the_patience_is_enough(fleet):
     assert [a for a in fleet.actions.values() if a.kind is ActionKind.SCALE], "it was scaled"
 
 
-@pytest.mark.parametrize(("lead", "level"), [(timedelta(seconds=60), 0), (timedelta(minutes=5), 1)])
+@pytest.mark.parametrize(("lead", "level"), [(timedelta(seconds=60), 0), (timedelta(minutes=5), 2)])
 def test_the_measured_lead_time_of_the_plan_comes_before_the_configured_one(fleet, lead, level):
     surge = Surge(fleet, startup=timedelta(minutes=6) - lead)
     fleet.recommend(8, 8)
@@ -209,7 +210,7 @@ def test_a_request_that_nobody_answered_is_not_repeated(make_fleet):
     assert (expired.status, expired.reason) == (ActionStatus.REFUSED, DecisionReason.EXPIRED)
     surge.fleet.policy = replace(surge.fleet.policy, autonomy=AutonomyLevels(Autonomy.ACT))
     surge.cycle(150.0)
-    assert surge.level() == 1, "with more autonomy it needs no answer"
+    assert surge.level() == 2, "with more autonomy it needs no answer"
     assert surge.changes()[-1].params != expired.params, "the measured values are those of its own time"
 
 
@@ -218,7 +219,7 @@ def test_a_dry_run_shows_the_first_level_once(make_fleet):
     opened(surge)
     surge.run(30, 110.0)
     (shown,) = surge.changes()
-    assert (shown.status, shown.params["level"]) == (ActionStatus.DRY_RUN, 1)
+    assert (shown.status, shown.params["level"]) == (ActionStatus.DRY_RUN, 2)
 
 
 def test_stepping_up_is_not_blocked_by_the_breaker(surge):
@@ -303,7 +304,7 @@ def test_a_flapping_load_never_makes_the_ladder_oscillate(make_fleet, loads, obe
     for offered, cycles in loads:
         surge.run(cycles, offered)
     ladder, changes = files.ladder(), surge.changes()
-    numbers = [0, *(action.params["level"] for action in changes)]
+    numbers = [0, *(DEPTH[action.params["level"]] for action in changes)]
     assert all(abs(second - first) == 1 for first, second in pairwise(numbers))
     for first, second in pairwise(changes):
         assert second.decided_at - first.decided_at >= ladder.dwell

@@ -56,18 +56,18 @@ def test_a_level_without_obstacles_is_the_one_that_is_decided_next(surge):
 def test_a_deeper_level_shows_the_values_of_all_its_thresholds(surge):
     incident = opened(surge)
     surge.obeys = False
-    while surge.level() < 3:
+    while surge.level() < 4:
         surge.cycle(110.0)
     _, row = shown(surge, incident)
-    assert (row.current.level, row.level.name) == (3, "smaller_model")
+    assert (row.current.level, row.level.name) == (4, "smaller_model")
     values = {threshold.indicator: threshold for threshold in row.thresholds}
     assert values["wait_ratio"].reached
     assert values["overload_ratio"].value > 1.0
     assert EntryObstacle.DWELL in row.obstacles
-    while surge.level() < 5:
+    while surge.level() < 6:
         surge.cycle(110.0)
     action, row = shown(surge, incident)
-    assert (action, row.level, row.current.level) == (None, None, 5)
+    assert (action, row.level, row.current.level) == (None, None, 6)
 
 
 def test_without_values_nothing_is_reached(surge):

@@ -16,10 +16,11 @@ from outrider.model import (
     Verdict,
 )
 from outrider.topology import Topology
+from outrider.vocabulary.time_spans import WeeklySpan
 from remediation.decide.autonomy import Autonomy, AutonomyLevels
 from remediation.decide.limits import FleetFacts, Policy
 from remediation.decide.recheck import INTENT_EXPIRES, recheck
-from remediation.decide.time_windows import TimeWindow, WeeklySpan
+from remediation.decide.time_windows import TimeWindow
 
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 NODES = [EntityRef("c", EntityKind.NODE, None, f"node-{n}") for n in range(10)]

@@ -7,7 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from outrider.model import ActionKind, ActionStatus, DecisionReason, HoldReason, StepState
+from outrider.clock import rfc3339
+from outrider.model import ActionKind, ActionStatus, DecisionReason, HoldReason, Priority, StepState, TimelineEntry
+from outrider.model.incidents import CAUSE_OVER
 from outrider.topology import DELETED, Topology
 from remediation.decide.history import NOT_PERFORMED, STOPPED, History
 from remediation.decide.policy import preview
@@ -323,3 +325,37 @@ def test_an_undo_in_a_cluster_that_is_no_longer_reached_pages_a_person(fleet):
     assert {step.objection.reason for step in steps} == {DecisionReason.OTHER_CLUSTER}
     fleet.policy = reached
     assert {action.kind for action in fleet.run(8)} == set(kinds)
+
+
+def end_cause(fleet, id_):
+    """The alerts of the cause resolve; the incident stays open for its symptoms."""
+    incident = fleet.incidents[id_]
+    cause = incident.suspected_cause
+    named = {"fault": cause.fault, "entity": str(cause.entity), "last": rfc3339(fleet.now)}
+    entry = TimelineEntry(fleet.now, CAUSE_OVER, named)
+    fleet.incidents[id_] = replace(incident, timeline=(*incident.timeline, entry))
+    fleet.mend(cause.entity)
+
+
+def slow(fleet, number):
+    """A latency symptom on a replica."""
+    replica = fleet.replicas[number]
+    fleet.raise_alert("engine-hung", replica, priority=Priority.P3)
+    fleet.alerts[replica] = replace(fleet.alerts[replica], rule="replica-slow", fault=None)
+
+
+def test_a_decaying_symptom_of_an_ended_cause_triggers_no_step(fleet):
+    opened = fleet.break_("engine-hung", fleet.replicas[0])
+    assert {action.kind for action in fleet.run(3)} >= {ActionKind.SHIFT_TRAFFIC, ActionKind.RESTART_POD}
+    end_cause(fleet, opened)
+    assert ActionKind.RESTORE_TRAFFIC in {action.kind for action in fleet.run(12)}
+    slow(fleet, 0)  # its share of the backlog
+    assert fleet.run(12) == []
+
+
+def test_a_fault_that_remains_after_the_cause_keeps_its_traffic_away(fleet):
+    opened = fleet.break_("engine-hung", fleet.replicas[0])
+    fleet.run(3)
+    end_cause(fleet, opened)
+    fleet.raise_alert("engine-dead", fleet.replicas[0])
+    assert ActionKind.RESTORE_TRAFFIC not in {action.kind for action in fleet.run(12)}

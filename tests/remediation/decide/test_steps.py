@@ -9,8 +9,9 @@ import pytest
 
 from outrider.model import ActionKind, ActionStatus, DecisionReason, HoldReason, StepState
 from outrider.text import yaml_file
+from outrider.vocabulary.time_spans import WeeklySpan
 from remediation.decide.history import NOT_PERFORMED, STOPPED
-from remediation.decide.time_windows import TimeWindow, WeeklySpan
+from remediation.decide.time_windows import TimeWindow
 from remediation.playbooks.model import read
 from store.state import state_rows
 

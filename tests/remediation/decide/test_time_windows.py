@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.model import ActionKind, DecisionReason
+from outrider.vocabulary.time_spans import EVERY_DAY, DateSpan, WeeklySpan
 from remediation.decide.autonomy import Scope, ServiceScope
-from remediation.decide.time_windows import EVERY_DAY, DateSpan, TimeWindow, WeeklySpan, frozen_by, missed_windows
+from remediation.decide.time_windows import TimeWindow, frozen_by, missed_windows
 
 BERLIN, SHANGHAI = ZoneInfo("Europe/Berlin"), ZoneInfo("Asia/Shanghai")
 SATURDAY, SUNDAY = 5, 6

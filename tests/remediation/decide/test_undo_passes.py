@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.model import ActionKind, ActionStatus, BreakerState, DecisionReason, EntityKind, EntityRef, Verdict
+from outrider.vocabulary.time_spans import WeeklySpan
 from remediation.decide.autonomy import Autonomy, AutonomyLevels
 from remediation.decide.history import UNDO
 from remediation.decide.limits import BreakerLimits, FleetFacts, Policy
 from remediation.decide.recheck import recheck
-from remediation.decide.time_windows import TimeWindow, WeeklySpan
+from remediation.decide.time_windows import TimeWindow
 from tests.remediation.conftest import Fleet
 from tests.remediation.decide.test_recheck import intent
 

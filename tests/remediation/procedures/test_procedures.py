@@ -70,6 +70,32 @@ def test_each_mistake_of_a_ladder_names_its_key(old, new, key):
     assert new.split(":")[0].strip("{[") in text.splitlines()[line - 1] or "[" in key
 
 
+EXEMPT = "degrade.levels[0].content.max_prompt_exempt"
+LIMIT = LEVEL.replace("cap_output", "limit_prompts").replace("max_output_tokens: 192", "max_prompt_ratio: 3")
+LIMIT = LIMIT.replace("{wait_ratio: 2.0}", "{wait_ratio: 1.0, prompt_ratio: 1.5}")
+LIMIT = LIMIT.replace("{wait_ratio: 0.25}", "{wait_ratio: 0.25, rejected_ratio: 0.1}").replace("0.6", "1.0")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key"),
+    [
+        ("prompt_ratio: 1.5", "overload_ratio: 1.5", "degrade.levels[0].enter"),
+        (", rejected_ratio: 0.1", "", "degrade.levels[0].exit"),
+        ("max_prompt_ratio: 3", "max_prompt_ratio: 0.5", "degrade.levels[0].content.max_prompt_ratio"),
+        ("max_prompt_ratio: 3", "max_output_tokens: 64", "degrade.levels[0].enter"),
+        ("max_prompt_ratio: 3", "max_prompt_ratio: 3, max_prompt_exempt: [gold]", EXEMPT),
+        ("rejected_ratio: 0.1", "rejected_ratio: 0.1, prompt_ratio: 1.0", "degrade.levels[0].exit.prompt_ratio"),
+    ],
+)  # fmt: skip
+def test_a_limit_of_prompts_is_taken_by_their_length_and_ends_by_what_it_rejects(old, new, key):
+    text = LADDER.replace(LEVEL, LIMIT + LEVEL)
+    assert old in text
+    assert len(degrade_ladder.read(yaml_file.parse(text, "ladder.yaml")).levels) == 2
+    with pytest.raises(ConfigError) as caught:
+        degrade_ladder.read(yaml_file.parse(text.replace(old, new), "ladder.yaml"))
+    assert key in {problem.key for problem in caught.value.problems}
+
+
 def test_levels_get_deeper():
     text = LADDER + LEVEL.replace("cap_output", "vip_only").replace("0.6", "0.9")
     with pytest.raises(ConfigError, match=r"expected at most 0\.6"):
@@ -96,7 +122,7 @@ def test_each_mistake_of_a_switch_names_its_key(old, new, key):
 
 def test_the_packaged_procedures_are_valid():
     assert [level.name for level in files.ladder().levels] == [
-        "pause_offline", "defer_low_priority", "cap_output", "smaller_model", "vip_only",
+        "limit_prompts", "pause_offline", "defer_low_priority", "cap_output", "smaller_model", "vip_only",
     ]  # fmt: skip
     assert files.switch().fail_back[0] == 0.01
     assert files.switch().status_every == timedelta(minutes=15)
@@ -105,10 +131,10 @@ def test_the_packaged_procedures_are_valid():
 @pytest.mark.parametrize(
     ("options", "names"),
     [
-        (ServiceOptions(), ["cap_output", "smaller_model"]),
-        (ServiceOptions(pause=("batch",)), ["pause_offline", "cap_output", "smaller_model"]),
+        (ServiceOptions(), ["limit_prompts", "cap_output", "smaller_model"]),
+        (ServiceOptions(pause=("batch",)), ["limit_prompts", "pause_offline", "cap_output", "smaller_model"]),
         (ServiceOptions(classes=frozenset({"offline", "standard"})), [
-            "pause_offline", "cap_output", "smaller_model",  # nobody is left to defer behind
+            "limit_prompts", "pause_offline", "cap_output", "smaller_model",  # nobody is left to defer behind
         ]),
         (ServiceOptions(levels=frozenset({"cap_output"})), ["cap_output"]),
         (ServiceOptions(enabled=False), []),
@@ -121,4 +147,4 @@ def test_a_service_has_the_levels_that_change_something(options, names):
 
 def test_a_lower_limit_of_the_cap_holds_at_every_level():
     ladders = Ladders(files.ladder(), services={"chat": ServiceOptions(max_output_tokens=512)})
-    assert ladders.parameters("chat", 4)["max_output_tokens"] == 512
+    assert ladders.parameters("chat", 5)["max_output_tokens"] == 512

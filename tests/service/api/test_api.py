@@ -13,7 +13,7 @@ import pytest
 from outrider.audit import AuditEvent
 from outrider.clock import ManualClock
 from outrider.model import ActionStatus, AlertState, EntityKind, Hypothesis, Priority
-from outrider.ports import CycleCommit
+from outrider.ports import CycleCommit, Silence
 from outrider.testing.names import GPU, LOST_GPU, NOW
 from outrider.testing.story import Story
 from outrider.testing.trouble import INCIDENT
@@ -43,6 +43,7 @@ READS = (
     "/forecasts?history_hours=2",
     "/actions",
     "/remediation",
+    "/notifications/dead-letters",
     "/audit",
     "/signals/svc_ttft_seconds/series",
     "/catalog",
@@ -64,6 +65,7 @@ WRITES = (
     ("POST", "/remediation/services/chat/restore"),
     ("POST", "/remediation/pause"),
     ("POST", "/remediation/resume"),
+    ("POST", "/notifications/dead-letters/m1/retry"),
 )
 
 
@@ -438,6 +440,48 @@ def test_a_silence_is_made_listed_and_removed(fresh):
     assert fresh.http.request("DELETE", "/api/v1/silences/none", headers=ADMIN).status_code == 404
     assert fresh.post("/silences", {"duration_seconds": 600}).status_code == 400
     assert fresh.post("/silences", {"rule": "r", "duration_seconds": -1}).status_code == 422
+
+
+def test_a_silence_with_matchers_and_a_window_is_previewed_before_it_is_made(fresh):
+    firing = [row for row in fresh.get("/alerts")["alerts"] if row["state"] == "firing"]
+    clusters = sorted({row["entity"]["cluster"] for row in firing})
+    body = {"matchers": [f'cluster=~"{"|".join(clusters)}"'], "duration_seconds": 600}
+    shown = fresh.http.post("/api/v1/silences/preview", json=body).json()
+    assert (shown["muted"], shown["firing"]) == (len(firing), len(firing))
+    assert INCIDENT in shown["incidents"]
+    assert fresh.get("/silences") == []
+    window = {"start": "03:00", "end": "04:00", "days": ["sun"], "timezone": "Asia/Shanghai"}
+    later = fresh.http.post("/api/v1/silences/preview", json={**body, "window": window}).json()
+    assert (later["in_force"], later["next"]) == (False, "2026-05-09T19:00:00Z")
+    made = fresh.post("/silences", {**body, "window": window, "dependents": True}).json()
+    assert (made["window"], made["dependents"], made["in_force"]) == (window, True, False)
+    assert fresh.get("/silences")[0]["matchers"] == [f'cluster=~"{"|".join(clusters)}"']
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"matchers": ["rule!=x"]}, 400),
+        ({"matchers": ["rule=~("]}, 400),
+        ({"matchers": ["rule"]}, 400),
+        ({"rule": "r", "dependents": True}, 400),
+        ({"matchers": ["a=b"] * 33}, 422),
+        ({"rule": "r", "duration_seconds": 31 * 86400}, 400),
+        ({"rule": "r", "window": {"start": "25:00", "end": "01:00"}}, 422),
+        ({"rule": "r", "window": {"start": "22:00", "end": "01:00", "timezone": "Mars/Base"}}, 422),
+    ],
+)
+def test_a_silence_that_cannot_be_meant_is_refused(fresh, body, status):
+    assert fresh.post("/silences", {"duration_seconds": 600, **body}).status_code == status
+    assert fresh.get("/silences") == []
+
+
+def test_a_silence_of_another_source_is_listed_and_ends_there():
+    planned = Silence("maintenance/night", None, None, NOW + timedelta(days=1), "configuration", source="maintenance")
+    world = World(Story(history=timedelta(minutes=1)), maintenance=(planned,))
+    assert [row["source"] for row in world.get("/silences")] == ["maintenance"]
+    answer = world.http.request("DELETE", "/api/v1/silences/maintenance/night", headers=ADMIN)
+    assert answer.status_code == 409
 
 
 def test_reads_need_the_token_away_from_loopback():

@@ -276,6 +276,48 @@ def test_an_incident_is_acknowledged_by_its_id_or_by_one_of_its_alerts(tmp_path,
     assert requests == [("POST", f"/incidents/{quote(INCIDENT, safe='')}/ack")] * 2
 
 
+def test_a_silence_is_previewed_from_the_store_and_written_by_the_api(tmp_path, incident_at_hand):
+    _, written = incident_at_hand
+    shown = answer("alerts", "silence", "--match", 'cluster=~".+"', "--preview", cwd=tmp_path)
+    assert (shown["muted"], shown["in_force"]) == (shown["firing"], True)
+    assert shown["firing"] > 0
+    assert INCIDENT in shown["incidents"]
+    assert answer("alerts", "silence", "--match", "node=nowhere", "--preview", cwd=tmp_path)["muted"] == 0
+    assert not written.called
+    options = ("--between", "22:00-02:00", "--days", "mon,tue", "--timezone", "Asia/Shanghai", "--dependents")
+    answer("alerts", "silence", "--match", "node=n1", "--rule", "r", *options, cwd=tmp_path)
+    (call,) = written.call_args_list
+    method, path, body = call.args[1:]
+    assert (method, path, body["rule"], body["matchers"], body["dependents"]) == (
+        "POST",
+        "/silences",
+        "r",
+        ["node=n1"],
+        True,
+    )
+    assert body["window"] == {"start": "22:00", "end": "02:00", "days": ["mon", "tue"], "timezone": "Asia/Shanghai"}
+    assert answer("alerts", "silences", cwd=tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--match", "node"), "not a matcher"),
+        (("--match", "rule!=x"), "select every alert"),
+        (("--match", "node=n1", "--between", "late-02:00"), "time of day"),
+        (("--match", "node=n1", "--between", "22:00-02:00", "--timezone", "Mars/Base"), "time zone"),
+        (("--match", "node=n1", "--days", "mon"), "--between"),
+        (("--match", "node=n1", "--from", "soon"), "--from"),
+        (("--match", "node=n1", "--for", "5w"), "at most 30 days"),
+    ],
+)
+@pytest.mark.usefixtures("incident_at_hand")
+def test_mistakes_of_a_silence_get_one_sentence(tmp_path, arguments, expected):
+    done = run("alerts", "silence", *arguments, "--preview", cwd=tmp_path)
+    assert done.returncode == 2
+    assert expected in done.stdout
+
+
 @pytest.mark.usefixtures("incident_at_hand")
 def test_the_knowledge_graph_is_shown_queried_and_drawn(tmp_path):
     shown = answer("knowledge", "show", "gpu-lost", "-o", "json", cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""Every key of ``remediation`` shows how it is written: by its default or by an example, which is valid."""
+"""Keys of ``remediation`` and ``oncall`` show how they are written: by their default or by a valid example."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import yaml
 from pydantic import BaseModel, Field, TypeAdapter
 from pydantic.fields import FieldInfo
 
+from service.config.oncall_settings import OnCallSettings
 from service.config.remediation_settings import RemediationSettings
 
 
@@ -30,7 +31,7 @@ def keys_of(model: type[BaseModel], path: str) -> Iterator[tuple[str, FieldInfo]
             yield from keys_of(inner, where)
 
 
-KEYS = dict(keys_of(RemediationSettings, "remediation"))
+KEYS = dict([*keys_of(RemediationSettings, "remediation"), *keys_of(OnCallSettings, "oncall")])
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -49,4 +50,5 @@ def test_an_example_is_valid(key):
 
 def test_the_keys_of_every_level_are_checked():
     assert {"remediation.actuators", "remediation.freezes.start", "remediation.hooks.job.limits"} <= set(KEYS)
-    assert len(KEYS) > 140
+    assert {"oncall.people.contacts.mention", "oncall.schedules.rotations.hours.start"} <= set(KEYS)
+    assert len(KEYS) > 190

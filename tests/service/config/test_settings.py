@@ -5,7 +5,7 @@ import pytest
 from collectors.mapping import registry
 from outrider.errors import ConfigError
 from outrider.ports import StateRetention
-from service.config import settings
+from service.config import notify_settings, settings
 from service.wiring.detectors import rules as wiring_rules
 from store.tsdb.retention import Retention
 
@@ -119,7 +119,7 @@ def test_not_a_mapping(tmp_path):
 
 
 def test_every_setting_is_documented():
-    sections = [*settings.Section.__subclasses__(), settings.ChannelSettings]
+    sections = [*settings.Section.__subclasses__(), notify_settings.ChannelSettings]
     undocumented = [
         f"{section.__name__}.{name}"
         for section in sections

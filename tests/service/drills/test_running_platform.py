@@ -22,6 +22,7 @@ from outrider.model import (
     DecisionReason,
     EntityKind,
     EntityRef,
+    Fact,
     Hypothesis,
     Incident,
     Layer,
@@ -172,6 +173,12 @@ def test_incidents_of_the_drills_cluster_are_marked(cause: EntityRef | None, ent
     assert plain == message(None)
     (late,) = drill_marking.mark([message("i")], [incident("i", T0 + 13 * MINUTE)], [alert(NODE)], windows)
     assert late == message("i")
+
+
+def test_an_sms_about_a_drill_is_marked_too() -> None:
+    page = replace(message("i"), facts={Fact.WHAT: "GPU lost", Fact.WHERE: "node-1"})
+    (result,) = drill_marking.mark([page], [incident("i", T0 + MINUTE)], [alert(NODE)], [drill("a").window])
+    assert result.facts == {Fact.WHAT: "DRILL: GPU lost", Fact.WHERE: "node-1"}
 
 
 @pytest.mark.parametrize(("cause", "name"), [(NODE, "drill"), (ELSEWHERE, None), (None, None)])

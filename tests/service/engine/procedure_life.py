@@ -39,7 +39,7 @@ from tests.support.repair_loop import RepairLoop
 
 LADDER, CLUSTER_LOST = "degrade-ladder", "cluster-lost"
 PROCEDURES = (LADDER, CLUSTER_LOST)
-DEEPEST = 5
+DEEPEST = 6
 HOME, STANDBY = (EntityRef(cluster, EntityKind.SERVICE, "llm", "chat") for cluster in ("home", "standby"))
 _OPTIONS = ServiceOptions(classes=frozenset({"vip", "standard", "offline"}), fallback_model="chat-8b")
 _LADDERS = Ladders(files.ladder(), services={"chat": _OPTIONS})

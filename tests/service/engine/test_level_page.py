@@ -19,7 +19,7 @@ MINUTE = timedelta(minutes=1)
 SESSION = RemediationSession("ses", "inc", NOW - 30 * MINUTE)
 LADDERS = Ladders(files.ladder())
 LEVEL = Action(
-    "act", "ses", ActionKind.DEGRADE_SERVICE, SERVICE, LADDERS.parameters("chat", 3), "inc", False, Verdict.ALLOWED,
+    "act", "ses", ActionKind.DEGRADE_SERVICE, SERVICE, LADDERS.parameters("chat", 4), "inc", False, Verdict.ALLOWED,
     DecisionReason.WITHIN_LIMITS, ActionStatus.DONE, NOW - 20 * MINUTE, NOW - 20 * MINUTE, NOW - 20 * MINUTE,
 )  # fmt: skip
 

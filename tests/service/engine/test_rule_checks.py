@@ -29,6 +29,7 @@ from outrider.model import (
 from outrider.text.i18n import LANGUAGES, translate
 from outrider.topology import Topology
 from outrider.vocabulary.rules import RuleCheck
+from outrider.vocabulary.tenants import tenant_of
 from service.engine.rule_checks import CheckFacts, with_checks
 
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
@@ -41,18 +42,26 @@ RATIO, AVAILABLE = "hw_accel_memory_used_ratio", "node_memory_available_ratio"
 
 
 class Values:
-    """Recent values of one entity, by signal."""
+    """Recent values of one entity, by signal, and the prompt tokens of its tenants."""
 
-    def __init__(self, entity: EntityRef, signals: Mapping[str, Floats]) -> None:
-        self._entity, self._signals = entity, signals
+    def __init__(
+        self, entity: EntityRef, signals: Mapping[str, Floats], tenants: Mapping[EntityRef, Floats] | None = None
+    ) -> None:
+        self._entity, self._signals, self._tenants = entity, signals, tenants or {}
 
     def window(self, kind: EntityKind, keys: Sequence[SignalKey], span: timedelta) -> Window:
         del span
-        (key,) = keys
-        level = self._signals[key.name]
-        times = NOW.timestamp() - STEP.total_seconds() * np.arange(level.size - 1, -1, -1)
-        values = level.reshape(1, -1, 1)
-        return Window(kind, (self._entity,), times, tuple(keys), values, np.zeros(values.shape, np.uint8), STEP)
+        rows: dict[EntityRef, tuple[Floats, ...]] = {}
+        if kind is EntityKind.TENANT:
+            rows = {tenant: (tokens,) for tenant, tokens in self._tenants.items()}
+        elif all(key.name in self._signals for key in keys):
+            rows = {self._entity: tuple(self._signals[key.name] for key in keys)}
+        if not rows:
+            empty = np.zeros((0, 0, len(keys)))
+            return Window(kind, (), np.zeros(0), tuple(keys), empty, empty.astype(np.uint8), STEP)
+        values = np.stack([np.stack(columns, axis=1) for columns in rows.values()])
+        times = NOW.timestamp() - STEP.total_seconds() * np.arange(values.shape[1] - 1, -1, -1)
+        return Window(kind, tuple(rows), times, tuple(keys), values, np.zeros(values.shape, np.uint8), STEP)
 
 
 def alert(entity: EntityRef, check: str, signal: str) -> Alert:
@@ -110,11 +119,63 @@ def test_without_a_rising_trend_nothing_is_written(level: Floats) -> None:
 
 def test_longer_prompts_are_named_with_their_length_before() -> None:
     requests = np.full(POINTS, 10.0)
-    tokens = np.where(np.arange(POINTS) < POINTS / 2, 5_000.0, 20_000.0)
+    tokens = sent(5_000.0, 20_000.0)
     values = Values(CHAT, {"svc_requests_total": requests, "svc_prompt_tokens_total": tokens})
     ((what, arguments),) = lines(alert(CHAT, "long_prompts", "svc_ttft_seconds"), values)
     assert what == "incidents.timeline.check_long_prompts"
     assert (arguments["tokens"], arguments["before"]) == ("2000", "500")
+
+
+def sent(before: float, after: float) -> Floats:
+    return np.where(np.arange(POINTS) < POINTS - 6, before, after)
+
+
+def long_prompts(**tenants: Floats) -> tuple[str, Mapping[str, str]]:
+    """The line about long prompts, with these tenants of the service and one of another."""
+    signals = {"svc_requests_total": sent(10.0, 10.0), "svc_prompt_tokens_total": sent(5_000.0, 20_000.0)}
+    rows = {tenant_of(CHAT, name): tokens for name, tokens in tenants.items()}
+    rows[tenant_of(replace(CHAT, name="other-service"), "loud")] = sent(0.0, 1e9)
+    (line,) = lines(alert(CHAT, "long_prompts", "svc_ttft_seconds"), Values(CHAT, signals, rows))
+    return line
+
+
+def test_the_tenant_that_sends_the_long_prompts_is_named_with_its_share() -> None:
+    what, arguments = long_prompts(web=sent(3_000.0, 3_000.0), documents=sent(1_000.0, 16_000.0), none=sent(1e3, 1e3))
+    assert what == "incidents.timeline.check_long_prompts_tenant"
+    assert (arguments["tenant"], arguments["percent"], arguments["earlier"]) == ("documents", "80", "20")
+
+
+def test_fewer_requests_do_not_hide_the_tenant_with_longer_prompts() -> None:
+    signals = {"svc_requests_total": sent(40.0, 10.0), "svc_prompt_tokens_total": sent(20_000.0, 20_000.0)}
+    rows = {tenant_of(CHAT, "web"): sent(12_000.0, 3_000.0), tenant_of(CHAT, "documents"): sent(8_000.0, 17_000.0)}
+    ((what, arguments),) = lines(alert(CHAT, "long_prompts", "svc_ttft_seconds"), Values(CHAT, signals, rows))
+    assert (what, arguments["tenant"]) == ("incidents.timeline.check_long_prompts_tenant", "documents")
+
+
+def test_a_large_tenant_is_not_blamed_for_the_growth_of_all() -> None:
+    what, arguments = long_prompts(web=sent(3_000.0, 12_000.0), a=sent(1e3, 6e3), b=sent(1e3, 6e3), c=sent(1e3, 6e3))
+    assert what == "incidents.timeline.check_long_prompts_spread"
+    assert (arguments["tenant"], arguments["percent"]) == ("web", "40")
+
+
+@pytest.mark.parametrize("name", ["other", "none"])
+def test_growth_of_unnamed_tenants_blames_nobody(name: str) -> None:
+    what, arguments = long_prompts(web=sent(3_000.0, 3_000.0), **{name: sent(1_000.0, 16_000.0)})
+    assert (what, arguments["tenant"]) == ("incidents.timeline.check_long_prompts_spread", "web")
+
+
+def test_without_tenants_the_line_names_what_is_missing() -> None:
+    for tenants in ({}, {"none": sent(5_000.0, 20_000.0)}):
+        what, arguments = long_prompts(**tenants)
+        assert what == "incidents.timeline.check_long_prompts"
+        assert "LiteLLM" in translate(what, "en", **arguments)
+
+
+@pytest.mark.parametrize("outcome", ["tenant", "spread"])
+def test_every_outcome_has_a_text_in_every_language(outcome: str) -> None:
+    words = {"entity": "e", "tokens": "1", "before": "2", "tenant": "t", "percent": "3", "earlier": "4"}
+    for language in LANGUAGES:
+        assert "t" in translate(f"incidents.timeline.check_long_prompts_{outcome}", language, **words)
 
 
 def test_prompts_of_the_usual_length_are_not_mentioned() -> None:

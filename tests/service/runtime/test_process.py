@@ -16,6 +16,8 @@ from service.runtime.periodic_tasks import PeriodicTasks
 from service.runtime.store_maintenance import StoreMaintenance
 from service.wiring import platform as wiring_platform
 from store.tsdb.retention import Retention
+from tests.service.oncall.test_roster_source import calendar_of
+from tests.support import on_call
 from tests.support.waiting import until_async
 
 HOUR = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
@@ -44,6 +46,16 @@ def read(platform):
     return platform.metrics.read_windows(EntityKind.GPU, [POWER], HOUR, HOUR + 8 * STEP, STEP).values.ravel()
 
 
+def test_calendars_of_schedules_are_read_by_a_task(platform, tmp_path):
+    file = tmp_path / "duty.ics"
+    file.write_text(calendar_of("wang", "20260101T000000Z", "20270101T000000Z"))
+    oncall = on_call.settings(schedules=[on_call.SCHEDULE | {"calendar": {"file": file}}])
+    with mock.patch.object(platform, "settings", platform.settings.model_copy(update={"oncall": oncall})):
+        tasks = process.periodic_tasks_of(platform, platform.cycle.parts.clock)
+    asyncio.run(tasks.run("calendars"))
+    assert [item.schedule for item in platform.state.calendars()] == ["model"]
+
+
 def test_an_hour_that_is_over_is_compacted_and_reads_as_before(platform):
     schedule = process.periodic_tasks_of(platform, platform.cycle.parts.clock)
     assert set(schedule.names) == {
@@ -54,6 +66,7 @@ def test_an_hour_that_is_over_is_compacted_and_reads_as_before(platform):
         "checkpoint",
         "upkeep",
         "flight",
+        "expire_received",
         "prune_state",
         "weekly_report",
     }
@@ -112,6 +125,19 @@ def test_a_task_that_is_due_soon_runs_at_once_and_once_more_if_it_was_in_progres
         return runs
 
     assert asyncio.run(wake()) == [0, 1]
+
+
+def test_a_task_that_takes_longer_than_its_interval_is_not_logged_at_each_of_its_times(caplog):
+    async def overrun():
+        schedule, first = PeriodicTasks(ManualClock(HOUR)), asyncio.Event()
+        schedule.every(timedelta(milliseconds=10), "deliver", first.wait)
+        schedule.start()
+        await let_runs_pass(timedelta(milliseconds=10))
+        first.set()
+        await schedule.stop()
+
+    asyncio.run(overrun())
+    assert caplog.messages == []
 
 
 def test_stopping_waits_for_the_cycle_in_flight():

@@ -17,7 +17,7 @@ from outrider.model import CellStatus, EntityKind, EntityRef, SignalKey
 from simulator.exporters.blackbox import CERTIFICATE_SECONDS, PATIENCE_SECONDS, IngressProbe, SdkCounters
 from simulator.exporters.targets import Pages, targets
 from simulator.fleet import Fleet
-from simulator.spec.fleets import PoolSpec, default_spec
+from simulator.spec.fleets import PoolSpec, default_spec, drill_spec
 
 START = datetime(2026, 11, 18, 12, tzinfo=UTC)
 STEP = timedelta(seconds=15)
@@ -93,8 +93,20 @@ def test_both_pages_parse() -> None:
         page = watched.pages.page(target)
         assert page is not None
         families = {family.name: family for family in text_string_to_metric_families(page.decode())}
-        assert len(families) == {"probe": 8, "sdk": 4}[target.adapter]
+        assert len(families) == {"probe": 8, "sdk": 5}[target.adapter]
         assert target.entity == watched.entity
+
+
+def test_the_owner_of_a_service_counts_prompt_tokens_by_tenant() -> None:
+    pages = Pages(Fleet(drill_spec(), seed=2))
+    (chat, code) = targets(pages.fleet, ("sdk",))
+    for target, tenants in ((chat, {"consumer", "enterprise", "internal"}), (code, {"none"})):
+        page = pages.page(target)
+        assert page is not None
+        families = {family.name: family for family in text_string_to_metric_families(page.decode())}
+        tokens = {one.labels["tenant"]: one.value for one in families["outrider_sdk_tokens"].samples}
+        assert tokens.keys() == tenants
+        assert all(value > 0 for value in tokens.values())
 
 
 def test_invalid_answers_show_in_the_ratio_the_votes_and_the_kpi() -> None:

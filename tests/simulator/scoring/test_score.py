@@ -131,6 +131,37 @@ def test_a_false_incident_named_in_the_page_of_a_true_one_is_a_false_page() -> N
     assert score([run([fault()], [incident(1, 6), silent])])["false_pages"] == 0
 
 
+@pytest.mark.parametrize(
+    ("second", "pages", "incidents"),
+    [
+        (incident(2, 18, entities=(SERVICE,)), 1, 1),
+        (incident(2, 18, entities=(SERVICE,), paged=False, called=True), 1, 1),
+        (incident(2, 18, entities=(SERVICE,), priority=Priority.P2, paged=False), 0, 1),
+        (incident(2, 18, entities=(SERVICE,), priority=Priority.P3, paged=False), 0, 0),
+        (incident(2, 4, entities=(SERVICE,)), 0, 0),  # before the fault
+        (incident(2, 18, entities=(OTHER,)), 0, 0),  # off its path
+    ],
+)
+def test_a_second_page_is_about_an_outage_that_has_one(second, pages, incidents) -> None:
+    seen = score([run([fault()], [incident(1, 6), second])])
+    assert (seen["second_pages"], seen["second_incidents"]) == (pages, incidents)
+
+
+def test_other_replicas_of_an_affected_service_are_part_of_its_outage() -> None:
+    injected = fault(rings=(frozenset({REPLICA}), frozenset({REPLICA, SERVICE}), frozenset({OTHER})))
+    assert score([run([injected], [incident(1, 6), incident(2, 18, entities=(OTHER,))])])["second_pages"] == 1
+
+
+def test_the_page_of_another_fault_is_no_second_page() -> None:
+    both = [fault(), fault("engine-dead", OTHER, start=16, end=19)]
+    seen = score([run(both, [incident(1, 6), incident(2, 17, entities=(OTHER, SERVICE))])])
+    assert (seen["recall"], seen["second_pages"]) == (1, 0)
+
+
+def test_a_fault_that_lasts_beyond_the_run_has_no_aftermath() -> None:
+    assert score([run([fault(end=30)], [incident(1, 6), incident(2, 18)])])["second_pages"] == 0
+
+
 def test_folding_counts_pages_and_the_incidents_they_name() -> None:
     joined = [incident(number, 6, paged=False, called=True) for number in (2, 3)]
     seen = score([run([fault()], [incident(1, 6), *joined], storm=True, alerts=50)])

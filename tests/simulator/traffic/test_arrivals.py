@@ -165,6 +165,23 @@ def test_lengths_follow_their_effects() -> None:
     assert result.computed.sum() == pytest.approx(result.prompt.sum(), rel=0.01)
 
 
+def test_a_burst_of_one_tenant_lengthens_its_prompts_by_tokens_that_no_cache_has() -> None:
+    tenants = (TenantSpec("web", 1.0), TenantSpec("documents", 3.0))
+    traffic = Traffic(replace(SPEC, services=(replace(CHAT, tenants=tenants), SPEC.services[1])), 1)
+    usual = traffic.draw(WEDNESDAY, 200.0, np.array([40.0, 10.0]))
+    effects = ServiceEffects(2)
+    effects.tenant_prompt_factor[:] = 2.5
+    traffic.attend(effects, EngineBank([CHAT.engine], 1, 60.0), np.array([0]))
+    burst = traffic.draw(WEDNESDAY, 200.0, np.array([40.0, 10.0]))
+    for service in (0, 1):  # one without tenants too
+        means = [drawn.prompt[drawn.service == service].mean() for drawn in (usual, burst)]
+        assert means[1] / means[0] == pytest.approx(2.5, rel=0.12)
+    web = [drawn.prompt[(drawn.service == 0) & (drawn.tenant == 0)].mean() for drawn in (usual, burst)]
+    assert web[1] == pytest.approx(web[0], rel=0.1), "the other tenant sends what it always sends"
+    cached = [(drawn.prompt - drawn.computed)[drawn.service == 0].mean() for drawn in (usual, burst)]
+    assert cached[1] == pytest.approx(cached[0], rel=0.1)
+
+
 def test_tenants_have_their_share_and_lengths_and_a_shift_moves_them() -> None:
     long = replace(CHAT.lengths, prompt_mean=4000.0)
     tenants = (TenantSpec("web", 3.0), TenantSpec("documents", 1.0, long))

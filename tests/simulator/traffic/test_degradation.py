@@ -96,7 +96,31 @@ def test_classes_follow_the_priority_of_tenants():
     assert classes_of(code.tenants) == ["standard"]
 
 
-@pytest.mark.parametrize("params", [{}, {"level": -1}, {"level": True}, {"level": 3, "max_output_tokens": 0}])
+def test_too_long_prompts_get_429_unless_their_class_is_exempt():
+    fleet = Fleet(drill_spec(), seed=3)
+    order = control_of(fleet)
+    order(ActionKind.DEGRADE_SERVICE, level=1, max_prompt_tokens=1500, max_prompt_exempt=["vip"])
+    fleet.step(MINUTE)  # requests of before have ended
+    served, rejected = ended(fleet)
+    assert 0.03 < rejected / (served + rejected) < 0.2
+    tokens, (chat, _) = fleet.traffic.prompt_tokens, fleet.spec.services
+    before = tokens[0].copy()
+    table = fleet.bank.table
+    rows = table.rows()
+    longest = table.prompt[rows][fleet.pods.service_of_slot[table.replica[rows]] == 0].max()
+    assert longest > 1500, "VIP requests are exempt"
+    order(ActionKind.DEGRADE_SERVICE, level=1, max_prompt_tokens=1)
+    fleet.step(MINUTE)
+    np.testing.assert_array_equal(tokens[0], before)
+    order(ActionKind.RESTORE_SERVICE, level=0)
+    fleet.step(MINUTE)
+    assert (tokens[0, : len(chat.tenants)] > before[: len(chat.tenants)]).all()
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{}, {"level": -1}, {"level": True}, {"level": 3, "max_output_tokens": 0}, {"level": 1, "max_prompt_tokens": True}],
+)
 def test_a_malformed_level_is_refused(params):
     with pytest.raises(UsageError):
         control_of(Fleet(drill_spec(), seed=3))(ActionKind.DEGRADE_SERVICE, **params)

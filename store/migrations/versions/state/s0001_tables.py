@@ -27,6 +27,7 @@ def _big() -> sa.types.TypeEngine[int]:
 
 def upgrade() -> None:
     _create_decisions()
+    _create_on_call()
     _create_ingest()
     _create_planning()
     if op.get_bind().dialect.name == "postgresql":
@@ -110,6 +111,8 @@ def _create_decisions() -> None:
         sa.Column("attempts", sa.Integer(), nullable=False, server_default="0"),
         sa.Column("ended_at_us", sa.BigInteger()),
         sa.Column("error", sa.Text(), nullable=False, server_default=""),
+        sa.Column("urgency", sa.Integer(), nullable=False, server_default="2"),
+        sa.Column("receipt", sa.Text()),
         sa.Column("body", sa.Text(), nullable=False),
     )
     op.create_index("message_by_creation", "message", ["created_at_us"])
@@ -182,7 +185,79 @@ def _create_decisions() -> None:
     op.create_index("feedback_by_time", "feedback", ["at_us"])
 
 
+def _create_on_call() -> None:
+    op.create_table(
+        "incident_note",
+        sa.Column("id", sa.Text(), primary_key=True),
+        sa.Column("incident", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("at_us", sa.BigInteger(), nullable=False),
+        sa.Column("by", sa.Text(), nullable=False),
+        sa.Column("body", sa.Text(), nullable=False),
+    )
+    op.create_index("incident_note_by_incident", "incident_note", ["incident", "at_us"])
+    op.create_index("incident_note_by_time", "incident_note", ["at_us"])
+    op.create_table(
+        "follow_up",
+        sa.Column("id", sa.Text(), primary_key=True),
+        sa.Column("incident", sa.Text(), nullable=False),
+        sa.Column("owner", sa.Text(), nullable=False),
+        sa.Column("due", sa.Text(), nullable=False),
+        sa.Column("at_us", sa.BigInteger(), nullable=False),
+        sa.Column("closed_at_us", sa.BigInteger()),
+        sa.Column("fault", sa.Text()),
+        sa.Column("entity", sa.Text()),
+        sa.Column("body", sa.Text(), nullable=False),
+    )
+    op.create_index("follow_up_by_end", "follow_up", ["closed_at_us"])
+    op.create_index("follow_up_by_incident", "follow_up", ["incident"])
+    op.create_index("follow_up_by_time", "follow_up", ["at_us"])
+    op.create_table(
+        "shift_override",
+        sa.Column("id", sa.Text(), primary_key=True),
+        sa.Column("schedule", sa.Text(), nullable=False),
+        sa.Column("person", sa.Text(), nullable=False),
+        sa.Column("start_us", sa.BigInteger(), nullable=False),
+        sa.Column("end_us", sa.BigInteger(), nullable=False),
+        sa.Column("body", sa.Text(), nullable=False),
+    )
+    op.create_index("shift_override_by_end", "shift_override", ["end_us"])
+    op.create_table(
+        "calendar",
+        sa.Column("schedule", sa.Text(), primary_key=True),
+        sa.Column("read_at_us", sa.BigInteger()),
+        sa.Column("error", sa.Text(), nullable=False),
+        sa.Column("body", sa.Text(), nullable=False),
+    )
+    op.create_table(
+        "button_use",
+        sa.Column("nonce", sa.Text(), primary_key=True),
+        sa.Column("at_us", sa.BigInteger(), nullable=False),
+    )
+
+
 def _create_ingest() -> None:
+    op.create_table(
+        "heartbeat",
+        sa.Column("name", sa.Text(), primary_key=True),
+        sa.Column("at_us", sa.BigInteger(), nullable=False),
+    )
+    op.create_table(
+        "received_alert",
+        sa.Column("id", sa.Text(), primary_key=True),
+        sa.Column("source", sa.Text(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("group_key", sa.Text(), nullable=False),
+        sa.Column("starts_at_us", sa.BigInteger(), nullable=False),
+        sa.Column("ends_at_us", sa.BigInteger()),
+        sa.Column("received_at_us", sa.BigInteger(), nullable=False),
+        sa.Column("expires_at_us", sa.BigInteger()),
+        sa.Column("body", sa.Text(), nullable=False),
+    )
+    op.create_index("received_alert_by_end", "received_alert", ["ends_at_us"])
+    op.create_index("received_alert_by_start", "received_alert", ["starts_at_us"])
+    op.create_index("received_alert_by_state", "received_alert", ["state", "group_key"])
     op.create_table(
         "pushed",
         sa.Column("id", _big(), primary_key=True),

@@ -9,6 +9,8 @@ from outrider.model import (
     DetectorStatus,
     EntityKind,
     EntityRef,
+    Message,
+    NotifyReason,
     SampleBatch,
     SignalKey,
     Stage,
@@ -43,6 +45,15 @@ def test_open_incidents_and_decisions_are_counted_by_reason():
     assert 'reason="within_limits"' in text
     state.set_paused(paused=True, by="ann", now=datetime(2026, 5, 4, tzinfo=UTC))
     assert "outrider_remediation_paused 1.0" in page(state)
+
+
+def test_undelivered_messages_are_counted():
+    state, at = MemoryStateStore(), datetime(2026, 5, 4, tzinfo=UTC)
+    assert "outrider_dead_letters 0.0" in page(state)
+    message = Message("m", "im", NotifyReason.OPENED, None, None, "t", "b", at)
+    state.commit(CycleCommit(CycleRecord("c", at, 0.1, 1, 1, 1, 0, 0, 0), messages=(message,)))
+    state.finish_message("m", delivered=False, now=at, error="http_410")
+    assert "outrider_dead_letters 1.0" in page(state)
 
 
 def test_detectors_report_stage_and_alarm_rates():

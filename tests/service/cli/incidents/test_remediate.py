@@ -24,7 +24,7 @@ from tests.service.cli.test_cli import answer, run
 class Platform:
     """A filled store, and the API on it."""
 
-    def __init__(self, folder, *, dry_run=True) -> None:
+    def __init__(self, folder, *, dry_run=True, more="") -> None:
         self.folder, self.switch = folder, folder / "stop"
         server = socket.create_server(("127.0.0.1", 0))
         url = f"sqlite:///{folder}/o.db"
@@ -32,6 +32,7 @@ class Platform:
         config.write_text(
             f"store: {{url: '{url}'}}\napi: {{port: {server.getsockname()[1]}}}\n"
             f"remediation: {{autonomy: act, dry_run: {str(dry_run).lower()}, kill_switch_file: '{self.switch}'}}\n"
+            f"{more}"
         )
         answer("db", "upgrade", "-o", "json", cwd=folder)
         state_url, metrics_url = factory.urls_of(url)

@@ -116,5 +116,5 @@ def test_the_plan_of_a_surge_shows_the_degrade_ladder(folder):
     headline = next(line.split() for line in shown.splitlines() if line.startswith("degrade_service"))
     assert headline[2:4] == ["held", "not_due_yet"], "the headline agrees with the thresholds below it"
     assert "present degrade level: 0 (normal)" in shown
-    assert "next level: 3 (output capped), once all of these are reached for 15s" in shown
+    assert "next level: 4 (output capped), once all of these are reached for 15s" in shown
     assert "not reached: expected wait over the TTFT objective is -, limit 2" in shown

@@ -1,0 +1,69 @@
+"""What is stored about on-call schedules: overrides, imported calendars, and the use of buttons in messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class ShiftOverride:
+    """A person who is on call instead of the scheduled one. Of two at the same time the later entry counts."""
+
+    id: str
+    schedule: str
+    person: str
+    start: datetime
+    end: datetime
+    by: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCalendar:
+    """The last readable text of a schedule's calendar.
+
+    ``error`` is that of a later attempt, empty if it succeeded. Without a readable text ``read_at`` is None.
+    """
+
+    schedule: str
+    text: str
+    read_at: datetime | None
+    error: str = ""
+
+
+class OnCallReader(Protocol):
+    """Stored parts of on-call schedules, read side."""
+
+    def shift_overrides(self, since: datetime) -> tuple[ShiftOverride, ...]:
+        """Overrides that end after a time, by their start."""
+        ...
+
+    def calendars(self) -> tuple[StoredCalendar, ...]:
+        """The calendar of each schedule that imports one, by schedule."""
+        ...
+
+
+class OnCallStore(OnCallReader, Protocol):
+    """Stored parts of on-call schedules and buttons, write side."""
+
+    def add_shift_override(self, override: ShiftOverride) -> None:
+        """Adds an override, with audit."""
+        ...
+
+    def remove_shift_override(self, override_id: str, by: str, now: datetime) -> bool:
+        """Removes an override, with audit; False if unknown."""
+        ...
+
+    def save_calendar(self, calendar: StoredCalendar) -> None:
+        """Replaces the calendar of a schedule."""
+        ...
+
+    def button_key(self) -> str:
+        """The key that signs buttons; generated on the first call and the same for every process."""
+        ...
+
+    def use_button(self, nonce: str, now: datetime) -> bool:
+        """Marks a button as used; False if it was used before."""
+        ...

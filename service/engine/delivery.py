@@ -1,0 +1,280 @@
+"""Delivers the messages of the outbox: one queue per channel, with limits, retries, fallback and receipts.
+
+At least once, with one duplicate at most per kill and channel: a claim is a conditional UPDATE with a lease. A slow or
+failing channel delays no other one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from alerts.routing.fallback import end_copy, fallback_copy, is_fallback_due
+from alerts.routing.merging import merge, plan_deliveries
+from outrider import log
+from outrider.audit import AuditEvent, AuditRecord
+from outrider.clock import Clock
+from outrider.errors import DeliveryError
+from outrider.model import ChannelPolicy, DeliveryNote, Message, Receipt
+from outrider.ports import Notifier, StateStore, ThreadingNotifier
+from service.engine.rate_window import RateWindow
+from service.engine.steady_time import SteadyTime
+
+_log = log.get("delivery")
+LEASE = timedelta(seconds=60)
+FIRST_RETRY = timedelta(seconds=5)
+LAST_RETRY = timedelta(minutes=10)
+LAST_URGENT_RETRY = timedelta(minutes=1)
+GIVE_UP_AFTER = timedelta(hours=24)
+WORKERS = 16  # channels at once
+CHECK_AGAIN = 0.5  # seconds, for retries on other channels while one is slow
+LIMIT_AGAIN = 1.0  # seconds, before a channel at its limit is tried again
+MOST_CLAIMED = 20  # of a channel without a limit; a lease must outlast their delivery
+MOST_MERGED = 500
+PATIENCE = timedelta(seconds=10)  # a limit per second merges nothing that the next seconds can deliver
+_FAILURES_IN_A_ROW = 2  # then the rest of a claim waits: each attempt may take the timeout of the channel
+_MOST_OF_INCIDENT = 500
+_PAUSED = "paused"
+
+
+@dataclass(slots=True)
+class _ChannelState:
+    """What is known about a channel since the start of the process. Times are monotonic, except ``failing_since``."""
+
+    window: RateWindow
+    blocked_until: float = 0.0
+    failing_since: datetime | None = None
+
+
+class MessageDelivery:
+    """Works off the messages of one store. Several may run; each message is claimed by one."""
+
+    def __init__(
+        self,
+        state: StateStore,
+        notifiers: Mapping[str, Notifier],
+        clock: Clock,
+        owner: str,
+        policies: Mapping[str, ChannelPolicy] | None = None,
+        *,
+        check_again: float = CHECK_AGAIN,
+    ) -> None:
+        """``notifiers`` and ``policies`` by channel name; a channel without a policy has no limit and no fallback.
+
+        While a slow channel delivers, messages of others are looked for every ``check_again`` seconds and on ``wake``.
+        """
+        self._check_again = check_again
+        self._woken: Future[None] = Future()
+        self._wakes = 0
+        self._state = state
+        self._notifiers = notifiers
+        self._clock = clock
+        self._time = SteadyTime(clock)
+        self._owner = owner
+        self._policies = policies or {}
+        self._channels: dict[str, _ChannelState] = {}
+
+    def run_once(self) -> int:
+        """Delivers the due messages of each channel once, one channel after another. Returns their number."""
+        return sum(self._deliver_channel(channel) for channel in self._state.due_channels(self._time.now()))
+
+    def wake(self) -> None:
+        """Makes a run in progress look for messages now, before it sends what is not urgent. From any thread."""
+        self._wakes += 1
+        with suppress(InvalidStateError):  # woken already
+            self._woken.set_result(None)
+
+    def run(self, stopping: Callable[[], bool] = lambda: False) -> int:
+        """Delivers messages until none is due, several channels at once. Returns their number.
+
+        ``stopping`` ends it after the messages in progress and the urgent ones that are claimed.
+        """
+        delivered = 0
+        running: dict[str, Future[int]] = {}
+        exhausted: dict[str, float] = {}  # channels at their limit, and since when
+        with ThreadPoolExecutor(WORKERS, thread_name_prefix="deliver") as threads:
+            while True:
+                self._woken = Future()
+                now, stops = self._clock.monotonic(), stopping()
+                self._wakes += stops
+                for channel in () if stops else self._state.due_channels(self._time.now()):
+                    if channel not in running and now - exhausted.get(channel, -LIMIT_AGAIN) >= LIMIT_AGAIN:
+                        running[channel] = threads.submit(self._deliver_channel, channel)
+                if not running:
+                    return delivered
+                signals: list[Future[Any]] = [*running.values(), self._woken]
+                wait(signals, self._check_again, FIRST_COMPLETED)
+                for channel in [name for name, future in running.items() if future.done()]:
+                    count = running.pop(channel).result()
+                    delivered += count
+                    if not count:
+                        exhausted[channel] = self._clock.monotonic()
+
+    def _deliver_channel(self, channel: str) -> int:
+        """Claims and delivers due messages of a channel. Returns the number of messages that were decided on."""
+        known = self._channels.get(channel)
+        policy = self._policies.get(channel, ChannelPolicy())
+        if known is None:
+            known = self._channels.setdefault(channel, _ChannelState(RateWindow(policy.limit)))
+        started = self._clock.monotonic()
+        slots, wakes = known.window.free(started), self._wakes
+        blocked = known.blocked_until > started
+        if slots == 0 and not blocked:
+            return 0
+        most = MOST_CLAIMED if policy.limit is None else MOST_MERGED
+        claimed = self._state.claim_messages(self._owner, self._time.now(), LEASE, most, channel=channel)
+        wanted = self._skip_unwanted(claimed, policy)
+        if blocked:
+            pause, text = timedelta(seconds=known.blocked_until - started), f"the {channel} channel requested a pause"
+            self._fail_all(wanted, known, DeliveryError(text, retryable=True, reason=_PAUSED, retry_after=pause))
+            return len(claimed)
+        most_sent = 0 if policy.limit is None else policy.limit.count
+        merges = policy.merges and not _clears_soon(len(wanted), policy)
+        plan = plan_deliveries(wanted, slots, most=most_sent, merges=merges)
+        self._send_all(plan.batches, known, wakes)
+        self._put_back(plan.waiting, known)
+        return len(claimed) - len(plan.waiting)
+
+    def _skip_unwanted(self, messages: Sequence[Message], policy: ChannelPolicy) -> Sequence[Message]:
+        """Ends the messages that the channel does not send; they use none of its slots. Returns the others."""
+        wanted = []
+        for message in messages:
+            if policy.accepts is None or policy.accepts(message):
+                wanted.append(message)
+            else:
+                self._delivered([message], message, Receipt(note=DeliveryNote.NOT_NEEDED))
+        return wanted
+
+    def _send_all(self, batches: Sequence[tuple[Message, ...]], known: _ChannelState, wakes: int) -> None:
+        """Sends the batches in order. After failures in a row or a requested pause the others wait as well.
+
+        If a page may have been decided since the claim, at ``wakes``, the others that are not urgent return for it.
+        """
+        failures = 0
+        for index, batch in enumerate(batches):
+            if index and self._wakes != wakes and not batch[0].is_urgent:
+                self._put_back([message for rest in batches[index:] for message in rest], known)
+                return
+            error = self._send(batch, known)
+            failures = 0 if error is None or not error.retryable else failures + 1
+            if error is not None and (error.retry_after is not None or failures == _FAILURES_IN_A_ROW):
+                self._fail_all([message for rest in batches[index + 1 :] for message in rest], known, error)
+                return
+
+    def _put_back(self, messages: Sequence[Message], known: _ChannelState) -> None:
+        """Returns claimed messages that exceed the limit to the outbox."""
+        pause = timedelta(seconds=max(1.0, known.window.wait(self._clock.monotonic())))
+        now = self._time.now()
+        for message in messages:
+            self._state.finish_message(message.id, delivered=False, now=now, retry_at=now + pause)
+
+    def _send(self, batch: tuple[Message, ...], known: _ChannelState) -> DeliveryError | None:
+        message = batch[0] if len(batch) == 1 else merge(batch)
+        known.window.record(self._clock.monotonic())
+        try:
+            receipt = self._deliver(message)
+        except DeliveryError as error:
+            self._fail_all(batch, known, error)
+            return error
+        known.failing_since = None
+        self._delivered(batch, message, replace(receipt, merged=len(batch)))
+        return None
+
+    def _deliver(self, message: Message) -> Receipt:
+        notifier = self._notifiers.get(message.channel)
+        if notifier is None:
+            raise DeliveryError(f"no channel is named {message.channel!r}", retryable=False, reason="no_channel")
+        try:
+            if message.incident is not None and isinstance(notifier, ThreadingNotifier):
+                first = self._state.first_receipt(message.channel, message.incident)
+                if first is not None:
+                    return notifier.follow_up(message, first)
+            return notifier.send(message)
+        except DeliveryError:
+            raise
+        except Exception as error:  # one message must not stop the others
+            _log.exception("delivery_crashed", message=message.id, channel=message.channel)
+            text = f"internal error ({type(error).__name__}); report it with the engine's log"
+            raise DeliveryError(text, retryable=False, reason="internal") from error
+
+    def _delivered(self, batch: Sequence[Message], message: Message, receipt: Receipt) -> None:
+        now = self._time.now()
+        copies = tuple(copy for part in batch for copy in self._end_copies(part, now))
+        self._state.deliver_messages([part.id for part in batch], receipt, now, copies)
+        detail = {
+            "channel": message.channel,
+            "receipt": receipt.id,
+            "messages": " ".join(part.id for part in batch) if len(batch) > 1 else "",
+        }
+        reason = receipt.note.value if receipt.note else "merged" if len(batch) > 1 else "delivered"
+        self._audit(now, AuditEvent.MESSAGE_DELIVERED, message.id, reason, detail)
+        _log.info(
+            "message_delivered", message=message.id, channel=message.channel, reason=message.reason, count=len(batch)
+        )
+
+    def _end_copies(self, message: Message, now: datetime) -> tuple[Message, ...]:
+        policy = self._policies.get(message.channel, ChannelPolicy())
+        if policy.fallback is None or message.incident is None or message.is_urgent:
+            return ()
+        earlier = self._state.messages(incident=message.incident, limit=_MOST_OF_INCIDENT)
+        copy = end_copy(message, policy, now, earlier)
+        return () if copy is None else (copy,)
+
+    def _fail_all(self, messages: Sequence[Message], known: _ChannelState, error: DeliveryError) -> None:
+        """Records a failure of each message, and the pause of the channel."""
+        now = self._time.now()
+        if error.reason != _PAUSED:
+            known.failing_since = known.failing_since or now
+            if error.retry_after is not None:
+                pause = error.retry_after.total_seconds()
+                known.blocked_until = max(known.blocked_until, self._clock.monotonic() + pause)
+        for message in messages:
+            self._failed(message, error, now, known.failing_since)
+
+    def _failed(self, message: Message, error: DeliveryError, now: datetime, failing_since: datetime | None) -> None:
+        age = now - message.created_at
+        retry = error.retryable and age < GIVE_UP_AFTER
+        policy = self._policies.get(message.channel, ChannelPolicy())
+        copy = None
+        if is_fallback_due(message, policy, now, failing_since, final=not retry):
+            copy = fallback_copy(message, policy, now)
+        added = self._state.finish_message(
+            message.id,
+            delivered=False,
+            now=now,
+            retry_at=now + _pause(message, error, age) if retry else None,
+            error=error.message,
+            follow_ups=() if copy is None else (copy,),
+        )
+        if not retry:
+            self._audit(now, AuditEvent.MESSAGE_FAILED, message.id, error.reason, {"error": error.message})
+        if copy is not None and added:
+            detail = {"from": message.channel, "to": copy.channel, "message": copy.id, "error": error.message}
+            self._audit(now, AuditEvent.FALLBACK_USED, message.id, error.reason, detail)
+        _log.warning(
+            "message_failed",
+            message=message.id,
+            channel=message.channel,
+            reason=error.reason,
+            retry=retry,
+            fallback=copy.channel if copy else None,
+        )
+
+    def _audit(self, at: datetime, event: AuditEvent, subject: str, reason: str, detail: Mapping[str, str]) -> None:
+        texts = {name: text for name, text in detail.items() if text}
+        self._state.append_audit([AuditRecord(min(at, self._clock.now()), event, subject, reason, detail=texts)])
+
+
+def _clears_soon(count: int, policy: ChannelPolicy) -> bool:
+    """True if so many messages can be sent one by one within ``PATIENCE``."""
+    return policy.limit is not None and count <= policy.limit.count * (PATIENCE // policy.limit.per)
+
+
+def _pause(message: Message, error: DeliveryError, age: timedelta) -> timedelta:
+    """The wait before the next attempt: 5 s, 10 s, 20 s ... since the age of the message doubles."""
+    longest = LAST_URGENT_RETRY if message.is_urgent else LAST_RETRY
+    return max(error.retry_after or FIRST_RETRY, min(longest, max(FIRST_RETRY, age)))

@@ -1,0 +1,105 @@
+"""Alerts below a dead node or something in maintenance are inhibited; a service only if all of it is below."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from alerts.routing.pipeline import NotificationSettings, messages
+from alerts.state.silence import mute
+from outrider.model import EntityKind, EntityRef, MuteReason, NotifyReason, Priority
+from outrider.records.silences import Silence, parse_matcher
+from outrider.topology import Topology
+
+NODES = [EntityRef("c1", EntityKind.NODE, None, name) for name in ("node-1", "node-2")]
+GPUS = [EntityRef("c1", EntityKind.GPU, None, name) for name in ("GPU-1", "GPU-2")]
+REPLICAS = [EntityRef("c1", EntityKind.REPLICA, "llm", name) for name in ("chat-0", "chat-1")]
+SERVICE = EntityRef("c1", EntityKind.SERVICE, "llm", "chat")
+TOPOLOGY = Topology.build(
+    [
+        edge
+        for node, gpu, replica in zip(NODES, GPUS, REPLICAS, strict=True)
+        for edge in ((node, gpu), (gpu, replica), (replica, SERVICE))
+    ]
+)
+
+
+def muted(alerts, silences=(), incidents=()):
+    return {alert.entity: alert.muted_by for alert in mute(alerts, incidents, silences, TOPOLOGY)}
+
+
+def lost(world, node=NODES[0], incident="inc-node"):
+    return replace(world.alert("node-lost", node, fault="node-lost"), incident=incident)
+
+
+def maintenance(world, *matchers, dependents=True):
+    conditions = tuple(parse_matcher(text) for text in matchers)
+    until = world.t0 + timedelta(days=1)
+    return Silence("m", None, None, until, "ann", matchers=conditions, dependents=dependents)
+
+
+def test_what_rests_on_a_dead_node_is_inhibited_and_the_rest_is_not(world):
+    alerts = [
+        lost(world),
+        world.alert("gpu-lost", GPUS[0], fault="gpu-lost"),
+        world.alert("gpu-lost", GPUS[1], fault="gpu-lost"),
+    ]
+    assert muted(alerts) == {NODES[0]: None, GPUS[0]: MuteReason.INHIBITED, GPUS[1]: None}
+
+
+def test_an_alert_in_the_incident_of_the_dead_node_is_folded_there(world):
+    cause, symptom = lost(world), replace(world.alert("gpu-lost", GPUS[0], fault="gpu-lost"), incident="inc-node")
+    incident = replace(world.incident(), id="inc-node", alerts=(cause.fingerprint, symptom.fingerprint))
+    assert muted([cause, symptom], incidents=[incident])[GPUS[0]] is MuteReason.FOLDED
+
+
+def test_a_service_is_below_only_if_all_of_its_replicas_are(world):
+    burn = world.alert("availability", SERVICE, fault=None)
+    assert muted([lost(world), burn])[SERVICE] is None
+    assert muted([lost(world), lost(world, NODES[1]), burn])[SERVICE] is MuteReason.INHIBITED
+
+
+def test_an_alert_that_is_more_urgent_than_the_dead_node_pages(world):
+    node = replace(lost(world), priority=Priority.P2)
+    outage = world.alert("availability", SERVICE, fault=None, priority=Priority.P0)
+    equal = world.alert("gpu-lost", GPUS[0], fault="gpu-lost", priority=Priority.P2)
+    both = [node, replace(lost(world, NODES[1]), priority=Priority.P2), outage, equal]
+    assert muted(both) == {NODES[0]: None, NODES[1]: None, SERVICE: None, GPUS[0]: MuteReason.INHIBITED}
+
+
+def test_maintenance_of_a_node_covers_what_rests_on_it(world):
+    alerts = [world.alert("engine-dead", REPLICAS[0]), world.alert("engine-dead", REPLICAS[1])]
+    result = muted(alerts, [maintenance(world, "node=node-1")])
+    assert result == {REPLICAS[0]: MuteReason.INHIBITED, REPLICAS[1]: None}
+
+
+def test_maintenance_of_a_cluster_covers_everything_in_it(world):
+    alerts = [world.alert("engine-dead", REPLICAS[0]), lost(world), world.alert("availability", SERVICE, fault=None)]
+    assert set(muted(alerts, [maintenance(world, "cluster=c1")]).values()) == {MuteReason.SILENCED}
+    assert set(muted(alerts, [maintenance(world, "kind=cluster", "entity=c1")]).values()) == {MuteReason.INHIBITED}
+
+
+def test_a_silence_without_dependents_mutes_only_what_it_selects(world):
+    alerts = [lost(world), world.alert("gpu-lost", GPUS[0], fault="gpu-lost")]
+    result = muted(alerts, [maintenance(world, "node=node-1", dependents=False)])
+    assert result[NODES[0]] is MuteReason.SILENCED
+    assert result[GPUS[0]] is MuteReason.INHIBITED  # by the dead node, as without the silence
+
+
+@pytest.mark.parametrize("reason", [MuteReason.INHIBITED, MuteReason.SILENCED])
+def test_an_incident_whose_alerts_are_all_inhibited_sends_nothing(world, reason):
+    alert = replace(world.alert(), muted_by=reason)
+    incident = replace(world.incident(), alerts=(alert.fingerprint,), pages=0, timeline=())
+    routes = NotificationSettings(routes={"im": ("chat",)})
+    plan = messages([], [incident], [alert], [], routes, world.t0)
+    assert not plan.messages
+    assert plan.reasons == {incident.id: NotifyReason.MUTED}
+
+
+def test_labels_of_the_source_select_a_received_alert(world):
+    alert = world.alert("alertmanager:DiskFull", NODES[0], fault=None, priority=Priority.P2)
+    alert = replace(alert, labels={**alert.labels, "received_from": "alertmanager", "label.team": "storage"})
+    assert muted([alert], [maintenance(world, "team=storage")])[NODES[0]] is MuteReason.SILENCED
+    assert muted([alert], [maintenance(world, "source=grafana")])[NODES[0]] is None

@@ -1,0 +1,131 @@
+"""Channels, limits, fallbacks and the checks of their keys."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import get_args
+
+import pytest
+
+from alerts.notify import phone
+from alerts.notify.registry import NOTIFIERS
+from outrider.model import ChannelPolicy, RateLimit
+from service.config import notify_settings, settings
+from service.wiring import alerting
+
+CHAT = {"type": "slack", "url": "https://hooks.slack.example/x"}
+SMS = {
+    "type": "twilio_sms", "account_sid": "AC0", "auth_token": "t", "from": "+15005550006", "to": "+8613800000001"
+}  # fmt: skip
+
+
+def reviewed(folder, **notify):
+    (folder / "outrider.yaml").write_text(json.dumps({"notify": notify}), encoding="utf-8")
+    loaded, problems, warnings = settings.review(folder / "outrider.yaml")
+    return loaded, [(one.key, one.message) for one in problems], [(one.key, one.message) for one in warnings]
+
+
+def test_every_channel_type_is_a_setting():
+    assert set(get_args(notify_settings.ChannelTypeName)) == set(NOTIFIERS)
+
+
+def test_a_p0_that_reaches_no_phone_is_a_warning(tmp_path):
+    _, problems, warnings = reviewed(tmp_path, channels={"team": CHAT}, groups={"im": ["team"]})
+    assert problems == []
+    ((key, message),) = warnings
+    assert key == "notify.groups"
+    assert "a P0 reaches no phone and no SMS" in message
+
+
+@pytest.mark.parametrize(
+    ("channels", "groups"),
+    [
+        ({}, {}),
+        ({"team": CHAT, "sms": SMS}, {"im": ["team"], "sms": ["sms"]}),
+        ({"sms": SMS}, {"im": ["sms"]}),
+        ({"gateway": {"type": "webhook", "url": "https://sms.example"}}, {"phone": ["gateway"]}),
+        ({"pager": {"type": "pagerduty", "routing_key": "k"}}, {"im": ["pager"]}),
+    ],
+)
+def test_a_p0_that_reaches_a_phone_is_no_warning(tmp_path, channels, groups):
+    assert reviewed(tmp_path, channels=channels, groups=groups)[1:] == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("channels", "groups", "warned"),
+    [
+        ({"sms": SMS}, {"mail": ["sms"]}, True),  # a P0 is not mailed
+        ({"gateway": {"type": "webhook", "url": "https://x.example"}}, {"im": ["gateway"]}, True),
+    ],
+)
+def test_only_the_groups_of_a_p0_count(tmp_path, channels, groups, warned):
+    assert bool(reviewed(tmp_path, channels=channels, groups=groups)[2]) is warned
+
+
+def test_the_keys_of_every_channel_are_checked_without_sending(tmp_path):
+    channels = {
+        "a": {"type": "slack"},
+        "b": {**CHAT, "urls": "x"},
+        "c": {**CHAT, "limit": "20 a minute"},
+        "d": {**CHAT, "template": "{% if %}"},
+        "e": {"type": "sms"},
+    }
+    _, problems, _ = reviewed(tmp_path, channels=channels)
+    found = dict(problems)
+    assert "expected a number and a duration such as 20/1m" in found["notify.channels.c.limit"]
+    assert "dingtalk" in found["notify.channels.e.type"]
+    del channels["c"], channels["e"]
+    _, problems, _ = reviewed(tmp_path, channels=channels)
+    found = dict(problems)
+    assert "needs url" in found["notify.channels.a"]
+    assert "has no setting 'urls'" in found["notify.channels.b"]
+    assert "syntax error" in found["notify.channels.d"]
+
+
+def test_a_secret_file_of_another_machine_is_a_warning(tmp_path):
+    channels = {"sms": {**SMS, "auth_token_file": "/run/secrets/none"}}
+    del channels["sms"]["auth_token"]
+    _, problems, warnings = reviewed(tmp_path, channels=channels, groups={"sms": ["sms"]})
+    assert problems == []
+    assert warnings == [
+        ("notify.channels.sms", "auth_token_file of the twilio_sms channel cannot be read: No such file or directory")
+    ]
+
+
+def test_limits_and_fallbacks_become_policies(tmp_path):
+    channels = {"a": {**CHAT, "limit": "30/1m"}, "b": {**CHAT, "fallback": "a"}, "sms": SMS}
+    loaded, problems, _ = reviewed(tmp_path, channels=channels, fallback="sms", fallback_after="10m")
+    assert problems == []
+    after = timedelta(minutes=10)
+    assert loaded.notify.policies() == {
+        "a": ChannelPolicy(RateLimit(30, timedelta(minutes=1)), True, "sms", after),
+        "b": ChannelPolicy(RateLimit(1, timedelta(seconds=1)), True, "a", after),
+        "sms": ChannelPolicy(RateLimit(5, timedelta(minutes=1)), True, None, after, phone.is_sms),
+    }
+
+
+def test_unknown_fallbacks_are_rejected(tmp_path):
+    channels = {"team": {**CHAT, "fallback": "team"}, "other": {**CHAT, "fallback": "teem"}}
+    _, problems, _ = reviewed(tmp_path, channels=channels, fallback="nobody")
+    assert dict(problems) == {
+        "notify.fallback": "no channel is named 'nobody'; name it under notify.channels",
+        "notify.channels.team.fallback": "a channel cannot be its own fallback",
+        "notify.channels.other.fallback": "no channel is named 'teem'; did you mean \"team\"?",
+    }
+
+
+def test_channels_that_show_the_state_of_an_incident_receive_acknowledgements(tmp_path):
+    channels = {"team": CHAT, "pager": {"type": "pagerduty", "routing_key": "k"}}
+    loaded, _, _ = reviewed(tmp_path, channels=channels)
+    assert alerting.messaging_of(loaded).tracking == {"pager"}
+
+
+def test_a_template_may_come_from_a_file(tmp_path):
+    (tmp_path / "body.j2").write_text("{{ title }}", encoding="utf-8")
+    channels = {"team": {**CHAT, "template_file": str(tmp_path / "body.j2")}}
+    loaded, problems, _ = reviewed(tmp_path, channels=channels)
+    assert problems == []
+    assert set(alerting.notifiers(loaded)) == {"team"}
+    channels["team"]["template_file"] = str(tmp_path / "missing.j2")
+    assert "cannot be read" in reviewed(tmp_path, channels=channels)[1][0][1]

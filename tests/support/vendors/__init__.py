@@ -1,0 +1,1 @@
+"""HTTP servers that check requests as each vendor documents them: signature, schema and limits."""
