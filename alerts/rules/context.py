@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from outrider.model import Alert, AlertState, EntityKind, EntityRef, Priority
+from outrider.vocabulary.tenants import service_of
 
 SERVICE_LEVEL = "service_level"  # label of alerts whose rule is about the SLO of the service itself
 _SPARE = 2  # one replica to serve and one spare
@@ -23,7 +24,9 @@ class ServiceContext:
     service_of: Callable[[EntityRef], tuple[EntityRef, ...]]
 
     def services(self, entity: EntityRef) -> tuple[EntityRef, ...]:
-        """The services concerned; a service concerns itself."""
+        """The services concerned; a service concerns itself, and a tenant its service."""
+        if entity.kind is EntityKind.TENANT:
+            return (service_of(entity),)
         return (entity,) if entity.kind is EntityKind.SERVICE else self.service_of(entity)
 
     def urgent(self, entity: EntityRef) -> bool:

@@ -17,7 +17,7 @@ from collectors.normalise.disappearance import LOST
 from collectors.normalise.normalise import Normaliser
 from collectors.normalise.service_rollup import device_batches, service_batches
 from collectors.normalise.source_precedence import apply_precedence
-from collectors.normalise.tenants import MOST_TENANTS, TenantTokens
+from collectors.normalise.tenants import MOST_TENANTS, TenantTotals
 from collectors.pipeline.backoff import ScrapeBackoff
 from collectors.pipeline.carry_forward import CarryForward
 from collectors.pipeline.early_screen import EarlyScreen
@@ -126,7 +126,7 @@ class ScrapeManager:
         self._known_pushed: tuple[Target, ...] = ()
         self._pushed_facts: Mapping[EntityRef, Mapping[str, str]] = {}
         self._carried = CarryForward()
-        self._tenants = TenantTokens(most_tenants)
+        self._tenants = TenantTotals(most_tenants)
         self._targets: tuple[Target, ...] = ()
         self._by_name: dict[str, Target] = {}
         self._extra_topology: tuple[tuple[Edge, ...], Mapping[EntityRef, Mapping[str, str]]] = ((), {})

@@ -186,10 +186,11 @@ def _status_reason(viewer: Viewer, service: dict[str, Any]) -> str:
 def _budget(viewer: Viewer, slo: dict[str, Any]) -> str:
     """Error budget left; marked if it burns or is exhausted."""
     days = f"{slo['window_seconds'] / 86400:g}"
+    name = " ".join(filter(None, (slo["name"], slo["tenant"])))
     left = slo["budget_left"]
     if left is None:
-        return html.label(viewer.localize("service.budget_unknown", name=slo["name"], days=days))
-    text = viewer.localize("service.budget", name=slo["name"], left=fmt.percent(left, 0), days=days)
+        return html.label(viewer.localize("service.budget_unknown", name=name, days=days))
+    text = viewer.localize("service.budget", name=name, left=fmt.percent(left, 0), days=days)
     if slo["burns"]:
         text += " · " + viewer.localize("service.budget_burns", priority=slo["burns"])
     return html.missed_line(text) if slo["burns"] or left <= 0 else html.label(text)

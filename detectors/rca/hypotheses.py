@@ -16,6 +16,7 @@ from detectors.rca.fault_catalogue import FaultKnowledge, Knowledge
 from outrider.model import Alert, AlertReason, EntityKind, EntityRef, Layer
 from outrider.topology import Topology
 from outrider.vocabulary.faults import faults
+from outrider.vocabulary.tenants import service_of
 
 WINDOW = timedelta(minutes=15)  # conditions that start within it may be one incident
 PEER_LATENESS = timedelta(minutes=1)  # a lost replica is seen within two scrapes, and its peers queue after that
@@ -38,15 +39,16 @@ _DEPTH = {
     EntityKind.REPLICA: 5,
     EntityKind.WORKLOAD: 6,
     EntityKind.SERVICE: 7,
+    EntityKind.TENANT: 8,
 }
 
 
 def depth_of(entity: EntityRef) -> int:
-    """0 for a cluster, 7 for a service."""
+    """0 for a cluster, 7 for a service, 8 for a tenant of one."""
     return _DEPTH[entity.kind]
 
 
-USER_FACING = (EntityKind.REPLICA, EntityKind.WORKLOAD, EntityKind.SERVICE)
+USER_FACING = (EntityKind.REPLICA, EntityKind.WORKLOAD, EntityKind.SERVICE, EntityKind.TENANT)
 
 
 class TopologyRelation(IntEnum):
@@ -131,7 +133,9 @@ class Reach:
         """The services it can affect, sorted; all of them for a cluster."""
         entities = self._services.get(entity)
         if entities is None:
-            if entity.kind is EntityKind.CLUSTER:
+            if entity.kind is EntityKind.TENANT:
+                entities = (service_of(entity),)
+            elif entity.kind is EntityKind.CLUSTER:
                 everything = self.topology.of_kind(EntityKind.SERVICE)
                 entities = tuple(service for service in everything if service.cluster == entity.cluster)
             else:

@@ -47,6 +47,7 @@ _LAYER_OF_KIND = {
     EntityKind.SWITCH: Layer.HARDWARE,
     EntityKind.REPLICA: Layer.ENGINE,
     EntityKind.SERVICE: Layer.BUSINESS,
+    EntityKind.TENANT: Layer.BUSINESS,
 }
 _MONITORS = ("targets", "watchdogs")  # namespaces of scrape targets and of other monitors
 

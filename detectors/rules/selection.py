@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from outrider.model import EntityRef, Window
+from outrider.model import EntityKind, EntityRef, Window
 from outrider.topology import Topology
 from outrider.vocabulary.request_class import RequestClass
+from outrider.vocabulary.tenants import name_of, service_of
 
 REQUEST_CLASS = "request_class"
 
 
 def selects(where: Mapping[str, tuple[str, ...]], entity: EntityRef, topology: Topology) -> bool:
-    """True if the entity has one of the values of every key. A request class matches its parts: vip is vip-online."""
+    """True if the entity has one of the values of every key, and none of those that begin with ``!``.
+
+    A request class matches its parts: vip is vip-online. A tenant has the facts ``tenant`` and ``service``.
+    """
     return all(_matches(key, values, _fact(key, entity, topology)) for key, values in where.items())
 
 
@@ -32,10 +36,18 @@ def selected(window: Window, where: Mapping[str, tuple[str, ...]], topology: Top
 
 def _fact(key: str, entity: EntityRef, topology: Topology) -> str:
     own = {"name": entity.name, "namespace": entity.namespace or "", "cluster": entity.cluster}
+    if entity.kind is EntityKind.TENANT:
+        own |= {"tenant": name_of(entity), "service": service_of(entity).name}
     return own[key] if key in own else topology.label(entity, key)
 
 
 def _matches(key: str, values: tuple[str, ...], fact: str) -> bool:
+    excluded = [value[1:] for value in values if value.startswith("!")]
+    wanted = tuple(value for value in values if not value.startswith("!"))
+    return not (excluded and _has(key, excluded, fact)) and (not wanted or _has(key, wanted, fact))
+
+
+def _has(key: str, values: Sequence[str], fact: str) -> bool:
     if key != REQUEST_CLASS:
         return fact in values
     has = RequestClass.parse(fact)

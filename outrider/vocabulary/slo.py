@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from outrider.model import EntityKind, EntityRef, Priority, SignalKey
+from outrider.vocabulary.tenants import UNNAMED, name_of, service_of
 
+EACH_TENANT = "*"
 PREFIX = "slo:"
 RULE_PREFIX = "slo-"
 
@@ -42,7 +44,8 @@ class Slo:
     None: applies to each service separately. ``objective`` is in (0, 1); ``window`` is the period of its error budget.
     A long window with fewer events than ``least_events``, or fewer bad ones than ``least_bad``, raises nothing: one
     error at five requests an hour is not an outage. ``otherwise`` are the columns (bad, total) of entities that lack
-    those of ``total``. With ``where``, events are those of the replicas of a service with these facts, summed.
+    those of ``total``. With ``where``, events are those of the replicas of a service with these facts, summed. With
+    ``tenant``, entities are tenants: the one of that name, or each named one.
     """
 
     name: str
@@ -60,6 +63,7 @@ class Slo:
     kind: EntityKind = EntityKind.SERVICE
     otherwise: tuple[tuple[SignalKey, ...], tuple[SignalKey, ...]] | None = None
     where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    tenant: str | None = None
 
     @property
     def keys(self) -> tuple[SignalKey, ...]:
@@ -79,4 +83,8 @@ class Slo:
 
     def about(self, entity: EntityRef) -> bool:
         """True if it applies to an entity."""
-        return self.service is None or entity == self.service
+        if entity.kind is not EntityKind.TENANT:
+            return self.service is None or entity == self.service
+        name, named = name_of(entity), self.tenant == EACH_TENANT
+        wanted = name not in UNNAMED if named else name == self.tenant
+        return wanted and self.service in (None, service_of(entity))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from outrider.model import EntityKind, EntityRef
 
 NO_TENANT = "none"  # requests that name no tenant
+UNNAMED = frozenset({NO_TENANT, "other"})  # the second sums the tenants beyond the limit of names
 
 
 def tenant_of(service: EntityRef, name: str) -> EntityRef:

@@ -26,6 +26,9 @@ OF_REPLICAS = {
     "latency": "engine_e2e_seconds",
 }
 """Latencies of replicas, with the bounds of those of services."""
+OF_TENANTS = {"ttft": "tenant_ttft_seconds", "latency": "tenant_latency_seconds"}
+"""Latencies of tenants, with the bounds of those of services."""
+_FAILED_TENANTS = (("tenant_failed_total",), ("tenant_requests_total",))
 _FAILED_REPLICAS = (("engine_http_failed_total",), ("engine_http_requests_total",))
 _FAILED_ENGINES = (("engine_requests_failed_total",), ("engine_requests_finished_total",))  # without an HTTP server
 COUNTED = {
@@ -54,6 +57,11 @@ class SloSettings(Section):
             "Only requests to replicas with these facts, for example {request_class: [vip]} or {tenant: [acme]}, for "
             "replicas that serve one class or tenant alone."
         ),
+    )
+    tenant: str | None = Field(
+        None,
+        description="Tenant whose requests count; * for each one on its own. LiteLLM or outrider-sdk counts them.",
+        min_length=1,
     )
     sli: Literal["success", "ttft", "tpot", "latency", "abort", "validity", "feedback"] = Field(
         "success",
@@ -96,13 +104,21 @@ class SloSettings(Section):
         return {key: [text] if isinstance(text, str) else text for key, text in value.items()}
 
     @property
+    def is_part(self) -> bool:
+        """True if only some requests of a service count."""
+        return bool(self.where) or self.tenant is not None
+
+    @property
     def ladder(self) -> tuple[float, ...]:
         """Possible limits in seconds; none for successes."""
         return catalog.signal(LATENCIES[self.sli]).bounds if self.sli in LATENCIES else ()
 
     def slo(self, cluster: str) -> Slo:
         """The SLO, for detectors. Not usable if ``slo_problems`` reports a problem."""
-        bad, total = _events(self.sli, self.ladder, self.limit, of_replicas=bool(self.where))
+        kind = EntityKind.SERVICE
+        if self.where or self.tenant is not None:
+            kind = EntityKind.REPLICA if self.where else EntityKind.TENANT
+        bad, total = _events(self.sli, self.ladder, self.limit, kind)
         without_http = bool(self.where) and self.sli == SUCCESS
         return Slo(
             name=self.name,
@@ -117,9 +133,10 @@ class SloSettings(Section):
             ticket=Priority(self.ticket),
             routes=tuple(self.routes),
             limit_seconds=self.limit.total_seconds() if self.limit is not None else None,
-            kind=EntityKind.REPLICA if self.where else EntityKind.SERVICE,
+            kind=kind,
             otherwise=(_keys(_FAILED_ENGINES[0]), _keys(_FAILED_ENGINES[1])) if without_http else None,
             where={key: tuple(values) for key, values in self.where.items()},
+            tenant=self.tenant,
         )
 
     def _service_entity(self, cluster: str) -> EntityRef | None:
@@ -129,13 +146,15 @@ class SloSettings(Section):
 
 
 def _events(
-    sli: str, ladder: Sequence[float], limit: timedelta | None, *, of_replicas: bool
+    sli: str, ladder: Sequence[float], limit: timedelta | None, kind: EntityKind
 ) -> tuple[tuple[SignalKey, ...], tuple[SignalKey, ...]]:
     """Columns of bad events and of all events; slow requests are in the buckets above the limit."""
     if sli in COUNTED or limit is None:
-        bad, total = _FAILED_REPLICAS if of_replicas else COUNTED.get(sli, COUNTED[SUCCESS])
+        failed = {EntityKind.REPLICA: _FAILED_REPLICAS, EntityKind.TENANT: _FAILED_TENANTS}
+        bad, total = failed.get(kind, COUNTED.get(sli, COUNTED[SUCCESS]))
         return _keys(bad), _keys(total)
-    name = (OF_REPLICAS if of_replicas else LATENCIES)[sli]
+    names = {EntityKind.REPLICA: OF_REPLICAS, EntityKind.TENANT: OF_TENANTS}.get(kind, LATENCIES)
+    name = names.get(sli, LATENCIES[sli])
     buckets = tuple(SignalKey(name, bucket=index) for index in range(len(ladder) + 1))
     within = sum(bound <= limit.total_seconds() * (1.0 + 1e-9) for bound in ladder)
     return buckets[within:], buckets
@@ -152,7 +171,7 @@ def ttft_limits(slos: Sequence[SloSettings]) -> dict[str | None, timedelta]:
     """
     limits: dict[str | None, timedelta] = {}
     for slo in slos:
-        if slo.sli == "ttft" and slo.limit is not None and not slo.where:
+        if slo.sli == "ttft" and slo.limit is not None and not slo.is_part:
             limits[slo.service] = min(limits.get(slo.service, slo.limit), slo.limit)
     return limits
 
@@ -176,6 +195,11 @@ def slo_problems(slos: Sequence[SloSettings], document: yaml_file.Document) -> I
 
 
 def _where(slo: SloSettings, path: tuple[str | int, ...], document: yaml_file.Document) -> Iterator[ConfigProblem]:
+    if slo.tenant is not None and slo.where:
+        yield document.problem((*path, "tenant"), "cannot be combined with where")
+    elif slo.tenant is not None and slo.sli not in (SUCCESS, *OF_TENANTS):
+        known = ", ".join((SUCCESS, *OF_TENANTS))
+        yield document.problem((*path, "tenant"), f"applies to {known} only: {slo.sli} is not counted by tenant")
     if slo.where and slo.sli not in (SUCCESS, *LATENCIES):
         known = ", ".join((SUCCESS, *LATENCIES))
         yield document.problem((*path, "where"), f"applies to {known} only: engines do not count {slo.sli}")

@@ -25,6 +25,7 @@ from service.engine import audit_trail, drill_marking, fleet_state, rule_checks,
 from service.engine.audit_trail import StandingReasons
 from service.engine.detect import DetectionMemory, DetectionResult, DetectorSet
 from service.engine.inputs import CycleInputs
+from service.engine.tenant_edges import with_tenants
 from service.planning import role_pools
 
 
@@ -162,7 +163,7 @@ def correlate_alerts(
         alerts,
         findings,
         inputs.stored.events,
-        inputs.recent_topology,
+        with_tenants(inputs.recent_topology, alerts),
         config.knowledge,
         inputs.now,
         config.detectors.interval,

@@ -72,7 +72,7 @@ class SloInputs:
         configured = []
         for slo in self.slos:
             sli = _SLIS.get(slo.sli)
-            if sli is None or sli in overridden or slo.limit is None or slo.where:
+            if sli is None or sli in overridden or slo.limit is None or slo.is_part:
                 continue
             if any(self._applies(slo, entity) for entity in (service, parent) if entity is not None):
                 configured.append(Objective(sli, slo.limit.total_seconds(), slo.objective, slo.name))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -17,6 +17,7 @@ from outrider.ports import MetricStore
 from outrider.topology import Topology
 from outrider.vocabulary import indicators
 from outrider.vocabulary.slo import Slo
+from outrider.vocabulary.tenants import name_of, service_of
 from service.api.context import Context, Ctx
 
 router = APIRouter(tags=["slos"])
@@ -51,15 +52,27 @@ def by_service(ctx: Context, services: Sequence[EntityRef], now: datetime) -> di
     for slo, counts in zip(configured, counted, strict=True):
         for service in services:
             if slo.about(service):
-                bad, total = counts.get(service, (0.0, 0.0))
-                rows.setdefault(service, []).append(_json(slo, bad, total, burning.get((slo.rule, service))))
+                rows.setdefault(service, []).extend(_rows(slo, service, counts, burning))
     return rows
 
 
-def _json(slo: Slo, bad: float, total: float, alert: Alert | None) -> dict[str, Any]:
+def _rows(
+    slo: Slo, service: EntityRef, counts: _Counts, burning: Mapping[tuple[str, EntityRef], Alert]
+) -> Iterator[dict[str, Any]]:
+    """One row, or one for each tenant of an SLO on tenants; a tenant without values has none."""
+    if slo.tenant is None:
+        yield _json(slo, *counts.get(service, (0.0, 0.0)), burning.get((slo.rule, service)), None)
+        return
+    for tenant, (bad, total) in counts.items():
+        if service_of(tenant) == service:
+            yield _json(slo, bad, total, burning.get((slo.rule, tenant)), name_of(tenant))
+
+
+def _json(slo: Slo, bad: float, total: float, alert: Alert | None, tenant: str | None) -> dict[str, Any]:
     success = indicators.success_ratio(total, bad)
     return {
         "name": slo.name,
+        "tenant": tenant,
         "objective": slo.objective,
         "window_seconds": slo.window.total_seconds(),
         "limit_seconds": slo.limit_seconds,
@@ -74,10 +87,15 @@ def _json(slo: Slo, bad: float, total: float, alert: Alert | None) -> dict[str, 
 def _counts(
     metrics: MetricStore, slo: Slo, services: Sequence[EntityRef], topology: Topology, now: datetime
 ) -> _Counts:
-    """(bad, all) events of each service within the SLO's window."""
+    """(bad, all) events of each service, or each tenant, within the SLO's window."""
     end = now + timedelta(seconds=1)
     wanted = [service for service in services if slo.about(service)]
-    counted = {service: parts_of(slo, service, topology) for service in wanted}
+    if slo.tenant is None:
+        counted = {service: parts_of(slo, service, topology) for service in wanted}
+    else:
+        known = set(wanted)
+        tenants = [tenant for tenant in metrics.entities(EntityKind.TENANT) if slo.about(tenant)]
+        counted = {tenant: [tenant] for tenant in tenants if service_of(tenant) in known}
     entities = list(dict.fromkeys(entity for parts in counted.values() for entity in parts))
     if not entities:
         return {}
@@ -91,7 +109,7 @@ def _counts(
     }
 
 
-def parts_of(slo: Slo, service: EntityRef, topology: Topology) -> Sequence[EntityRef]:
+def parts_of(slo: Slo, service: EntityRef, topology: Topology) -> list[EntityRef]:
     """The entities whose events count for a service: itself, or its replicas that the SLO covers."""
     if not slo.where:
         return [service]

@@ -69,6 +69,7 @@ def _slo_json(slo: Slo) -> dict[str, Any]:
         "name": slo.name,
         "service": str(slo.service) if slo.service else None,
         "signal": slo.total[0].name,
+        "tenant": slo.tenant,
         "where": {key: list(values) for key, values in slo.where.items()},
         "limit_seconds": slo.limit_seconds,
         "objective": slo.objective,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Protocol
 
@@ -53,8 +53,9 @@ class StoredSeries:
         unknown = [key for key in where if key not in ("name", "namespace", "cluster")]
         if unknown:
             raise PromqlError(f"stored series do not have the fact {unknown[0]}")
-        chosen = {key: "|".join(map(literal, values)) for key, values in where.items()}
-        self._matchers = ", ".join([f'kind="{kind.value}"', *(f'{key}=~"{text}"' for key, text in chosen.items())])
+        self._matchers = ", ".join(
+            [f'kind="{kind.value}"', *(text for key in where for text in _chosen(key, where[key]))]
+        )
 
     def last(self, signal: str) -> str:
         """The newest value."""
@@ -84,6 +85,16 @@ class StoredSeries:
         """A series for each entity whose values ended within a day."""
         now = self.present(signal)
         return f"({now.replace(f'[{FRESH}]', '[1d]')} unless {now.replace(f'[{FRESH}]', '[2m]')})"
+
+
+def _chosen(key: str, values: Sequence[str]) -> Iterator[str]:
+    """Matchers of the values, and of those excluded by ``!``."""
+    wanted = [literal(value) for value in values if not value.startswith("!")]
+    excluded = [literal(value[1:]) for value in values if value.startswith("!")]
+    if wanted:
+        yield f'{key}=~"{"|".join(wanted)}"'
+    if excluded:
+        yield f'{key}!~"{"|".join(excluded)}"'
 
 
 class AdapterSeries:

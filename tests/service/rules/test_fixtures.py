@@ -163,6 +163,8 @@ def test_the_policy_for_missing_values_can_be_tested(results):
         ("{request_class: [batch, interactive]}", {"r0", "r1", "r2"}),
         ("{tenant: acme}", {"r2"}),
         ("{tenant: nobody}", set()),
+        ('{name: ["!r0", "!r3"]}', {"r1", "r2"}),
+        ('{namespace: [llm, "!lab"], name: "!r0"}', {"r1"}),
     ],
 )
 def test_a_rule_may_cover_only_some_entities(results, where, fires):
@@ -258,6 +260,28 @@ tests:
 )
 def test_the_budget_of_a_class_is_that_of_its_replicas(results, total, failed):
     for result in results(CLASSES.replace("TOTAL", total).replace("FAILED", failed)):
+        assert result.differences == ()
+
+
+def test_each_tenant_has_a_budget_of_its_own(results):
+    test = """\
+slos: [{name: tenants, objective: 0.99, tenant: "*"}]
+interval: 1m
+tests:
+  - input_series:
+      - {series: 'tenant_requests_total{tenant="chat/acme"}', values: '100x90'}
+      - {series: 'tenant_failed_total{tenant="chat/acme"}', values: '0x59 60x30'}
+      - {series: 'tenant_requests_total{tenant="chat/fine"}', values: '9000x90'}
+      - {series: 'tenant_failed_total{tenant="chat/fine"}', values: '0x90'}
+      - {series: 'tenant_requests_total{tenant="chat/none"}', values: '100x90'}
+      - {series: 'tenant_failed_total{tenant="chat/none"}', values: '90x90'}
+    alert_rule_test:
+      - {eval_time: 50m, alertname: slo-tenants}
+      - eval_time: 80m
+        alertname: slo-tenants
+        exp_alerts: [{exp_labels: {tenant: chat/acme, priority: P1}}]
+"""
+    for result in results(test):
         assert result.differences == ()
 
 
