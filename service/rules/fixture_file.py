@@ -30,6 +30,7 @@ from outrider.vocabulary.slo import Slo
 from outrider.vocabulary.units import parse_duration
 from service.config.settings import Settings
 from service.config.slo_settings import SloSettings, slo_problems
+from service.engine import watchdogs
 from service.rules.series_notation import MOST_VALUES, NotationError, Values, parse_series, parse_values
 
 FINDING, PLANNED = "finding", "plan"  # names of series that are not signals
@@ -399,7 +400,7 @@ class _Reader(Shapes):
 
 def _detectors() -> tuple[str, ...]:
     """Names of detectors, of their families, and of the symptoms that they report."""
-    names = [*registry.DETECTORS, *registry.SYMPTOMS.values()]
+    names = [*registry.DETECTORS, *(name for other in registry.SYMPTOMS.values() for name in other), watchdogs.DETECTOR]
     return tuple(dict.fromkeys((*names, *(name.rpartition("-")[0] for name in names if "-" in name))))
 
 

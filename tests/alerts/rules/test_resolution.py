@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
 
-from alerts.rules.files import load_rules
+from alerts.rules.files import load_entries
 from alerts.state import machine
 from detectors.rules.threshold import compile_rules
 from outrider.model import Alert, AlertState, CellStatus, EntityRef, SignalKey, Window
@@ -19,7 +20,7 @@ from outrider.vocabulary.rules import Rule
 CYCLE = timedelta(seconds=15)
 LIMIT = timedelta(minutes=2)
 T0 = datetime(2026, 11, 26, 9, tzinfo=UTC)
-RULES = {rule.name: rule for rule in load_rules()}
+RULES = {entry.rule.name: replace(entry.rule, where={}) for entry in load_entries()}  # also those off by default
 CALM = machine.ServiceContext(frozenset(), frozenset(), lambda _entity: ())
 Values = dict[SignalKey, float]
 
@@ -29,6 +30,18 @@ def first_tokens(name: str, *, fast: float = 0.0, slow: float = 0.0) -> Values:
     bounds = signal(name).bounds
     counts = dict.fromkeys(range(len(bounds) + 1), 0.0) | {bounds.index(0.1): fast, bounds.index(10.0): slow}
     return {SignalKey(name, bucket=number): count for number, count in counts.items()}
+
+
+def latencies(name: str, *, fast: float = 0.0, slow: float = 0.0) -> Values:
+    """Requests of one cycle of 0.5 s and of 60 s."""
+    bounds = signal(name).bounds
+    counts = dict.fromkeys(range(len(bounds) + 1), 0.0) | {bounds.index(0.5): fast, bounds.index(60.0): slow}
+    return {SignalKey(name, bucket=number): count for number, count in counts.items()}
+
+
+def very_slow(name: str, count: float) -> Values:
+    """Requests of one cycle with a TTFT of 40 s."""
+    return first_tokens(name) | {SignalKey(name, bucket=signal(name).bounds.index(40.0)): count}
 
 
 def outcomes(total: float, failed: float) -> Values:
@@ -86,12 +99,59 @@ BAD_THEN_GOOD: tuple[tuple[str, Values, Values], ...] = (
         values(hw_accel_memory_used_ratio=0.97, engine_memory_reserved_ratio=0.9),
         values(hw_accel_memory_used_ratio=0.92, engine_memory_reserved_ratio=0.9),
     ),
+    ("latency-p99-high", latencies("svc_latency_seconds", slow=40.0), latencies("svc_latency_seconds", fast=40.0)),
+    ("latency-p99-high", latencies("svc_latency_seconds", slow=4.0), latencies("svc_latency_seconds", fast=4.0)),
+    ("availability-below-99", outcomes(200.0, 50.0), outcomes(200.0, 0.0)),
+    ("availability-below-99", outcomes(1.0, 1.0), outcomes(1.0, 0.0)),
+    ("gpu-memory-over-90", values(hw_accel_memory_used_ratio=0.97), values(hw_accel_memory_used_ratio=0.5)),
+    ("node-memory-over-90", values(node_memory_available_ratio=0.05), values(node_memory_available_ratio=0.5)),
+    ("vip-ttft-high", first_tokens("engine_ttft_seconds", slow=10.0), first_tokens("engine_ttft_seconds", fast=10.0)),
+    ("long-prompt-ttft-high", very_slow("engine_ttft_seconds", 2.0), first_tokens("engine_ttft_seconds", slow=2.0)),
+    (
+        "offline-stalled",
+        values(engine_generation_tokens_total=0.0, engine_requests_waiting=5.0),
+        values(engine_generation_tokens_total=100.0, engine_requests_waiting=5.0),
+    ),
+    (
+        "aborts-high",
+        values(svc_requests_total=100.0, svc_abandoned_total=50.0),
+        values(svc_requests_total=100.0, svc_abandoned_total=0.0),
+    ),
+    (
+        "invalid-answers-high",
+        values(svc_answers_total=100.0, svc_invalid_answers_total=50.0),
+        values(svc_answers_total=100.0, svc_invalid_answers_total=0.0),
+    ),
+    (
+        "thumbs-down-high",
+        values(svc_feedback_down_total=3.0, svc_feedback_up_total=0.0),
+        values(svc_feedback_down_total=0.0, svc_feedback_up_total=3.0),
+    ),
+    (
+        "tenant-tokens-high",
+        values(tenant_prompt_tokens_total=900_000.0),
+        values(tenant_prompt_tokens_total=9_000.0),
+    ),
+    (
+        "tenant-failures-high",
+        values(tenant_requests_total=100.0, tenant_failed_total=50.0),
+        values(tenant_requests_total=100.0, tenant_failed_total=0.0),
+    ),
+    (
+        "tenant-ttft-high",
+        first_tokens("tenant_ttft_seconds", slow=10.0),
+        first_tokens("tenant_ttft_seconds", fast=10.0),
+    ),
     ("target-down", values(target_up=0.0), values(target_up=1.0)),
     ("node-not-ready", values(node_ready=0.0), values(node_ready=1.0)),
     ("pod-not-ready", values(pod_ready=0.0), values(pod_ready=1.0)),
     ("link-down", values(hw_link_up=0.0), values(hw_link_up=1.0)),
     ("probe-failing", values(probe_success=0.0), values(probe_success=1.0)),
 )
+
+
+MINUTES = {"pod-not-ready": 9.0, "link-down": 9.0, "offline-stalled": 18.0, "thumbs-down-high": 16.0}
+"""How long the values are bad; the first two rules look back 10 min for a ready state."""
 
 
 @pytest.mark.parametrize("name", sorted(RULES))
@@ -105,7 +165,7 @@ def test_every_packaged_rule_with_an_expression_is_checked_for_its_end() -> None
 
 @pytest.mark.parametrize(("name", "bad", "good"), BAD_THEN_GOOD)
 def test_an_alert_resolves_within_two_minutes_of_good_values(name: str, bad: Values, good: Values) -> None:
-    minutes = 9.0 if name in ("pod-not-ready", "link-down") else 12.0  # they look back 10 min for a ready state
+    minutes = MINUTES.get(name, 12.0)
     after = resolved_after(RULES[name], bad, good, minutes)
     assert after is not None
     assert after <= LIMIT
