@@ -73,6 +73,11 @@ def queries(adapter: Adapter, dialect: Dialect = Dialect()) -> tuple[list[Query]
     return supported, left_out
 
 
+def observations(adapter: Adapter, signal: str, dialect: Dialect = Dialect()) -> str:
+    """Observations per second of a histogram or summary. Raises UnsupportedInPromql if nothing counts them."""
+    return _Writer(adapter, dialect, signal).observations()
+
+
 class _Writer:
     """Writes the queries of one signal."""
 
@@ -109,6 +114,13 @@ class _Writer:
             raise UnsupportedInPromql(problems[0] if problems else "has no rule")
         for key, texts in by_key.items():
             yield Query(key, self._kind, _first_present(texts))
+
+    def observations(self) -> str:
+        """Observations per second, whatever their values."""
+        distributions = [rule for rule in self._rules if rule.operator in (Operator.HISTOGRAM, Operator.SUMMARY)]
+        if not distributions:
+            raise UnsupportedInPromql("it is not a distribution")
+        return _first_present([self._rates(rule, "_count", self._by) for rule in distributions])
 
     def _columns(self, rule: Rule) -> Iterator[tuple[SignalKey, str]]:
         if rule.type is not None:

@@ -7,13 +7,15 @@ from functools import cached_property
 from typing import Protocol
 
 from collectors.mapping.model import QUANTILES, Adapter
-from collectors.prometheus.query_builder import Dialect, literal, queries
+from collectors.prometheus.query_builder import Dialect, literal, observations, queries
 from outrider.model import EntityKind, SignalKey, SignalKind
 from outrider.vocabulary import catalog
 from outrider.vocabulary.units import exact_duration
 from outrider.wire.promql import PromqlError
 
 FRESH = "1m"  # age at which a value still describes the present
+_LABELS = {label: (label, "%s") for label in ("name", "namespace", "cluster")}
+_OF_TENANTS = {"tenant": ("name", ".*/(%s)"), "service": ("name", "(%s)/[^/]*")}
 _OVER = {"sum": "sum_over_time", "mean": "avg_over_time", "max": "max_over_time", "min": "min_over_time"}
 
 
@@ -28,8 +30,8 @@ class SignalSeries(Protocol):
         """``sum``, ``mean``, ``max`` or ``min`` of a window."""
         ...
 
-    def quantile(self, share: float, signal: str, seconds: float) -> str:
-        """A quantile of a histogram over a window."""
+    def quantile(self, share: float, signal: str, seconds: float, fewest: int) -> str:
+        """A quantile of a histogram over a window with at least so many observations."""
         ...
 
     def present(self, signal: str) -> str:
@@ -50,12 +52,12 @@ class StoredSeries:
 
     def __init__(self, kind: EntityKind, where: Mapping[str, tuple[str, ...]]) -> None:
         """``where`` is that of the rule. Raises PromqlError if it names a fact, which the series do not have."""
-        unknown = [key for key in where if key not in ("name", "namespace", "cluster")]
+        forms = _LABELS | (_OF_TENANTS if kind is EntityKind.TENANT else {})
+        unknown = [key for key in where if key not in forms]
         if unknown:
             raise PromqlError(f"stored series do not have the fact {unknown[0]}")
-        self._matchers = ", ".join(
-            [f'kind="{kind.value}"', *(text for key in where for text in _chosen(key, where[key]))]
-        )
+        chosen = (text for key in where for text in _chosen(*forms[key], where[key]))
+        self._matchers = ", ".join([f'kind="{kind.value}"', *chosen])
 
     def last(self, signal: str) -> str:
         """The newest value."""
@@ -65,10 +67,12 @@ class StoredSeries:
         """A statistic of a window."""
         return f"{_OVER[function]}(outrider_{signal}{{{self._matchers}}}[{exact_duration(seconds)}])"
 
-    def quantile(self, share: float, signal: str, seconds: float) -> str:
-        """A quantile of a histogram over a window."""
-        buckets = f"sum_over_time(outrider_{signal}_bucket{{{self._matchers}}}[{exact_duration(seconds)}])"
-        return f"histogram_quantile({share:.12g}, {buckets})"
+    def quantile(self, share: float, signal: str, seconds: float, fewest: int) -> str:
+        """A quantile of a histogram over a window with at least so many observations."""
+        window = exact_duration(seconds)
+        buckets = f"sum_over_time(outrider_{signal}_bucket{{{self._matchers}}}[{window}])"
+        last = f'sum_over_time(outrider_{signal}_bucket{{{self._matchers}, le="+Inf"}}[{window}])'
+        return f"(histogram_quantile({share:.12g}, {buckets}) and sum without (le) ({last}) >= {fewest})"
 
     def present(self, signal: str) -> str:
         """A series while there is a value."""
@@ -87,14 +91,14 @@ class StoredSeries:
         return f"({now.replace(f'[{FRESH}]', '[1d]')} unless {now.replace(f'[{FRESH}]', '[2m]')})"
 
 
-def _chosen(key: str, values: Sequence[str]) -> Iterator[str]:
-    """Matchers of the values, and of those excluded by ``!``."""
+def _chosen(label: str, form: str, values: Sequence[str]) -> Iterator[str]:
+    """Matchers of the values, and of those excluded by ``!``. The form of a label's text has the values at ``%s``."""
     wanted = [literal(value) for value in values if not value.startswith("!")]
     excluded = [literal(value[1:]) for value in values if value.startswith("!")]
     if wanted:
-        yield f'{key}=~"{"|".join(wanted)}"'
+        yield f'{label}=~"{form % "|".join(wanted)}"'
     if excluded:
-        yield f'{key}!~"{"|".join(excluded)}"'
+        yield f'{label}!~"{form % "|".join(excluded)}"'
 
 
 class AdapterSeries:
@@ -117,16 +121,19 @@ class AdapterSeries:
             return self._query(SignalKey(signal), window)
         return f"{_OVER[function]}(({self._query(SignalKey(signal), FRESH)})[{window}:])"
 
-    def quantile(self, share: float, signal: str, seconds: float) -> str:
-        """A quantile of a histogram over a window."""
+    def quantile(self, share: float, signal: str, seconds: float, fewest: int) -> str:
+        """A quantile of a histogram over a window with at least so many observations."""
         if share not in QUANTILES:
             raise PromqlError(f"the quantile {share:g} is not one of {', '.join(f'{known:g}' for known in QUANTILES)}")
-        return self._query(SignalKey(signal, quantile=share), exact_duration(seconds))
+        window = exact_duration(seconds)
+        quantile = self._query(SignalKey(signal, quantile=share), window)
+        counted = observations(self._adapter, signal, Dialect(window))
+        return f"({quantile} and ({counted}) * {seconds:.12g} >= {fewest})"
 
     def present(self, signal: str) -> str:
         """A series while there is a value."""
         if catalog.signal(signal).kind is SignalKind.HISTOGRAM:
-            return self.quantile(0.5, signal, 60.0)
+            return self._query(SignalKey(signal, quantile=0.5), FRESH)
         return self.last(signal)
 
     def every(self) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from collectors.mapping.model import Aggregate
 from outrider.model import EntityKind, SignalKind
-from outrider.vocabulary import catalog
+from outrider.vocabulary import catalog, percentiles
 from outrider.vocabulary.units import exact_duration
 from outrider.wire.promql import (
     Aggregation,
@@ -202,6 +202,11 @@ class _Writer:
     def _quantile(self, node: Call) -> str:
         share, leaf = _quantile_of(node)
         entry = self._leaf(leaf)
+        fewest = percentiles.fewest_observations(share)
+        self.notes.append(
+            f"of fewer than {fewest} observations the quantile {share:.12g} is undefined; "
+            "a fourth argument sets the minimum"
+        )
         text = f'quantile({share:.12g}, {entry.signal}, "{_duration(leaf.selector)}")'
         return _unscaled(text, entry, _STRENGTH["*"] + 1)
 

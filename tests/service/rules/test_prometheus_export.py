@@ -25,7 +25,9 @@ from tests.support.waiting import until
 
 FIXTURES = sorted((Path(__file__).parents[2] / "alerts" / "rules" / "fixtures").glob("*.yaml"))
 EVERY = tuple(entry.rule for entry in load_entries())
-OF_VALUES = tuple(rule for rule in EVERY if rule.expr is not None and not rule.where)
+OF_VALUES = tuple(
+    rule for rule in EVERY if rule.expr is not None and (not rule.where or rule.kind is EntityKind.TENANT)
+)
 
 
 def promtool(*arguments, cwd):
@@ -78,10 +80,51 @@ def test_a_rule_keeps_its_times_priority_labels_and_texts():
 
 
 @pytest.mark.parametrize(
+    ("condition", "written_"),
+    [
+        ("{} > 2", "{} > 2.5"),
+        ("{} >= 2.5", "{} > 2.5"),
+        ("2 < {}", "{} > 2.5"),
+        ("{} > -1", "{} > 0"),
+        ("{} < 2.5", "{} <= 1"),
+        ("{} <= 2.5", "{} <= 2.5"),
+        ("{} <= greatest(1, 2) * 2 - 1", "{} <= 2.5"),
+        ("{} == 2", "{} == 2"),
+    ],
+)
+def test_the_limit_of_a_quantile_becomes_a_bound_of_its_buckets(condition, written_):
+    """A Prometheus interpolates inside a bucket; at its bounds it agrees with what the bucket proves."""
+    text = condition.format('quantile(0.9, engine_ttft_seconds, "2m")')
+    (entry,) = groups(prometheus_export.export([Rule("a", EntityKind.REPLICA, text)], "en"))["groups"][0]["rules"]
+    bucket = "outrider_engine_ttft_seconds_bucket"
+    quantile = (
+        f'(histogram_quantile(0.9, sum_over_time({bucket}{{kind="replica"}}[2m])) '
+        f'and sum without (le) (sum_over_time({bucket}{{kind="replica", le="+Inf"}}[2m])) >= 10)'
+    )
+    assert entry["expr"] == written_.format(quantile)
+
+
+def test_the_facts_of_a_tenant_are_in_its_name():
+    where = {"tenant": ("a.b", "!none"), "service": ("chat",)}
+    rule = Rule("a", EntityKind.TENANT, "last(tenant_requests_total) > 1", where=where)
+    (entry,) = groups(prometheus_export.export([rule], "en"))["groups"][0]["rules"]
+    assert 'name=~".*/(a\\\\.b)", name!~".*/(none)", name=~"(chat)/[^/]*"' in entry["expr"]
+
+
+@pytest.mark.parametrize(
     ("more", "reason"),
     [
         ({"expr": "engine_up < 1", "where": {"request_class": ("vip",)}}, "do not have the fact request_class"),
         ({"expr": "1 < 2"}, "compares two numbers"),
+        ({"expr": 'quantile(0.9, engine_ttft_seconds, "5m") > 2560'}, "never exceeds 2560, the last bound"),
+        (
+            {"expr": 'quantile(0.9, engine_ttft_seconds, "5m") < 0.001'},
+            "no bucket of engine_ttft_seconds is below 0.001",
+        ),
+        (
+            {"expr": 'quantile(0.9, engine_ttft_seconds, "5m") > last(engine_requests_waiting)'},
+            "compares a quantile with a value that is not a number",
+        ),
         ({"faults": ("engine-dead",)}, "findings of detectors"),
     ],
 )
@@ -112,7 +155,8 @@ engine_requests_waiting + 1 > greatest(engine_requests_running, 2 * 3) or -engin
 mean(engine_requests_waiting, "5m") / max(engine_requests_waiting, "90s") != min(engine_requests_waiting, "1h")
 rate(engine_generation_tokens_total, "1m") == 0 and not present(engine_ttft_seconds)
 greatest(engine_requests_waiting, engine_requests_running) >= 3
-quantile(0.9, engine_ttft_seconds, "2m") <= greatest(1, 2)
+quantile(0.9, engine_ttft_seconds, "2m") <= greatest(1, 2.5)
+2 * quantile(0.9, engine_ttft_seconds, "2m", 3) > engine_requests_waiting
 """
 
 

@@ -230,7 +230,7 @@ def test_times_severity_labels_and_texts_are_kept(of_rules, tmp_path):
         "runbook": "https://w/x",
         "labels": {"alertname": "HighTTFT", "team": "serving"},
     }
-    assert {note.text.partition(" ")[0] for note in result.notes} == {"labels", "texts"}
+    assert {note.text.partition(" ")[0] for note in result.notes} == {"labels", "of", "texts"}
     file = tmp_path / "rules.yaml"
     file.write_text(yaml.safe_dump({"rules": result.rules}), encoding="utf-8")
     (loaded,) = [rule for rule in load_rules([file]) if rule.name == "high-ttft"]
@@ -299,7 +299,8 @@ def test_recording_rules_of_the_file_are_used(of_rules):
     reasons = {rule.name: rule.reason for rule in result.left_out}
     assert reasons["B"] == "loop is recorded from itself"
     assert "recorded series with matchers" in reasons["C"]
-    assert [note.rule for note in result.notes] == ["ttft:p99", "twice", "loop"]
+    assert [note.rule for note in result.notes] == ["ttft:p99", "twice", "loop", "a"]
+    assert result.notes[-1].text.startswith("of fewer than 100 observations the quantile 0.99 is undefined")
 
 
 def test_recording_rules_that_grow_without_end_are_refused(of_rules):
