@@ -145,6 +145,8 @@ def _entry(rule: _Rule, recorded: Mapping[str, _Rule], taken: set[str]) -> tuple
     """The rule as an entry of a rules file, with the notes about it."""
     labels = {str(key): str(text) for key, text in _mapping(rule.keys.get("labels")).items()}
     annotations = {str(key): str(text) for key, text in _mapping(rule.keys.get("annotations")).items()}
+    if RULE_LABEL in labels and "outrider_" in str(rule.keys["expr"]):
+        raise PromqlError(f"it is Outrider's own rule {labels[RULE_LABEL]}, exported over its stored series")
     tree, budget = promql.parse(str(rule.keys["expr"])), [_MOST_EXPANSIONS]
     translated = translate(_expanded(tree, recorded, (), budget))
     name = _name(labels.get(RULE_LABEL) or rule.name, labels.get("severity", ""), taken)

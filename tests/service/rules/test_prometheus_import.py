@@ -303,6 +303,15 @@ def test_recording_rules_of_the_file_are_used(of_rules):
     assert result.notes[-1].text.startswith("of fewer than 100 observations the quantile 0.99 is undefined")
 
 
+def test_rules_that_outrider_exported_are_named_as_its_own(of_rules):
+    own = prometheus_export.export(load_rules(), "en").document["spec"]["groups"][0]["rules"]
+    result = of_rules(*own)
+    assert result.rules == []
+    reasons = {rule.reason for rule in result.left_out}
+    assert "it is Outrider's own rule availability-low, exported over its stored series" in reasons
+    assert len(reasons) == len(own)
+
+
 def test_recording_rules_that_grow_without_end_are_refused(of_rules):
     rules = [{"record": f"r{number}", "expr": f"r{number + 1} + r{number + 1}"} for number in range(20)]
     result = of_rules(*rules, {"record": "r20", "expr": "up"}, {"alert": "A", "expr": "r0 > 1"})
