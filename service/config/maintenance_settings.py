@@ -6,58 +6,37 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, time
 from zoneinfo import ZoneInfo
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from outrider.errors import ConfigProblem, UsageError
 from outrider.records.silences import Silence, SilenceWindow, check_matchers, parse_matcher, selects_everything
 from outrider.text import yaml_file
-from outrider.vocabulary.time_spans import DAYS, EVERY_DAY, Day
-from service.config.settings_base import Section, TimeZone
-from service.config.wall_times import WallTime
+from outrider.vocabulary.time_spans import DateSpan
+from service.config.time_span_settings import TimeSpanSettings
 
 SOURCE = "maintenance"
 ALWAYS = datetime(9999, 12, 31, tzinfo=UTC)
 
 
-class MaintenanceSettings(Section):
-    """A maintenance window. Start and end are both times of day, every week, or both dates with times."""
+class MaintenanceSettings(TimeSpanSettings):
+    """A maintenance window."""
 
-    name: str = Field(description="Name on the dashboard and in the audit log.", min_length=1)
     match: list[str] = Field(
         description='Matchers that all hold, such as node=~"gpu-.*", cluster=edge or service!=chat.', min_length=1
     )
-    timezone: TimeZone = Field("UTC", description="Time zone of start and end, for example Asia/Shanghai.")
-    start: WallTime = Field(description='Start, for example "22:00" or "2026-12-24 18:00".')
-    end: WallTime = Field(description="End, not included. A time of day that is not after start is on the next day.")
-    days: list[Day] = Field([], description="Days of the week on which it starts. Default: every day.")
     dependents: bool = Field(
         default=True, description="Also mute alerts of what rests on the matched entities, such as pods of a node."
     )
 
-    @model_validator(mode="after")
-    def _consistent(self) -> MaintenanceSettings:
-        if isinstance(self.start, datetime) != isinstance(self.end, datetime):
-            raise ValueError("start and end must both be times of day, or both dates with times")
-        if isinstance(self.start, datetime) and isinstance(self.end, datetime):
-            if self.end <= self.start:
-                raise ValueError("end must be after start")
-            if self.days:
-                raise ValueError("days belongs to times of day, not to dates")
-        return self
-
     def silence(self) -> Silence:
         """Returns the silence of the window."""
-        zone = ZoneInfo(self.timezone)
-        starts_at: datetime | None = None
-        until, window = ALWAYS, None
-        if isinstance(self.start, datetime) and isinstance(self.end, datetime):
-            starts_at, until = self.start.replace(tzinfo=zone), self.end.replace(tzinfo=zone)
-            starts_at, until = starts_at.astimezone(UTC), until.astimezone(UTC)
+        span, zone = self.span(), ZoneInfo(self.timezone)
+        starts_at, until, window = None, ALWAYS, None
+        if isinstance(span, DateSpan):
+            starts_at, until = (at.replace(tzinfo=zone).astimezone(UTC) for at in (span.start, span.end))
         else:
-            assert isinstance(self.start, time)
-            assert isinstance(self.end, time)
-            days = tuple(sorted(DAYS.index(day) for day in self.days)) or tuple(sorted(EVERY_DAY))
-            window = SilenceWindow(_minute(self.start), _minute(self.end), days, self.timezone)
+            days = tuple(sorted(span.days))
+            window = SilenceWindow(_minute(span.start), _minute(span.end), days, self.timezone)
         return Silence(
             id=f"{SOURCE}/{self.name}",
             rule=None,

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime, time, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal
 from zoneinfo import ZoneInfo
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from outrider.errors import ConfigError, ConfigProblem
 from outrider.model import ActionKind
 from outrider.text import yaml_file
 from outrider.vocabulary.faults import faults
-from outrider.vocabulary.time_spans import DAYS, EVERY_DAY, DateSpan, Day, WeeklySpan
 from remediation.decide.autonomy import PLAN, Autonomy, AutonomyLevels, Environment
 from remediation.decide.limits import DISRUPTIVE, BreakerLimits, HalfOpen, Policy
 from remediation.decide.time_windows import TimeWindow
@@ -28,9 +27,9 @@ from service.config.actuator_settings import (
 )
 from service.config.degrade_settings import ClusterSwitchSettings, DegradeSettings
 from service.config.scaling_settings import KubernetesApiSettings
-from service.config.settings_base import Duration, Ratio, Section, TimeZone
+from service.config.settings_base import Duration, Ratio, Section
+from service.config.time_span_settings import TimeSpanSettings
 from service.config.traffic_settings import TrafficSettings
-from service.config.wall_times import WallTime
 
 DefaultActuatorName = Literal["dry_run", "simulated", "autoscalers", "kubernetes"]
 ActuatorName = Literal[DefaultActuatorName, "degrade", "engine", "gslb", "hook", "traffic"]
@@ -54,47 +53,18 @@ _HALF_OPEN = HalfOpen()
 _POLICY = Policy()
 
 
-class TimeWindowSettings(Section):
-    """A span of time, every week or once. Start and end are both times of day, or both dates with times."""
+class TimeWindowSettings(TimeSpanSettings):
+    """A span of time of services and environments."""
 
-    name: str = Field(description="Name in reasons and on the dashboard.", min_length=1, examples=["nightly"])
-    timezone: TimeZone = Field("UTC", description="Time zone of start and end, for example Europe/Berlin.")
-    start: WallTime = Field(description="Start: a time of day, or a date with a time.", examples=['"22:00"'])
-    end: WallTime = Field(
-        description="End, not included. A time of day that is not after start is on the next day.", examples=['"04:30"']
-    )
-    days: list[Day] = Field(
-        [], description="Days of the week on which a weekly span starts. Default: every day.", examples=["[sat, sun]"]
-    )
     services: list[str] = Field(
         [], description="Services, as name or namespace/name. Default: all.", examples=["[chat, llm/code]"]
     )
     environments: list[str] = Field([], description="Environments. Default: all.", examples=["[prod]"])
 
-    @model_validator(mode="after")
-    def _consistent(self) -> TimeWindowSettings:
-        if isinstance(self.start, datetime) != isinstance(self.end, datetime):
-            raise ValueError("start and end must both be times of day, or both dates with times")
-        if isinstance(self.start, datetime) and isinstance(self.end, datetime):
-            if self.end <= self.start:
-                raise ValueError("end must be after start")
-            if self.days:
-                raise ValueError("days belongs to times of day, not to dates")
-        return self
-
     def window(self) -> TimeWindow:
         """Returns the span with its time zone."""
-        span: WeeklySpan | DateSpan
-        if isinstance(self.start, datetime) and isinstance(self.end, datetime):
-            span = DateSpan(self.start, self.end)
-        else:
-            assert isinstance(self.start, time)
-            assert isinstance(self.end, time)
-            days = frozenset(DAYS.index(day) for day in self.days) or EVERY_DAY
-            span = WeeklySpan(self.start, self.end, days)
-        return TimeWindow(
-            self.name, ZoneInfo(self.timezone), span, frozenset(self.services), frozenset(self.environments)
-        )
+        zone = ZoneInfo(self.timezone)
+        return TimeWindow(self.name, zone, self.span(), frozenset(self.services), frozenset(self.environments))
 
 
 class EnvironmentSettings(Section):
