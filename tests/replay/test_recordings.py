@@ -94,3 +94,12 @@ def test_what_is_not_emitted_is_empty():
     names = {row["signal"] for row in result["signals"]}
     assert {"engine_requests_running", "engine_up", "target_up"} <= names
     assert all(row["value"] is not None for row in result["signals"])
+
+
+def test_a_real_h100_under_a_model_opens_only_the_incident_of_its_xid():
+    """Idle, decode, a pause, prefill at the power limit, memory that grows for 75 s, and a kernel that faults."""
+    result = run("h100_model")
+    assert named(result) == [("gpu-xid-application", "GPU-11111111-2222-3333-4444-555555555555")]
+    assert [(alert["rule"], alert["priority"]) for alert in result["alerts"]] == [("gpu-xid", "P3")]
+    faulted = from_unix(1795670409.22)
+    assert faulted < parse_rfc3339(result["incidents"][0]["opened_at"]) <= faulted + SCRAPE
