@@ -23,8 +23,8 @@ from simulator.spec.fleets import FleetSpec, default_spec
 
 STEP = timedelta(seconds=15)
 NOT_IN_IT = {"target_samples", "target_scrape_seconds"}
-# Trust in a page, and limits from the control plane: the sampler has neither.
-OF_PAGES = {"target_trust_code", "container_memory_limit_bytes"}
+# Trust in a page, tokens of tenants, and limits from the control plane: the sampler has none of them.
+OF_PAGES = {"target_trust_code", "tenant_prompt_tokens_total", "container_memory_limit_bytes"}
 # Pages show rounded numbers, so increases over one scrape differ by the rounding.
 LOOSE = {
     "node_cpu_utilization_ratio": 2e-3,
