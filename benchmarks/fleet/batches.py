@@ -4,8 +4,8 @@ For weeks without faults and for large histories, where writing and parsing text
 
 Omitted, because it only exists on a page or in transit: frozen pages, metric names of other releases, packet loss, page
 size (``target_samples`` is 1), scrape duration (a constant), trust (``target_trust_code``), gateway metrics, tokens of
-tenants, and limits from the control plane. Every replica is read as vLLM; nodes with devices of other vendors than NVIDIA have no device
-rows.
+tenants, and limits from the control plane. Every replica is read as vLLM; nodes with devices of other vendors than
+NVIDIA have no device rows.
 
 Missing entities are handled as in collecting: a lost device stays as a row marked as not seen; pods and containers
 stay for 15 minutes.
