@@ -57,6 +57,12 @@ class Step:
     people: tuple[str, ...]
 
 
+def assignee_of(notes: Sequence[IncidentNote]) -> str | None:
+    """The person of the newest assignment; None if there is none or it was withdrawn."""
+    assigned = [note for note in notes if note.kind is NoteKind.ASSIGNMENT]
+    return (assigned[-1].to or None) if assigned else None
+
+
 @dataclass(frozen=True, slots=True)
 class Position:
     """Where an incident stands on the ladder of its team, from its timeline.
@@ -145,8 +151,7 @@ class Duty:
     @property
     def assignee(self) -> str | None:
         """The person whom a person assigned the incident to; None if nobody is."""
-        assigned = [note for note in self._notes if note.kind is NoteKind.ASSIGNMENT]
-        return (assigned[-1].to or None) if assigned else None
+        return assignee_of(self._notes)
 
     @property
     def assignment(self) -> IncidentNote | None:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from alerts.oncall.roster import Roster, StepTarget, Team
 from alerts.oncall.schedule import Schedule, Shift
-from alerts.routing.escalation import Position
+from alerts.routing.escalation import Position, assignee_of
 from outrider.clock import rfc3339
 from outrider.documents import serialization
 from outrider.errors import UsageError
 from outrider.model import Incident
 from outrider.records.on_call import ShiftOverride
-from outrider.records.response import FollowUp, IncidentNote, NoteKind
+from outrider.records.response import FollowUp, IncidentNote
 
 LONGEST_LIST = timedelta(days=92)
 FURTHEST = timedelta(days=366)  # from now, in both directions
@@ -127,9 +127,3 @@ def responding_json(incident: Incident, notes: Sequence[IncidentNote]) -> Json:
         "notified": list(position.notified),
         "assignee": assignee_of(notes),
     }
-
-
-def assignee_of(notes: Iterable[IncidentNote]) -> str | None:
-    """The person of the newest assignment; None if there is none or it was withdrawn."""
-    assigned = [note for note in notes if note.kind is NoteKind.ASSIGNMENT]
-    return (assigned[-1].to or None) if assigned else None

@@ -45,8 +45,7 @@ def write(context: Context, method: str, path: str, body: dict[str, Any] | None 
             base + path,
             json=body,
             params={"lang": context.language},
-            headers={b"Authorization": f"Bearer {token}".encode()}
-            | ({b"X-Outrider-User": user.encode()} if user else {}),
+            headers=_headers(token, user),
             timeout=10,
         )
     except httpx.HTTPError as error:
