@@ -56,7 +56,7 @@ def template_value(message: Message, name: str, limit: int) -> str:
     fallback = message.title if name == Fact.WHAT else "-"
     text = _LINK.sub("…", one_line(known.get(name, "")) or one_line(fallback) or "-")
     if name == Fact.WHERE and len(text) > limit:
-        return "…" + text[len(text) - limit + 1 :]  # the end of a name tells entities apart
+        return "…" + text[len(text) - limit + 1 :]  # the end of a name distinguishes entities
     return shorten(text, limit, "…")
 
 

@@ -15,7 +15,7 @@ _log = log.get("notify")
 
 
 def send_card(message: Message, card: Callable[[Message], Receipt], plain: Callable[[Message], Receipt]) -> Receipt:
-    """Sends the card. If the vendor rejects its format, sends the text with a line that says so."""
+    """Sends the card. If the vendor rejects its format, sends the text with a line about that."""
     try:
         return card(message)
     except CardRejectedError as error:

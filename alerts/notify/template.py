@@ -1,4 +1,4 @@
-"""An operator's template of the message body. If it fails, the usual text is sent and says so."""
+"""An operator's template of the message body. If it fails, the usual text is sent with a line about that."""
 
 from __future__ import annotations
 

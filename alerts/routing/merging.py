@@ -106,7 +106,7 @@ def merge(messages: Sequence[Message]) -> Message:
 
 
 def _merged_facts(messages: Sequence[Message], title: str) -> dict[Fact, str]:
-    """What an SMS or a call says of several messages."""
+    """The text of an SMS or a call about several messages."""
 
     def joined(fact: Fact) -> str:
         known = dict.fromkeys(message.facts[fact] for message in messages if fact in message.facts)

@@ -335,8 +335,8 @@ class TwilioVoice(Twilio):
         check(set(form) <= {"To", "From", "Twiml"}, "form", self.error(20001))
         check(len(form["Twiml"]) <= 4000, "Twiml", self.error(21218))
         root = ET.fromstring(form["Twiml"])
-        says = root.tag == "Response" and [child.tag for child in root] == ["Say"]
-        check(says and set(root[0].attrib) <= {"language", "loop", "voice"}, "TwiML", self.error(12100))
+        spoken = root.tag == "Response" and [child.tag for child in root] == ["Say"]
+        check(spoken and set(root[0].attrib) <= {"language", "loop", "voice"}, "TwiML", self.error(12100))
 
     def text_of(self, document: Any) -> str:
         return str(ET.fromstring(document["Twiml"])[0].text)
