@@ -13,6 +13,8 @@ from detectors.rca.evidence_index import EvidenceIndex
 from detectors.rca.hypotheses import WINDOW, FaultHypothesis, has_exact_start, over
 from outrider.clock import rfc3339
 from outrider.model import (
+    CAUSE_OVER,
+    CAUSE_RETURNED,
     Alert,
     EntityKind,
     EntityRef,
@@ -23,7 +25,6 @@ from outrider.model import (
     RejectedHypothesis,
     TimelineEntry,
 )
-from outrider.model.incidents import CAUSE_OVER, CAUSE_RETURNED
 from outrider.vocabulary.faults import layer_of
 
 OPENED = "incidents.timeline.opened"

@@ -41,6 +41,8 @@ from outrider.model.findings import (
     TimeRange,
 )
 from outrider.model.incidents import (
+    CAUSE_OVER,
+    CAUSE_RETURNED,
     Hypothesis,
     Incident,
     IncidentProgress,
@@ -93,6 +95,8 @@ from outrider.model.signals import (
 from outrider.model.stored_forecasts import ForecastView
 
 __all__ = [
+    "CAUSE_OVER",
+    "CAUSE_RETURNED",
     "HOLDING_STATUSES",
     "LIVE",
     "RECEIVED_FROM",

@@ -7,6 +7,7 @@ from detectors import registry
 from outrider.text.i18n import LANGUAGES, texts
 from outrider.vocabulary import catalog
 from outrider.vocabulary.faults import faults
+from service.engine import watchdogs
 
 FOLDER = Path(registry.__file__).parent
 
@@ -21,9 +22,10 @@ def test_every_column_is_in_the_catalogue():
 
 
 def test_every_text_of_a_finding_exists_in_both_languages():
-    sources = "".join(path.read_text() for path in FOLDER.rglob("*.py"))
+    speakers = [*FOLDER.rglob("*.py"), Path(watchdogs.__file__)]
+    sources = "".join(path.read_text() for path in speakers)
     written = {key.removeprefix("findings.") for key in texts("en") if key.startswith("findings.")}
-    spoken = set(re.findall(r'"([a-z0-9_]+)"', sources))
+    spoken = set(re.findall(r'"(?:findings\.)?([a-z0-9_]+)"', sources))
     assert written <= spoken, "texts that nothing speaks"
     for language in LANGUAGES:
         assert {key for key in texts(language) if key.startswith("findings.")} == {f"findings.{key}" for key in written}

@@ -8,8 +8,16 @@ from datetime import timedelta
 import pytest
 
 from outrider.clock import rfc3339
-from outrider.model import ActionKind, ActionStatus, DecisionReason, HoldReason, Priority, StepState, TimelineEntry
-from outrider.model.incidents import CAUSE_OVER
+from outrider.model import (
+    CAUSE_OVER,
+    ActionKind,
+    ActionStatus,
+    DecisionReason,
+    HoldReason,
+    Priority,
+    StepState,
+    TimelineEntry,
+)
 from outrider.topology import DELETED, Topology
 from remediation.decide.history import NOT_PERFORMED, STOPPED, History
 from remediation.decide.policy import preview

@@ -39,7 +39,8 @@ from tests.support.repair_loop import RepairLoop
 
 LADDER, CLUSTER_LOST = "degrade-ladder", "cluster-lost"
 PROCEDURES = (LADDER, CLUSTER_LOST)
-DEEPEST = 6
+LEVELS = tuple(level.number for level in files.ladder().levels if not level.limits_prompts)  # no prompt here is long
+DEEPEST = LEVELS[-1]
 HOME, STANDBY = (EntityRef(cluster, EntityKind.SERVICE, "llm", "chat") for cluster in ("home", "standby"))
 _OPTIONS = ServiceOptions(classes=frozenset({"vip", "standard", "offline"}), fallback_model="chat-8b")
 _LADDERS = Ladders(files.ladder(), services={"chat": _OPTIONS})

@@ -386,6 +386,7 @@ ANY = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(ANY)
 def test_any_yaml_is_read_or_refused(tmp_path_factory, value):
     file = tmp_path_factory.mktemp("any") / "test.yaml"
