@@ -43,9 +43,9 @@ def _messages(
         message = _message(step, channel, messaging, responders.roster.recipients(people, channel), now)
         if incident is not None:
             personal = channel in messaging.personal
-            links = messaging.buttons
+            valid = messaging.buttons_valid
             message = buttons.with_buttons(
-                message, incident, links, escalates=team is not None, personal=personal, action=None
+                message, incident, valid, escalates=team is not None, personal=personal, action=None
             )
         yield message
 

@@ -397,7 +397,7 @@ class _MessagePlanner:
                 buttons.with_buttons(
                     message,
                     self.incident,
-                    self._messaging.buttons,
+                    self._messaging.buttons_valid,
                     escalates=self._team is not None and self._duty.ladder is not None,
                     personal=channel in self._messaging.personal,
                     action=action,

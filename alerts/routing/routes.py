@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from alerts.oncall.roster import Team
-from alerts.routing.buttons import ButtonLinks
 from alerts.routing.escalation import LADDERS, Ladder
 from outrider.model import Alert, Incident, Priority
 from outrider.text.i18n import Language
@@ -45,7 +44,8 @@ class NotificationSettings:
 
     ``ladders`` are those of unacknowledged incidents with a team; ``settle`` is the time for which a cause must stand
     before the incident moves to another team. An open incident is reported on ``status_every``. Follow-ups closed less
-    than ``recurs_within`` before an incident count as recent. ``buttons`` None: messages only link to the incident.
+    than ``recurs_within`` before an incident count as recent. ``buttons_valid`` is the time for which a button acts;
+    None: messages only link to the incident.
     ``personal`` are the channels that mail the named recipients alone. ``summary_groups`` are the routes of the
     summary of a night.
     """
@@ -63,7 +63,7 @@ class NotificationSettings:
     settle: timedelta = timedelta(minutes=1)
     status_every: Mapping[Priority, timedelta] = field(default_factory=lambda: STATUS_EVERY)
     recurs_within: timedelta = timedelta(days=14)
-    buttons: ButtonLinks | None = None
+    buttons_valid: timedelta | None = None
     personal: frozenset[str] = frozenset()
     summary_groups: tuple[str, ...] = ("im", "mail")
 

@@ -60,10 +60,6 @@ class OnCallStore(OnCallReader, Protocol):
         """Replaces the calendar of a schedule."""
         ...
 
-    def button_key(self) -> str:
-        """The key that signs buttons; generated on the first call and the same for every process."""
-        ...
-
     def use_button(self, nonce: str, now: datetime) -> bool:
         """Marks a button as used; False if it was used before."""
         ...

@@ -133,7 +133,7 @@ def platform(
     buffered = BufferedMetricStore(metrics, spool_of(settings), settings.store.spool.limit_bytes, may_write)
     detection = detection_of(settings, rules(settings))
     planning = planning_of(settings, detection, state, buffered, change_log=change_log, in_background=not lockstep)
-    messaging = messaging_of(settings, signer=button_signer(settings, state))
+    messaging, signer = messaging_of(settings), button_signer(settings)
     cycle = Cycle(_parts(settings, source, clock, state, buffered, detection, planning, messaging))
     dispatcher = Dispatcher(
         state,
@@ -145,6 +145,7 @@ def platform(
         cycle.parts.policy.time_limits,
         workers=WORKERS,
         policies=settings.notify.policies(),
+        sign=signer.url if signer is not None else None,
     )
     liveness = Liveness(clock, settings.collect.interval)
     cycle.on_record = liveness.note

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Collection
 from datetime import datetime
 from typing import Any, TypeVar
@@ -20,7 +19,6 @@ from store.sql.database import Database
 from store.state import audit_rows, keyset_pagination, response_rows
 
 T = TypeVar("T")
-_BUTTON_KEY = "button_key"
 _IDS_AT_ONCE = 500
 
 
@@ -132,13 +130,6 @@ class SqlResponseWriter:
         """Replaces the calendar of a schedule."""
         with self._database.writing() as connection:
             put(connection, metadata.calendar, response_rows.of_calendar(calendar))
-
-    def button_key(self) -> str:
-        """The key that signs buttons; generated on the first call and the same for every process."""
-        table = metadata.flag
-        with self._database.writing() as connection:
-            added(connection, table, {"name": _BUTTON_KEY, "value": secrets.token_urlsafe(32)})
-            return str(connection.execute(sa.select(table.c.value).where(table.c.name == _BUTTON_KEY)).scalar())
 
     def use_button(self, nonce: str, now: datetime) -> bool:
         """Marks a button as used; False if it was used before."""

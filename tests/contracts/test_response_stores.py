@@ -139,12 +139,6 @@ def test_the_calendar_of_a_schedule_is_replaced(state: StateStore) -> None:
     assert state.calendars() == (never, failed)
 
 
-def test_the_key_of_buttons_is_generated_once(state: StateStore) -> None:
-    key = state.button_key()
-    assert len(key) > 30
-    assert state.button_key() == key
-
-
 def test_a_button_is_used_once_whoever_comes_first(state: StateStore) -> None:
     with ThreadPoolExecutor(8) as pool:
         used = list(pool.map(lambda _: state.use_button("n1", T0), range(8)))

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from html import escape
 from urllib.parse import quote
 
-from alerts.routing.buttons import ButtonClaim
 from outrider.documents.summaries import incident_summary
 from outrider.errors import OutriderError
-from outrider.model import ButtonAction, Incident
+from outrider.model import ButtonAction, ButtonClaim, Incident
 from outrider.text.i18n import Language, translate
 
 _STYLE = """

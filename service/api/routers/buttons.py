@@ -15,10 +15,10 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 from starlette.concurrency import run_in_threadpool
 
-from alerts.routing.buttons import ButtonClaim, nonce_of
+from alerts.routing.buttons import nonce_of
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.errors import OutriderError, UsageError
-from outrider.model import AlertState, ButtonAction, EntityRef, Incident
+from outrider.model import AlertState, ButtonAction, ButtonClaim, EntityRef, Incident
 from outrider.ports import Silence
 from outrider.records.response import IncidentNote, NoteKind
 from outrider.text.i18n import Language

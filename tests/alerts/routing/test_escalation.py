@@ -9,7 +9,6 @@ import pytest
 from alerts.oncall.roster import Contact, Person, Roster, StepTarget, Team
 from alerts.oncall.rotation import Rotation
 from alerts.oncall.schedule import Schedule
-from alerts.routing.buttons import ButtonLinks
 from alerts.routing.escalation import Ladder, Responders
 from alerts.routing.pipeline import messages
 from alerts.routing.routes import NotificationSettings
@@ -357,17 +356,16 @@ def test_the_same_fault_again_names_the_follow_up_of_the_earlier_incident(world,
     assert (line in body) if line else ("Happened before" not in body)
 
 
-def links(claims):
-    def sign(claim):
-        claims.append(claim)
-        return f"https://api.example/{claim.action}"
+WITH_BUTTONS = replace(MESSAGING, buttons_valid=timedelta(hours=12))
 
-    return ButtonLinks(sign)
+
+def claims_of(sent):
+    return [button.claim for message in sent for button in message.buttons if button.claim is not None]
 
 
 def test_a_page_has_buttons_to_acknowledge_silence_escalate_and_open(world):
-    claims = []
-    first = Night(world, messaging=replace(MESSAGING, buttons=links(claims))).cycle()
+    first = Night(world, messaging=WITH_BUTTONS).cycle()
+    claims = claims_of(first)
     assert [button.action for button in first[0].buttons] == [
         ButtonAction.ACKNOWLEDGE,
         ButtonAction.SILENCE_1H,
@@ -381,14 +379,17 @@ def test_a_page_has_buttons_to_acknowledge_silence_escalate_and_open(world):
 
 
 def test_the_button_of_a_personal_channel_names_its_person(world):
-    claims = []
-    messaging = replace(MESSAGING, buttons=links(claims), personal=frozenset({"ding"}))
-    Night(world, messaging=messaging).cycle()
-    assert {claim.channel: claim.recipient for claim in claims} == {"voice": "", "ding": "li"}
+    sent = Night(world, messaging=replace(WITH_BUTTONS, personal=frozenset({"ding"}))).cycle()
+    assert {claim.channel: claim.recipient for claim in claims_of(sent)} == {"voice": "", "ding": "li"}
+
+
+def test_a_planned_button_has_no_link(world):
+    [first, *_] = Night(world, messaging=WITH_BUTTONS).cycle()
+    assert {button.url for button in first.buttons if button.action is not ButtonAction.OPEN} == {""}
 
 
 def test_an_acknowledged_incident_has_no_button_to_acknowledge_and_a_resolved_one_only_a_link(world):
-    night = Night(world, messaging=replace(MESSAGING, buttons=links([])))
+    night = Night(world, messaging=WITH_BUTTONS)
     night.cycle()
     night.incident = replace(night.incident, acknowledged_at=night.now)
     [status] = night.until(15)
@@ -398,9 +399,9 @@ def test_an_acknowledged_incident_has_no_button_to_acknowledge_and_a_resolved_on
 
 
 def test_two_engines_give_a_button_the_same_number(world):
-    one, two = [], []
-    for claims, seconds in ((one, 0), (two, 3)):
-        night = Night(world, messaging=replace(MESSAGING, buttons=links(claims)))
+    numbers = []
+    for seconds in (0, 3):
+        night = Night(world, messaging=WITH_BUTTONS)
         night.now += timedelta(seconds=seconds)
-        night.cycle()
-    assert [claim.nonce for claim in one] == [claim.nonce for claim in two]
+        numbers.append([claim.nonce for claim in claims_of(night.cycle())])
+    assert numbers[0] == numbers[1] != []

@@ -5,9 +5,9 @@ from datetime import timedelta
 
 import pytest
 
-from alerts.routing.buttons import ButtonClaim, nonce_of
+from alerts.routing.buttons import nonce_of
 from outrider.audit import AuditEvent
-from outrider.model import ActionStatus, ButtonAction, NotifyReason
+from outrider.model import ActionStatus, ButtonAction, ButtonClaim, NotifyReason
 from outrider.ports import CycleCommit
 from outrider.records.response import NoteKind
 from outrider.testing.names import NOW
