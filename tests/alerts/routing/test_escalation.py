@@ -66,6 +66,13 @@ class Night:
             new += self.cycle()
         return new
 
+    def run_for(self, minutes):
+        """Cycles for some minutes from now, four in a minute. Returns what was sent meanwhile."""
+        return [one for _ in range(int(4 * minutes)) for one in self.cycle()]
+
+    def step_clock(self, hours):
+        self.now += timedelta(hours=hours)
+
     @property
     def elapsed(self):
         return (self.now - self.start) / MINUTE
@@ -132,6 +139,53 @@ def test_an_acknowledgement_ends_the_escalation(world):
     night.until(6)
     night.incident = replace(night.incident, acknowledged_at=night.now, acknowledged_by="wang")
     assert {one.reason for one in night.until(60)} == {NotifyReason.STATUS}
+
+
+def voices(sent):
+    """Reason and people of the messages by voice."""
+    return [(one.reason.value, names(one)) for one in sent if one.channel == "voice"]
+
+
+@pytest.mark.parametrize("hours", [-2, 2])
+@pytest.mark.parametrize(("priority", "minutes"), [(Priority.P0, 5), (Priority.P1, 15), (Priority.P2, 60)])
+def test_after_a_clock_step_the_next_person_is_notified_at_once_and_the_others_in_their_time(
+    world, hours, priority, minutes
+):
+    night = Night(world, priority, messaging=replace(MESSAGING, routes={"im": ("ding",), "mail": ("mail",)}))
+    night.until(1)
+    night.step_clock(hours)
+    by_step = [{name for name in map(names, night.cycle()) if name}]
+    for _ in range(2):
+        assert {one.reason for one in night.run_for(minutes - 1)} <= {NotifyReason.STATUS}
+        by_step.append({names(one) for one in night.run_for(1) if one.reason is NotifyReason.ESCALATED})
+    assert by_step == [{"wang"}, {"chen"}, set()], "one step for each time to answer"
+
+
+def test_a_small_step_back_of_the_clock_notifies_nobody_early(world):
+    night = Night(world)
+    night.until(1)
+    night.now -= 3 * MINUTE
+    assert night.run_for(5) == []
+    assert voices(night.run_for(4)) == [("escalated", "wang")]
+
+
+def test_after_a_clock_step_back_reminders_and_status_messages_go_on(world):
+    night = Night(world)
+    night.until(41)
+    night.step_clock(-2)
+    later = night.run_for(31)
+    assert voices(later) == [("repeat", "chen")] * 4, "one at once, then every ten minutes"
+    assert [one.reason for one in later if one.channel == "ding"].count(NotifyReason.STATUS) >= 2
+    ids = [one.id for one in night.sent]
+    assert len(set(ids)) == len(ids), "an outbox drops a message with a known id"
+
+
+def test_after_a_clock_step_back_an_incident_moves_with_its_cause(world):
+    night = Night(world, layer=Layer.ENGINE)
+    night.until(1)
+    night.change_layer(Layer.HARDWARE)
+    night.step_clock(-2)
+    assert NotifyReason.REROUTED in {one.reason for one in night.cycle()}
 
 
 def test_two_engines_plan_the_same_escalation(world):
