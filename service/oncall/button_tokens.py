@@ -88,4 +88,4 @@ def _bytes(text: str) -> bytes:
 
 
 def _forged() -> ForgedTokenError:
-    return ForgedTokenError("This link was not issued by this platform.", hint="open the incident on the dashboard")
+    return ForgedTokenError("The link was not issued by this platform.", hint="open the incident on the dashboard")

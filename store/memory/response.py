@@ -106,14 +106,11 @@ class MemoryResponses:
         """The calendar of each schedule that imports one, by schedule."""
         return tuple(self._calendars[name] for name in sorted(self._calendars))
 
+    def button_used(self, nonce: str) -> bool:
+        """True if a button was used."""
+        return nonce in self._buttons_used
+
     def save_calendar(self, calendar: StoredCalendar) -> None:
         """Replaces the calendar of a schedule."""
         with self._lock:
             self._calendars[calendar.schedule] = calendar
-
-    def use_button(self, nonce: str, now: datetime) -> bool:  # noqa: ARG002 - the protocol's
-        """Marks a button as used; False if it was used before."""
-        with self._lock:
-            new = nonce not in self._buttons_used
-            self._buttons_used.add(nonce)
-            return new

@@ -8,7 +8,7 @@ from html import escape
 from urllib.parse import quote
 
 from outrider.documents.summaries import incident_summary
-from outrider.errors import OutriderError
+from outrider.errors import UsageError
 from outrider.model import ButtonAction, ButtonClaim, Incident
 from outrider.text.i18n import Language, translate
 
@@ -29,7 +29,17 @@ button{margin-top:1.25rem;background:var(--accent);border-color:var(--accent);co
 a{color:var(--accent)}
 """
 _MOST_INCIDENTS = 10
-TEXT_ID = "button."  # start of an error message that is the id of a text
+
+
+class RefusedPressError(UsageError):
+    """A press that changes nothing. ``reason`` is that of the audit and the end of the id of its text."""
+
+    def __init__(self, reason: str, status: int, **arguments: str) -> None:
+        """``status`` is that of the response, ``arguments`` are those of the text."""
+        super().__init__(f"The button was refused: {reason}.")
+        self.reason = reason
+        self.status = status
+        self.arguments = arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +90,9 @@ def answer(subject: Subject, by: str, dashboard_url: str, language: Language) ->
     return _page(done, parts, language)
 
 
-def refusal(error: OutriderError, dashboard_url: str, language: Language) -> str:
-    """Why the button does nothing. The message of an error is a text id of the buttons, or a sentence."""
-    known = error.message.removeprefix(TEXT_ID) if error.message.startswith(TEXT_ID) else ""
-    text = _text(f"refused.{known}", language) if known else error.message
-    hint = error.hint or _text("hint", language)
+def refusal(error: RefusedPressError, dashboard_url: str, language: Language) -> str:
+    """Why the button does nothing."""
+    text, hint = _text(f"refused.{error.reason}", language, **error.arguments), _text("hint", language)
     parts = [f"<h1>{escape(text)}</h1>", f'<p class="muted">{escape(hint)}</p>', _link(dashboard_url, "", language)]
     return _page(text, parts, language)
 
