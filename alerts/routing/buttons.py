@@ -36,23 +36,24 @@ def nonce_of(message_id: str, action: ButtonAction) -> str:
 
 def with_buttons(
     message: Message,
-    incident: Incident,
+    incident: Incident | None,
     valid: timedelta | None,
     *,
-    escalates: bool,
     personal: bool,
-    action: Action | None,
+    escalates: bool = False,
+    action: Action | None = None,
 ) -> Message:
     """The message with its buttons, which are ``valid`` for a time; None: only the one that opens the incident.
 
-    ``escalates``: the incident has a ladder. ``personal``: the channel mails the recipients alone.
+    ``personal``: the channel mails the recipients alone. ``escalates``: the incident has a ladder. An approval of the
+    plan has no ``incident``.
     """
     buttons: list[Button] = []
     if valid is not None:
         alone = personal and len(message.recipients) == 1 and message.recipients[0].email
         owner = message.recipients[0].name if alone else ""
         for kind in _kinds(message, incident, action, escalates=escalates):
-            subject = action.id if kind is ButtonAction.APPROVE and action is not None else incident.id
+            subject = action.id if kind is ButtonAction.APPROVE and action is not None else message.incident or ""
             expires_at, nonce = message.created_at + valid, nonce_of(message.id, kind)
             buttons.append(Button(kind, claim=ButtonClaim(kind, subject, owner, message.channel, expires_at, nonce)))
     if message.link:
@@ -70,10 +71,12 @@ def signed(message: Message, sign: Sign | None) -> Message:
     return replace(message, buttons=tuple(buttons))
 
 
-def _kinds(message: Message, incident: Incident, action: Action | None, *, escalates: bool) -> list[ButtonAction]:
+def _kinds(
+    message: Message, incident: Incident | None, action: Action | None, *, escalates: bool
+) -> list[ButtonAction]:
     if message.reason is NotifyReason.APPROVAL_WANTED and action is not None:
         return [ButtonAction.APPROVE]
-    if message.reason not in _OF_INCIDENT or incident.resolved_at is not None:
+    if incident is None or message.reason not in _OF_INCIDENT or incident.resolved_at is not None:
         return []
     kinds = [] if incident.acknowledged_at is not None else [ButtonAction.ACKNOWLEDGE]
     kinds.append(ButtonAction.SILENCE_1H)

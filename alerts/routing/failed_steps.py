@@ -44,9 +44,7 @@ def _messages(
         if incident is not None:
             personal = channel in messaging.personal
             valid = messaging.buttons_valid
-            message = buttons.with_buttons(
-                message, incident, valid, escalates=team is not None, personal=personal, action=None
-            )
+            message = buttons.with_buttons(message, incident, valid, personal=personal, escalates=team is not None)
         yield message
 
 

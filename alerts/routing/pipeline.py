@@ -397,8 +397,8 @@ class _MessagePlanner:
                     message,
                     self.incident,
                     self._messaging.buttons_valid,
-                    escalates=self._team is not None and self._duty.ladder is not None,
                     personal=channel in self._messaging.personal,
+                    escalates=self._team is not None and self._duty.ladder is not None,
                     action=action,
                 )
             )
@@ -477,23 +477,29 @@ def _plan_approvals(actions: Iterable[Action], messaging: NotificationSettings, 
         if reason is None or now not in (action.decided_at, action.ended_at):
             continue
         for channel in messaging.channels(Priority.P2):
-            language = messaging.language_of(channel)
-            text = wording.action_line(action, language)
-            result.append(
-                Message(
-                    id=f"plan:{reason}:{channel}:{action.id}",
-                    channel=channel,
-                    reason=reason,
-                    priority=Priority.P2,
-                    incident=None,
-                    title=wording.approval_title(action, Priority.P2, language),
-                    body="\n".join([text, wording.approve_line(action, language)]),
-                    created_at=now,
-                    language=language,
-                    link=messaging.base_url.rstrip("/"),
-                )
-            )
+            message = _plan_approval(action, reason, channel, messaging, now)
+            valid, personal = messaging.buttons_valid, channel in messaging.personal
+            result.append(buttons.with_buttons(message, None, valid, personal=personal, action=action))
     return result
+
+
+def _plan_approval(
+    action: Action, reason: NotifyReason, channel: str, messaging: NotificationSettings, now: datetime
+) -> Message:
+    language = messaging.language_of(channel)
+    lines = [wording.action_line(action, language), wording.approve_line(action, language)]
+    return Message(
+        id=f"plan:{reason}:{channel}:{action.id}",
+        channel=channel,
+        reason=reason,
+        priority=Priority.P2,
+        incident=None,
+        title=wording.approval_title(action, Priority.P2, language),
+        body="\n".join(lines),
+        created_at=now,
+        language=language,
+        link=messaging.base_url.rstrip("/"),
+    )
 
 
 def sample_messages(channel: str, messaging: NotificationSettings, now: datetime) -> tuple[Message, ...]:

@@ -69,8 +69,14 @@ def _with_kinds(arguments: Mapping[str, str], language: Language) -> dict[str, s
 
 
 def worded(arguments: Mapping[str, str], language: Language = "en") -> dict[str, str]:
-    """Arguments of a text, with fault ids, signals and entities replaced by display names."""
-    return {name: _worded(value, language) for name, value in arguments.items()}
+    """Arguments of a text, with fault ids, signals and entities replaced by display names.
+
+    ``state`` is the progress of an incident: one state, or those of its services joined by a plus sign.
+    """
+    named = {name: _worded(value, language) for name, value in arguments.items()}
+    if "state" in arguments:
+        named["state"] = ", ".join(word("progress_state", state, language) for state in arguments["state"].split("+"))
+    return named
 
 
 def _worded(value: str, language: Language) -> str:

@@ -97,6 +97,22 @@ def test_arguments_of_texts_use_display_names():
     }
 
 
+@pytest.mark.parametrize(
+    ("state", "english", "chinese"),
+    [
+        ("acknowledged", "acknowledged", "已确认"),
+        ("no_standby+waits", "no standby cluster, switch waits", "切换等待批准"),
+    ],
+)
+def test_the_state_of_a_status_message_is_in_the_language_of_the_timeline(state, english, chinese):
+    entry = TimelineEntry(NOW, "notify.timeline.status", {"state": state, "to": "ding"})
+    incident = replace(trouble.incident(NOW, NOW, ()), timeline=(entry,))
+    texts = [serialization.incident_story(incident, language)["timeline"][0]["text"] for language in ("en", "zh")]
+    assert english in texts[0]
+    assert chinese in texts[1]
+    assert "acknowledged" not in texts[1]
+
+
 def test_the_timeline_is_rendered_oldest_first():
     entries = (
         TimelineEntry(NOW, "incidents.timeline.cause_named", {"entity": "gpu/GPU-1", "fault": "gpu-lost"}),
