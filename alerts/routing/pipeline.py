@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 
 from alerts.oncall.roster import Team
 from alerts.routing import buttons, simultaneous, wording
@@ -362,6 +362,7 @@ class _MessagePlanner:
         ``named`` are the people of the team that its text names, if they are others.
         """
         lead = lead_alert(self.incident, self._alerts) or (self._alerts[0] if self._alerts else None)
+        reader = self._duty.team if reason is NotifyReason.MOVED else self._team
         for channel in channels:
             language = self._messaging.language_of(channel)
             text = wording.Wording(
@@ -375,6 +376,7 @@ class _MessagePlanner:
                 tuple(self._alerts),
                 answer_within=self._messaging.answer_within(self.incident.priority),
                 responding=self._responding(language, people if named is None else named),
+                zone=UTC if reader is None else reader.zone,
             )
             message = Message(
                 id=f"{self.incident.id}:{reason}:{self.incident.priority}:{channel}:{nth}",

@@ -166,7 +166,9 @@ def _incident_lines(incident: Incident, night: Night, language: Language) -> lis
         if "reminder" not in entry.arguments
     ]
     lines = [
-        localize("incident", priority=incident.priority, summary=incident_summary(incident, language)),
+        localize(
+            "incident", priority=incident.priority, summary=incident_summary(incident, language, zone=night.team.zone)
+        ),
         localize("notified", steps=", ".join(steps)),
     ]
     if incident.acknowledged_at is not None:

@@ -16,7 +16,6 @@ from outrider.text.i18n import Language
 from service.alertmanager.client import AlertmanagerClient
 from service.alertmanager.emitter import AlertEmitter, EmitOptions
 from service.alertmanager.silence_sync import SilenceSync, SyncOptions
-from service.config import knowledge_overlay
 from service.config.notify_settings import ChannelSettings
 from service.config.settings import Settings
 from service.config.tokens import button_key
@@ -35,7 +34,7 @@ def messaging_of(settings: Settings, language: Language | None = None) -> Notifi
         base_url=notify.public_url,
         language=language or notify.language,
         languages={name: channel.language for name, channel in notify.channels.items() if channel.language},
-        explain=partial(explained, knowledge_overlay.of(settings.knowledge.folder)),
+        explain=partial(explained, settings.knowledge.catalog()),
         ladders=oncall.ladders,
         settle=oncall.settle,
         status_every={Priority.P0: oncall.status_every},

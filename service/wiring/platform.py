@@ -16,7 +16,6 @@ from outrider.errors import StoreUnavailableError
 from outrider.ports import MetricStore, Source, StateStore
 from outrider.records.change_log import ChangeLog
 from remediation.actuators.api_server import load_client
-from service.config import knowledge_overlay
 from service.config.settings import Settings
 from service.config.tokens import flights_of, spool_of
 from service.engine.cycle import Cycle, Parts
@@ -208,7 +207,7 @@ def _parts(
         detection=detection,
         planning=planning,
         rules=loaded,
-        knowledge=knowledge_overlay.of(settings.knowledge.folder),
+        knowledge=settings.knowledge.catalog(),
         policy=policy(settings),
         messaging=messaging,
         playbooks=playbooks(settings),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, tzinfo
 from html import escape
 from urllib.parse import quote
 
@@ -44,11 +45,12 @@ class RefusedPressError(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a button is about, for people."""
+    """What a button is about, for people. Times are in ``zone``."""
 
     claim: ButtonClaim
     incidents: tuple[Incident, ...]
     language: Language
+    zone: tzinfo = UTC
 
     @property
     def name(self) -> str:
@@ -61,7 +63,7 @@ class Subject:
         if self.claim.action is ButtonAction.APPROVE:
             return [_text("action", self.language, action=self.claim.subject)]
         shown = [
-            f"[{incident.priority}] {incident_summary(incident, self.language)}"
+            f"[{incident.priority}] {incident_summary(incident, self.language, zone=self.zone)}"
             for incident in self.incidents[:_MOST_INCIDENTS]
         ]
         more = len(self.incidents) - _MOST_INCIDENTS

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from urllib.parse import parse_qs
 from uuid import uuid4
 
@@ -16,6 +16,7 @@ from fastapi.responses import HTMLResponse
 from starlette.concurrency import run_in_threadpool
 
 from alerts.routing.buttons import nonce_of
+from alerts.routing.escalation import Position
 from outrider import log
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.errors import StoreError
@@ -68,7 +69,7 @@ def show(token: str, request: Request, ctx: Ctx, lang: Lang) -> HTMLResponse:
 
     def page() -> HTMLResponse:
         press = _checked(token, ctx)
-        return _response(button_page.question(_subject(press, lang), _people(ctx), lang))
+        return _response(button_page.question(_subject(press, ctx, lang), _people(ctx), lang))
 
     return _answered(token, request, ctx, lang, page)
 
@@ -87,7 +88,7 @@ async def press(token: str, request: Request, ctx: Ctx, lang: Lang) -> HTMLRespo
         checked = _checked(token, ctx)
         by = _person(checked, name, ctx)
         _act(checked, by, ctx)
-        return _response(button_page.answer(_subject(checked, lang), by, ctx.settings.dashboard_url, lang))
+        return _response(button_page.answer(_subject(checked, ctx, lang), by, ctx.settings.dashboard_url, lang))
 
     return await run_in_threadpool(_answered, token, request, ctx, lang, act)
 
@@ -145,8 +146,14 @@ def _incidents(claim: ButtonClaim, ctx: Context) -> tuple[Incident, ...]:
     return known
 
 
-def _subject(press: _Press, lang: Language) -> button_page.Subject:
-    return button_page.Subject(press.claim, press.incidents, lang)
+def _subject(press: _Press, ctx: Context, lang: Language) -> button_page.Subject:
+    """What the button is about, in the time zone of the team that responds."""
+    roster, zone = ctx.roster(ctx.as_of()), None
+    if press.incidents:
+        first = press.incidents[0]
+        team = roster.team(Position.of(first).team) or roster.owner_of(first)
+        zone = team.zone if team is not None else None
+    return button_page.Subject(press.claim, press.incidents, lang, zone or UTC)
 
 
 def _people(ctx: Context) -> list[str]:

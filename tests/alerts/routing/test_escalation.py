@@ -17,6 +17,7 @@ from outrider.model import (
     ButtonAction,
     EntityKind,
     EntityRef,
+    Fact,
     Incident,
     Layer,
     MuteReason,
@@ -411,6 +412,33 @@ def test_the_same_fault_again_names_the_follow_up_of_the_earlier_incident(world,
 
 
 WITH_BUTTONS = replace(MESSAGING, buttons_valid=timedelta(hours=12))
+
+
+@pytest.mark.parametrize(
+    ("zone", "since"),
+    [("UTC", "{:%Y-%m-%d %H:%M} UTC"), ("Asia/Shanghai", "{:%Y-%m-%d %H:%M} UTC+08:00")],
+)
+def test_times_in_messages_are_in_the_zone_of_the_team(world, zone, since):
+    team = replace(MODEL, zone=ZoneInfo(zone))
+    night = Night(world, layer=Layer.ENGINE, roster=replace(ROSTER, teams=(team, HARDWARE)))
+    expected = since.format(night.incident.opened_at.astimezone(ZoneInfo(zone)))
+    [first, *_] = night.cycle()
+    assert expected in first.title
+    assert expected in first.body
+    assert first.facts[Fact.SINCE] == expected
+    night.incident = replace(night.incident, resolved_at=night.now)
+    [end, *_] = night.cycle()
+    assert since.format(night.incident.resolved_at.astimezone(ZoneInfo(zone))) in end.body
+
+
+def test_an_incident_that_moves_is_reported_to_each_team_in_its_own_zone(world):
+    there = replace(HARDWARE, zone=ZoneInfo("Asia/Shanghai"))
+    night = Night(world, layer=Layer.ENGINE, roster=replace(ROSTER, teams=(MODEL, there)))
+    night.until(1)
+    night.change_layer(Layer.HARDWARE)
+    moved = {one.reason: one.facts[Fact.SINCE] for one in night.until(4)}
+    assert moved[NotifyReason.REROUTED].endswith("UTC+08:00")
+    assert moved[NotifyReason.MOVED].endswith(" UTC")
 
 
 def claims_of(sent):

@@ -321,6 +321,14 @@ def test_pages_are_in_the_language_of_the_browser_and_escape_what_they_show(worl
     assert "<script>" not in odd.text
 
 
+def test_times_on_a_page_are_in_the_zone_of_the_team(world):
+    opened = world.state.incident(INCIDENT).opened_at
+    assert f"{opened:%H:%M} UTC" in show(world).text
+    teams = [team | {"timezone": "Asia/Shanghai"} for team in on_call.TEAMS]
+    there = world_of(oncall=on_call.settings(teams=teams))
+    assert f"{opened + timedelta(hours=8):%H:%M} UTC+08:00" in show(there).text
+
+
 def test_a_form_that_is_too_large_is_refused(world):
     response = world.http.post(path_of(claim()), content=b"name=" + b"x" * 5000)
     assert response.status_code == 400
