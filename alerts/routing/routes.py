@@ -11,19 +11,14 @@ from alerts.routing.escalation import LADDERS, Ladder
 from outrider.model import Alert, Incident, Priority
 from outrider.text.i18n import Language
 
-# Defaults: channel groups per priority, and the time to acknowledge.
+# Defaults: channel groups per priority.
 GROUPS: Mapping[Priority, tuple[str, ...]] = {
     Priority.P0: ("phone", "sms", "im"),
     Priority.P1: ("im",),
     Priority.P2: ("im", "mail"),
     Priority.P3: ("report",),
 }
-ANSWER_WITHIN: Mapping[Priority, timedelta] = {
-    Priority.P0: timedelta(minutes=5),
-    Priority.P1: timedelta(minutes=15),
-    Priority.P2: timedelta(hours=1),
-}
-# An unacknowledged page repeats after twice the time to acknowledge; P2 once a shift.
+# An unacknowledged page repeats after twice the time on a step of its ladder; P2 once a shift.
 REPEAT: Mapping[Priority, timedelta] = {
     Priority.P0: timedelta(minutes=10),
     Priority.P1: timedelta(minutes=30),
@@ -72,9 +67,9 @@ class NotificationSettings:
         return self.languages.get(channel, self.language)
 
     def answer_within(self, priority: Priority) -> timedelta | None:
-        """The time to acknowledge an incident; None if it need not be."""
+        """The time to acknowledge an incident, after which the next person is notified; None if it need not be."""
         ladder = self.ladders.get(priority)
-        return ladder.after if ladder is not None else ANSWER_WITHIN.get(priority)
+        return ladder.after if ladder is not None else None
 
     def of_team(self, team: Team | None) -> NotificationSettings:
         """The settings with the routes of a team in place of the general ones."""

@@ -487,3 +487,8 @@ def test_two_engines_give_a_button_the_same_number(world):
         night.now += timedelta(seconds=seconds)
         numbers.append([claim.nonce for claim in claims_of(night.cycle())])
     assert numbers[0] == numbers[1] != []
+
+
+def test_a_priority_without_a_ladder_has_no_time_to_acknowledge(world):
+    [first, *_] = Night(world, messaging=replace(MESSAGING, ladders={})).cycle()
+    assert "Acknowledge within" not in first.body
