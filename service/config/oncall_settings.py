@@ -191,8 +191,8 @@ class ButtonSettings(Section):
 
     key_file: Path | None = Field(
         None,
-        description="File with the key that signs them, the same on every host. Default: button.key, generated next to "
-        "the admin token.",
+        description="File with the key that signs them, the same on every host. Default: button.key, generated "
+        "where admin.token is.",
         examples=["/run/secrets/button-key"],
     )
     valid: Duration = Field(timedelta(hours=12), description="Time after which a button no longer acts; at most 7d.")

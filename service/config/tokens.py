@@ -58,8 +58,11 @@ def admin_token(settings: Settings) -> str:
 
 
 def button_key_file(settings: Settings) -> Path:
-    """Returns ``oncall.buttons.key_file``, else ``button.key`` next to the admin token."""
-    return settings.oncall.buttons.key_file or token_file(settings).with_name("button.key")
+    """Returns ``oncall.buttons.key_file``, else ``button.key`` where the admin token is generated.
+
+    It is not next to a configured token, whose folder may be read-only.
+    """
+    return settings.oncall.buttons.key_file or folder_of(settings) / "button.key"
 
 
 def button_key(settings: Settings) -> str:

@@ -127,6 +127,16 @@ def test_the_key_of_buttons_is_generated_once_beside_the_token_and_readable_by_i
     assert stat.S_IMODE((tmp_path / "button.key").stat().st_mode) == 0o600
 
 
+def test_the_key_of_buttons_is_not_generated_beside_a_configured_token(tmp_path):
+    secrets = tmp_path / "secrets"
+    secrets.mkdir()
+    (secrets / "token").write_text("an admin token of the operator")
+    api = ApiSettings(public_url="https://api.example", token_file=secrets / "token")
+    tokens.button_key(Settings(store=StoreSettings(url=f"sqlite:///{tmp_path}/o.db"), api=api))
+    assert [file.name for file in secrets.iterdir()] == ["token"]
+    assert (tmp_path / "button.key").exists()
+
+
 def test_without_a_public_address_no_key_of_buttons_is_generated(tmp_path):
     assert tokens.button_key(Settings(store=StoreSettings(url=f"sqlite:///{tmp_path}/o.db"))) == ""
     assert list(tmp_path.iterdir()) == []
