@@ -164,7 +164,7 @@ class TeamSettings(Section):
         description="Map from a route to channels of the team. Default: those of notify.groups.",
         examples=["{im: [ding]}"],
     )
-    timezone: TimeZone = Field("UTC", description="Time zone of its night, and of times in its messages.")
+    timezone: TimeZone = Field("UTC", description="Time zone of its night, and of times in its messages and incidents.")
     night: HoursSettings | None = Field(
         None,
         description="Hours that are summarized in a message at their end.",

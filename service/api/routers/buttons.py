@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from urllib.parse import parse_qs
 from uuid import uuid4
 
@@ -16,7 +16,6 @@ from fastapi.responses import HTMLResponse
 from starlette.concurrency import run_in_threadpool
 
 from alerts.routing.buttons import nonce_of
-from alerts.routing.escalation import Position
 from outrider import log
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.errors import StoreError
@@ -30,6 +29,7 @@ from service.api.context import Context, Ctx, Lang
 from service.api.routers import actions, button_page
 from service.api.routers.button_page import RefusedPressError
 from service.api.security import Limiter
+from service.oncall import view
 from service.oncall.button_tokens import ButtonSigner, ForgedTokenError, expired
 
 router = APIRouter(tags=["buttons"])
@@ -148,12 +148,8 @@ def _incidents(claim: ButtonClaim, ctx: Context) -> tuple[Incident, ...]:
 
 def _subject(press: _Press, ctx: Context, lang: Language) -> button_page.Subject:
     """What the button is about, in the time zone of the team that responds."""
-    roster, zone = ctx.roster(ctx.as_of()), None
-    if press.incidents:
-        first = press.incidents[0]
-        team = roster.team(Position.of(first).team) or roster.owner_of(first)
-        zone = team.zone if team is not None else None
-    return button_page.Subject(press.claim, press.incidents, lang, zone or UTC)
+    zone: tzinfo = view.zone_of(press.incidents[0], ctx.roster(ctx.as_of())) if press.incidents else UTC
+    return button_page.Subject(press.claim, press.incidents, lang, zone)
 
 
 def _people(ctx: Context) -> list[str]:
