@@ -9,9 +9,9 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from zoneinfo import ZoneInfo
 
-from alerts.oncall.rotation import DutyHours
 from alerts.oncall.schedule import Schedule
 from outrider.model import Incident, Layer, Recipient
+from outrider.vocabulary.time_spans import WeeklySpan
 
 # Faults of these layers belong to the team of the layer, even if they affect a service of another team.
 INFRASTRUCTURE = frozenset({Layer.HARDWARE, Layer.PLATFORM, Layer.MONITORING})
@@ -70,7 +70,7 @@ class Team:
     layers: frozenset[Layer] = frozenset()
     services: tuple[str, ...] = ()
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    night: DutyHours | None = None
+    night: WeeklySpan | None = None
     zone: ZoneInfo = _UTC
 
     def owns(self, incident: Incident) -> bool:

@@ -12,32 +12,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
-EVERY_DAY = frozenset(range(7))
+from outrider.vocabulary.time_spans import WeeklySpan
+
 _DAY = timedelta(days=1)
 
 
 def wall_time(day: date, at: time, zone: ZoneInfo) -> datetime:
     """The instant of a time of day, in UTC."""
     return datetime.combine(day, at, tzinfo=zone).astimezone(UTC)
-
-
-@dataclass(frozen=True, slots=True)
-class DutyHours:
-    """The hours of a day on which a rotation is on duty. An ``end`` that is not after ``start`` is on the next day.
-
-    ``days`` are the days of the week on which they start, 0 is Monday.
-    """
-
-    start: time
-    end: time
-    days: frozenset[int] = EVERY_DAY
-
-    def span(self, day: date, zone: ZoneInfo) -> tuple[datetime, datetime] | None:
-        """Start and end of the hours that start on a day; None if they do not start on it."""
-        if day.weekday() not in self.days:
-            return None
-        last = day if self.end > self.start else day + _DAY
-        return wall_time(day, self.start, zone), wall_time(last, self.end, zone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +35,7 @@ class Rotation:
     handover: time
     days: int
     zone: ZoneInfo
-    hours: tuple[DutyHours, ...] = field(default=())
+    hours: tuple[WeeklySpan, ...] = field(default=())
 
     def handover_at(self, shift: int) -> datetime:
         """The start of a shift, counted from 0."""
@@ -103,7 +85,7 @@ class Rotation:
         day -= _DAY  # hours that start in the evening end on the next day
         while day <= last:
             for hours in self.hours:
-                span = hours.span(day, self.zone)
+                span = hours.instants(day, self.zone)
                 if span is not None:
                     yield span
             day += _DAY

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import replace
+from datetime import timedelta
 
-from outrider.model import Action, Button, ButtonAction, Incident, Message, NotifyReason
+from outrider.model import Action, Button, ButtonAction, ButtonClaim, Incident, Message, NotifyReason
 
 _OF_INCIDENT = frozenset(
     {
@@ -26,27 +26,7 @@ _OF_INCIDENT = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ButtonClaim:
-    """What a pressed button asks for. ``subject`` is the id of an incident or action.
-
-    ``recipient`` is the only person who received it; empty if several people did, who then give their name.
-    """
-
-    action: ButtonAction
-    subject: str
-    recipient: str
-    channel: str
-    expires_at: datetime
-    nonce: str
-
-
-@dataclass(frozen=True, slots=True)
-class ButtonLinks:
-    """``sign`` returns the URL of a claim. A button is valid for a time from its message on."""
-
-    sign: Callable[[ButtonClaim], str]
-    valid: timedelta = timedelta(hours=12)
+Sign = Callable[[ButtonClaim], str]  # returns the URL of a claim
 
 
 def nonce_of(message_id: str, action: ButtonAction) -> str:
@@ -56,36 +36,47 @@ def nonce_of(message_id: str, action: ButtonAction) -> str:
 
 def with_buttons(
     message: Message,
-    incident: Incident,
-    links: ButtonLinks | None,
+    incident: Incident | None,
+    valid: timedelta | None,
     *,
-    escalates: bool,
     personal: bool,
-    action: Action | None,
+    escalates: bool = False,
+    action: Action | None = None,
 ) -> Message:
-    """The message with its buttons. Without ``links`` there is only the one that opens the incident.
+    """The message with its buttons, which are ``valid`` for a time; None: only the one that opens the incident.
 
-    ``escalates``: the incident has a ladder. ``personal``: the channel mails the recipients alone.
+    ``personal``: the channel mails the recipients alone. ``escalates``: the incident has a ladder. An approval of the
+    plan has no ``incident``.
     """
     buttons: list[Button] = []
-    if links is not None:
+    if valid is not None:
         alone = personal and len(message.recipients) == 1 and message.recipients[0].email
         owner = message.recipients[0].name if alone else ""
         for kind in _kinds(message, incident, action, escalates=escalates):
-            subject = action.id if kind is ButtonAction.APPROVE and action is not None else incident.id
-            claim = ButtonClaim(
-                kind, subject, owner, message.channel, message.created_at + links.valid, nonce_of(message.id, kind)
-            )
-            buttons.append(Button(kind, links.sign(claim)))
+            subject = action.id if kind is ButtonAction.APPROVE and action is not None else message.incident or ""
+            expires_at, nonce = message.created_at + valid, nonce_of(message.id, kind)
+            buttons.append(Button(kind, claim=ButtonClaim(kind, subject, owner, message.channel, expires_at, nonce)))
     if message.link:
         buttons.append(Button(ButtonAction.OPEN, message.link))
     return replace(message, buttons=tuple(buttons))
 
 
-def _kinds(message: Message, incident: Incident, action: Action | None, *, escalates: bool) -> list[ButtonAction]:
+def signed(message: Message, sign: Sign | None) -> Message:
+    """The message as its channel sends it: with a link for each claim. Without ``sign`` those buttons are left out."""
+    buttons = [
+        replace(button, url=sign(button.claim), claim=None) if button.claim is not None and sign else button
+        for button in message.buttons
+        if button.claim is None or sign is not None
+    ]
+    return replace(message, buttons=tuple(buttons))
+
+
+def _kinds(
+    message: Message, incident: Incident | None, action: Action | None, *, escalates: bool
+) -> list[ButtonAction]:
     if message.reason is NotifyReason.APPROVAL_WANTED and action is not None:
         return [ButtonAction.APPROVE]
-    if message.reason not in _OF_INCIDENT or incident.resolved_at is not None:
+    if incident is None or message.reason not in _OF_INCIDENT or incident.resolved_at is not None:
         return []
     kinds = [] if incident.acknowledged_at is not None else [ButtonAction.ACKNOWLEDGE]
     kinds.append(ButtonAction.SILENCE_1H)

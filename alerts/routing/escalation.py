@@ -1,7 +1,7 @@
 """Escalation: an unacknowledged incident goes up the ladder of its team, and moves with its cause to another team.
 
 The steps that an incident has taken are recorded in its timeline, in the same commit as their messages. A restart or a
-failover therefore neither repeats nor drops one.
+failover therefore neither repeats nor drops one. Of its entries the last one counts, not the latest: clocks step.
 """
 
 from __future__ import annotations
@@ -57,6 +57,11 @@ class Step:
     people: tuple[str, ...]
 
 
+def has_passed(wait: timedelta, since: datetime, now: datetime) -> bool:
+    """True if a wait is over. A start further ahead than the wait dates from before a step back of the clock."""
+    return not -wait <= now - since < wait
+
+
 def assignee_of(notes: Sequence[IncidentNote]) -> str | None:
     """The person of the newest assignment; None if there is none or it was withdrawn."""
     assigned = [note for note in notes if note.kind is NoteKind.ASSIGNMENT]
@@ -95,7 +100,7 @@ class Position:
             team=teams[-1],
             layer=last.arguments.get("layer", ""),
             step=int(last.arguments["step"]),
-            at=max((entry.at for entry in entries if "reminder" not in entry.arguments), default=entries[0].at),
+            at=next((entry.at for entry in reversed(entries) if "reminder" not in entry.arguments), entries[0].at),
             notified=tuple(dict.fromkeys(name for entry in entries for name in _people(entry))),
             of_team=frozenset(name for entry in entries[came:] for name in _people(entry)),
             teams=tuple(teams),
@@ -146,7 +151,7 @@ class Duty:
         if self._incident.layer.value == self.position.layer:
             return False
         changes = [entry.at for entry in self._incident.timeline if entry.what in _CAUSE_ENTRIES]
-        return self.assignee is None and (not changes or self._now - changes[-1] >= self._settle)
+        return self.assignee is None and (not changes or has_passed(self._settle, changes[-1], self._now))
 
     @property
     def assignee(self) -> str | None:
@@ -198,7 +203,7 @@ class Duty:
             return None
         assert self.ladder is not None
         assert self.position.at is not None
-        return self._next_step() if self._now - self.position.at >= self.ladder.after else None
+        return self._next_step() if has_passed(self.ladder.after, self.position.at, self._now) else None
 
     def _next_step(self) -> Step | None:
         """The next step that notifies another person."""

@@ -43,10 +43,8 @@ def _messages(
         message = _message(step, channel, messaging, responders.roster.recipients(people, channel), now)
         if incident is not None:
             personal = channel in messaging.personal
-            links = messaging.buttons
-            message = buttons.with_buttons(
-                message, incident, links, escalates=team is not None, personal=personal, action=None
-            )
+            valid = messaging.buttons_valid
+            message = buttons.with_buttons(message, incident, valid, personal=personal, escalates=team is not None)
         yield message
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from alerts.routing.wording import localize
+from outrider.documents.summaries import earliest
 from outrider.model import Fact, Message, Priority
 from outrider.text.i18n import LANGUAGES, Language
 
@@ -115,7 +116,12 @@ def _merged_facts(messages: Sequence[Message], title: str) -> dict[Fact, str]:
     starts = [message.facts[Fact.SINCE] for message in messages if Fact.SINCE in message.facts]
     if not starts:
         return {}
-    return {Fact.WHAT: title, Fact.WHERE: joined(Fact.WHERE), Fact.SINCE: min(starts), Fact.IMPACT: joined(Fact.IMPACT)}
+    return {
+        Fact.WHAT: title,
+        Fact.WHERE: joined(Fact.WHERE),
+        Fact.SINCE: earliest(starts),
+        Fact.IMPACT: joined(Fact.IMPACT),
+    }
 
 
 def _listed(message: Message, language: Language) -> str:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 
 from alerts.oncall.roster import Team
 from alerts.routing import buttons, simultaneous, wording
-from alerts.routing.escalation import NOBODY, Duty, Responders, addressees
+from alerts.routing.escalation import NOBODY, Duty, Responders, addressees, has_passed
 from alerts.routing.recurrence import earlier_follow_ups
 from alerts.routing.routes import NotificationSettings
 from alerts.state.silence import QUIET, lead_alert
@@ -64,6 +64,7 @@ class _SentMessages:
     status_at: datetime | None = None
     first_at: datetime | None = None
     reports: int = 0
+    reminders: int = 0
     acknowledged: bool = False
 
     @staticmethod
@@ -76,14 +77,15 @@ class _SentMessages:
         names = [name for entry in pages for name in entry.arguments.get("channels", "").split(", ") if name]
         return _SentMessages(
             priority=min(priorities, key=lambda priority: priority.rank) if priorities else None,
-            at=max((entry.at for entry in pages), default=None),
+            at=pages[-1].at if pages else None,
             resolved=any(entry.what == _TIMELINE + NotifyReason.RESOLVED for entry in entries),
             requested=frozenset(entry.arguments["action"] for entry in entries if "action" in entry.arguments),
             channels=tuple(dict.fromkeys(names)),
             status=next((entry.arguments["state"] for entry in reversed(reports)), None),
             status_at=next((entry.at for entry in reversed(reports)), None),
-            first_at=min((entry.at for entry in pages), default=None),
+            first_at=pages[0].at if pages else None,
             reports=len(reports),
+            reminders=sum(entry.what == _TIMELINE + NotifyReason.REPEAT for entry in entries),
             acknowledged=any(entry.what == _TIMELINE + NotifyReason.ACKNOWLEDGED for entry in entries),
         )
 
@@ -284,7 +286,7 @@ class _MessagePlanner:
         own = self._messaging.status_every.get(self.incident.priority)
         intervals = [every for every in (own, progress.every if progress is not None else None) if every is not None]
         last = sent.status_at or sent.first_at or sent.at
-        waits = not intervals or self._now - last < min(intervals)
+        waits = not intervals or not has_passed(min(intervals), last, self._now)
         if waits and (progress is None or progress.state == sent.status):
             return NotifyReason.NOT_CHANGED
         is_open = "open" if self.incident.acknowledged_at is None else "acknowledged"
@@ -317,9 +319,8 @@ class _MessagePlanner:
     def _due_reminder(self) -> NotifyReason:
         incident, sent = self.incident, self._sent
         interval = self._messaging.repeat.get(incident.priority)
-        if incident.acknowledged_at is None and interval and sent.at and self._now - sent.at >= interval:
-            return NotifyReason.REPEAT
-        return NotifyReason.NOT_CHANGED
+        waits = not interval or sent.at is None or not has_passed(interval, sent.at, self._now)
+        return NotifyReason.NOT_CHANGED if waits or incident.acknowledged_at is not None else NotifyReason.REPEAT
 
     def _channels(self, reason: NotifyReason) -> tuple[str, ...]:
         if reason is NotifyReason.RESOLVED:
@@ -328,10 +329,8 @@ class _MessagePlanner:
         return self._messaging.channels(self.incident.priority, unsilenced)
 
     def _nth(self, reason: NotifyReason) -> int:
-        interval = self._messaging.repeat.get(self.incident.priority)
-        if reason is not NotifyReason.REPEAT or not interval:
-            return 0
-        return (self._now - self.incident.opened_at) // interval
+        """The number of a reminder; 0 for other messages. It does not depend on the clock, which may step."""
+        return self._sent.reminders + 1 if reason is NotifyReason.REPEAT else 0
 
     def _request_approvals(self, reason: NotifyReason) -> None:
         """Requests approval once for every action that waits for it, and reports requests that expired."""
@@ -363,6 +362,7 @@ class _MessagePlanner:
         ``named`` are the people of the team that its text names, if they are others.
         """
         lead = lead_alert(self.incident, self._alerts) or (self._alerts[0] if self._alerts else None)
+        reader = self._duty.team if reason is NotifyReason.MOVED else self._team
         for channel in channels:
             language = self._messaging.language_of(channel)
             text = wording.Wording(
@@ -376,6 +376,7 @@ class _MessagePlanner:
                 tuple(self._alerts),
                 answer_within=self._messaging.answer_within(self.incident.priority),
                 responding=self._responding(language, people if named is None else named),
+                zone=UTC if reader is None else reader.zone,
             )
             message = Message(
                 id=f"{self.incident.id}:{reason}:{self.incident.priority}:{channel}:{nth}",
@@ -397,9 +398,9 @@ class _MessagePlanner:
                 buttons.with_buttons(
                     message,
                     self.incident,
-                    self._messaging.buttons,
-                    escalates=self._team is not None and self._duty.ladder is not None,
+                    self._messaging.buttons_valid,
                     personal=channel in self._messaging.personal,
+                    escalates=self._team is not None and self._duty.ladder is not None,
                     action=action,
                 )
             )
@@ -478,23 +479,29 @@ def _plan_approvals(actions: Iterable[Action], messaging: NotificationSettings, 
         if reason is None or now not in (action.decided_at, action.ended_at):
             continue
         for channel in messaging.channels(Priority.P2):
-            language = messaging.language_of(channel)
-            text = wording.action_line(action, language)
-            result.append(
-                Message(
-                    id=f"plan:{reason}:{channel}:{action.id}",
-                    channel=channel,
-                    reason=reason,
-                    priority=Priority.P2,
-                    incident=None,
-                    title=wording.approval_title(action, Priority.P2, language),
-                    body="\n".join([text, wording.approve_line(action, language)]),
-                    created_at=now,
-                    language=language,
-                    link=messaging.base_url.rstrip("/"),
-                )
-            )
+            message = _plan_approval(action, reason, channel, messaging, now)
+            valid, personal = messaging.buttons_valid, channel in messaging.personal
+            result.append(buttons.with_buttons(message, None, valid, personal=personal, action=action))
     return result
+
+
+def _plan_approval(
+    action: Action, reason: NotifyReason, channel: str, messaging: NotificationSettings, now: datetime
+) -> Message:
+    language = messaging.language_of(channel)
+    lines = [wording.action_line(action, language), wording.approve_line(action, language)]
+    return Message(
+        id=f"plan:{reason}:{channel}:{action.id}",
+        channel=channel,
+        reason=reason,
+        priority=Priority.P2,
+        incident=None,
+        title=wording.approval_title(action, Priority.P2, language),
+        body="\n".join(lines),
+        created_at=now,
+        language=language,
+        link=messaging.base_url.rstrip("/"),
+    )
 
 
 def sample_messages(channel: str, messaging: NotificationSettings, now: datetime) -> tuple[Message, ...]:

@@ -7,24 +7,18 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from alerts.oncall.roster import Team
-from alerts.routing.buttons import ButtonLinks
 from alerts.routing.escalation import LADDERS, Ladder
 from outrider.model import Alert, Incident, Priority
 from outrider.text.i18n import Language
 
-# Defaults: channel groups per priority, and the time to acknowledge.
+# Defaults: channel groups per priority.
 GROUPS: Mapping[Priority, tuple[str, ...]] = {
     Priority.P0: ("phone", "sms", "im"),
     Priority.P1: ("im",),
     Priority.P2: ("im", "mail"),
     Priority.P3: ("report",),
 }
-ANSWER_WITHIN: Mapping[Priority, timedelta] = {
-    Priority.P0: timedelta(minutes=5),
-    Priority.P1: timedelta(minutes=15),
-    Priority.P2: timedelta(hours=1),
-}
-# An unacknowledged page repeats after twice the time to acknowledge; P2 once a shift.
+# An unacknowledged page repeats after twice the time on a step of its ladder; P2 once a shift.
 REPEAT: Mapping[Priority, timedelta] = {
     Priority.P0: timedelta(minutes=10),
     Priority.P1: timedelta(minutes=30),
@@ -45,7 +39,8 @@ class NotificationSettings:
 
     ``ladders`` are those of unacknowledged incidents with a team; ``settle`` is the time for which a cause must stand
     before the incident moves to another team. An open incident is reported on ``status_every``. Follow-ups closed less
-    than ``recurs_within`` before an incident count as recent. ``buttons`` None: messages only link to the incident.
+    than ``recurs_within`` before an incident count as recent. ``buttons_valid`` is the time for which a button acts;
+    None: messages only link to the incident.
     ``personal`` are the channels that mail the named recipients alone. ``summary_groups`` are the routes of the
     summary of a night.
     """
@@ -63,7 +58,7 @@ class NotificationSettings:
     settle: timedelta = timedelta(minutes=1)
     status_every: Mapping[Priority, timedelta] = field(default_factory=lambda: STATUS_EVERY)
     recurs_within: timedelta = timedelta(days=14)
-    buttons: ButtonLinks | None = None
+    buttons_valid: timedelta | None = None
     personal: frozenset[str] = frozenset()
     summary_groups: tuple[str, ...] = ("im", "mail")
 
@@ -72,9 +67,9 @@ class NotificationSettings:
         return self.languages.get(channel, self.language)
 
     def answer_within(self, priority: Priority) -> timedelta | None:
-        """The time to acknowledge an incident; None if it need not be."""
+        """The time to acknowledge an incident, after which the next person is notified; None if it need not be."""
         ladder = self.ladders.get(priority)
-        return ladder.after if ladder is not None else ANSWER_WITHIN.get(priority)
+        return ladder.after if ladder is not None else None
 
     def of_team(self, team: Team | None) -> NotificationSettings:
         """The settings with the routes of a team in place of the general ones."""

@@ -45,7 +45,7 @@ def _newest(team: Team, after: datetime, now: datetime) -> Night | None:
         return None
     today = now.astimezone(team.zone).date()
     for days in range(_NEWEST.days + 2):
-        span = team.night.span(today - timedelta(days=days), team.zone)
+        span = team.night.instants(today - timedelta(days=days), team.zone)
         if span is not None and after < span[1] <= now:
             return Night(team, *span)
     return None
@@ -166,7 +166,9 @@ def _incident_lines(incident: Incident, night: Night, language: Language) -> lis
         if "reminder" not in entry.arguments
     ]
     lines = [
-        localize("incident", priority=incident.priority, summary=incident_summary(incident, language)),
+        localize(
+            "incident", priority=incident.priority, summary=incident_summary(incident, language, zone=night.team.zone)
+        ),
         localize("notified", steps=", ".join(steps)),
     ]
     if incident.acknowledged_at is not None:

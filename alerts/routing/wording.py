@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, timedelta, tzinfo
 from math import isfinite
 from urllib.parse import quote
 
@@ -116,6 +116,7 @@ class Wording:
 
     ``explained`` are further lines about the cause, ``progress`` is that of the repair. ``alerts`` are those of the
     incident. ``answer_within`` is the time to acknowledge, ``responding`` are lines about the people who respond.
+    Times are in ``zone``.
     """
 
     incident: Incident
@@ -128,6 +129,7 @@ class Wording:
     alerts: tuple[Alert, ...] = ()
     answer_within: timedelta | None = None
     responding: tuple[str, ...] = ()
+    zone: tzinfo = UTC
 
     @property
     def link(self) -> str:
@@ -148,7 +150,7 @@ class Wording:
         """Fault, place, start, services, confidence and alerts, each as a few words."""
         cause = self.incident.suspected_cause
         result = {
-            Fact.SINCE: moment(self.incident.opened_at),
+            Fact.SINCE: moment(self.incident.opened_at, self.zone),
             Fact.IMPACT: self._impact(),
             Fact.ALERTS: str(len(self.incident.alerts)),
         }
@@ -168,7 +170,7 @@ class Wording:
     def _title(self, reason: NotifyReason, before: Priority | None, action: Action | None) -> str:
         if action is not None:
             return approval_title(action, self.incident.priority, self.language)
-        summary = incident_summary(self.incident, self.language, self.lead)
+        summary = incident_summary(self.incident, self.language, self.lead, self.zone)
         if reason is NotifyReason.RESOLVED and self._merged_into:
             return self._localize("title.merged", into=self._merged_into, summary=summary)
         return self._localize(f"title.{reason}", priority=self.incident.priority, before=before or "", summary=summary)
@@ -211,10 +213,11 @@ class Wording:
 
     def _when(self) -> str:
         since, until = self.incident.opened_at, self.incident.resolved_at
+        start = moment(since, self.zone)
         if until is None:
-            return self._localize("line.since", since=moment(since))
+            return self._localize("line.since", since=start)
         return self._localize(
-            "line.lasted", since=moment(since), until=moment(until), duration=format_duration(until - since)
+            "line.lasted", since=start, until=moment(until, self.zone), duration=format_duration(until - since)
         )
 
     def _affected(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from math import floor
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from outrider.clock import parse_rfc3339
 from outrider.documents.summaries import entity_name, fault_name, signal_name
@@ -81,20 +82,23 @@ def relative(text: str | None, as_of: str | None, language: Language) -> str:
     )
 
 
-def clock(text: str | None, as_of: str | None = None) -> str:
-    """``13:07 UTC``; with the date if it is not the day of ``as_of``."""
+def clock(text: str | None, as_of: str | None = None, zone: str = "UTC", *, seconds: bool = False) -> str:
+    """``13:07 UTC``, in a zone ``21:07 UTC+08:00``; with the date if it is not the day of ``as_of``."""
     when, now = instant(text), instant(as_of)
     if when is None:
         return DASH
-    same_day = now is not None and when.date() == now.date()
-    return when.strftime("%H:%M UTC" if same_day else "%Y-%m-%d %H:%M UTC")
+    local = when.astimezone(ZoneInfo(zone))
+    same_day = now is not None and local.date() == now.astimezone(local.tzinfo).date()
+    offset = local.isoformat()[-6:] if local.utcoffset() else ""
+    day, time = "" if same_day else f"{local:%Y-%m-%d} ", f"{local:%H:%M:%S}" if seconds else f"{local:%H:%M}"
+    return f"{day}{time} UTC{offset}"
 
 
-def when(text: str | None, as_of: str | None, language: Language) -> str:
+def when(text: str | None, as_of: str | None, language: Language, zone: str = "UTC") -> str:
     """Time and age: ``13:07 UTC, 12 min ago``."""
     if text is None:
         return DASH
-    return localize("time.when", language, clock=clock(text, as_of), relative=relative(text, as_of, language))
+    return localize("time.when", language, clock=clock(text, as_of, zone), relative=relative(text, as_of, language))
 
 
 def need_time(recommendation: dict[str, Any], name: str, as_of: str | None, language: Language) -> str:

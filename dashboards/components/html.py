@@ -145,8 +145,8 @@ def steps(lines: Iterable[str]) -> str:
     return f'<ol class="o-steps">{"".join(f"<li>{escape(line)}</li>" for line in lines)}</ol>'
 
 
-def actions_table(actions: Sequence[dict[str, Any]], as_of: str, language: Language) -> str:
-    """Actions, newest first: time, action, target, outcome and reason."""
+def actions_table(actions: Sequence[dict[str, Any]], as_of: str, language: Language, zone: str = "UTC") -> str:
+    """Actions, newest first: time in a zone, action, target, outcome and reason."""
     names = ("when", "what", "outcome")
     cells = [(fmt.localize(f"actions.{name}", language), "o-tight" if name == "when" else "") for name in names]
     rows = []
@@ -159,7 +159,7 @@ def actions_table(actions: Sequence[dict[str, Any]], as_of: str, language: Langu
         about = " · ".join(filter(None, (reason, plan, dry, _objection(action) or action["detail"])))
         rows.append(
             (
-                escape(fmt.clock(at, as_of)),
+                escape(fmt.clock(at, as_of, zone)),
                 escape(action_text),
                 f'{action_word(action, language)}<div class="o-label">{escape(about)}</div>',
             )

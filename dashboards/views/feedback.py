@@ -80,7 +80,8 @@ def verdict_list(viewer: Viewer, incident: dict[str, Any]) -> str:
         line = viewer.localize(
             "feedback.verdict", by=by, verdict=word("usefulness", verdict, viewer.language), alert=alert
         )
-        more = [fault_name(cause, viewer.language) if cause else "", comment, fmt.clock(at, incident["as_of"])]
+        given = fmt.clock(at, incident["as_of"], incident["timezone"])
+        more = [fault_name(cause, viewer.language) if cause else "", comment, given]
         lines.append(escape(" · ".join([line, *filter(None, more)])))
     return html.bullets(lines)
 

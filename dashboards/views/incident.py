@@ -127,16 +127,12 @@ def _head(viewer: Viewer, incident: dict[str, Any]) -> None:
         standing = viewer.localize(f"incident.state_{state}", by=incident["acknowledged_by"] or "")
         facts = [
             f"{incident['priority']} · {standing}",
-            viewer.localize("incident.since", when=fmt.when(incident["opened_at"], incident["as_of"], viewer.language)),
+            viewer.localize("incident.since", when=_when(viewer, incident, "opened_at")),
         ]
         if incident["drill"]:
             facts.insert(0, _drill(viewer, incident["drill"]))
         if incident["resolved_at"]:
-            facts.append(
-                viewer.localize(
-                    "incident.resolved_when", when=fmt.when(incident["resolved_at"], incident["as_of"], viewer.language)
-                )
-            )
+            facts.append(viewer.localize("incident.resolved_when", when=_when(viewer, incident, "resolved_at")))
         facts.append(viewer.localize("incident.folded_short", alerts=incident["alerts"], pages=incident["pages"]))
         facts += response.facts(viewer, incident)
         services = html.incident_services(incident)
@@ -211,7 +207,7 @@ def _actions(viewer: Viewer, incident: dict[str, Any]) -> None:
     if not incident["actions"]:
         st.html(html.empty(viewer.localize("incident.no_actions")))
     else:
-        st.html(html.actions_table(incident["actions"], incident["as_of"], viewer.language))
+        st.html(html.actions_table(incident["actions"], incident["as_of"], viewer.language, incident["timezone"]))
     for action in incident["actions"]:
         remediation.decision(viewer, action)
     messages = [
@@ -253,17 +249,16 @@ def timeline(viewer: Viewer, incident: dict[str, Any]) -> str:
     if not incident["timeline"]:
         return html.empty(viewer.localize("incident.no_timeline"))
     cells = [(viewer.localize("timeline.at"), "o-tight"), (viewer.localize("timeline.what"), "")]
-    return html.table(
-        cells,
-        [(escape(_second(entry["at"], incident["as_of"])), escape(entry["text"])) for entry in incident["timeline"]],
-    )
+    times = [
+        fmt.clock(entry["at"], incident["as_of"], incident["timezone"], seconds=True) for entry in incident["timeline"]
+    ]
+    texts = [entry["text"] for entry in incident["timeline"]]
+    return html.table(cells, [(escape(at), escape(text)) for at, text in zip(times, texts, strict=True)])
 
 
-def _second(at: str, as_of: str) -> str:
-    when = fmt.instant(at)
-    assert when is not None
-    now = fmt.instant(as_of)
-    return when.strftime("%H:%M:%S UTC" if now and now.date() == when.date() else "%Y-%m-%d %H:%M:%S UTC")
+def _when(viewer: Viewer, incident: dict[str, Any], key: str) -> str:
+    """Time and age of an incident, in the zone of the team that responds."""
+    return fmt.when(incident[key], incident["as_of"], viewer.language, incident["timezone"])
 
 
 def _folded(viewer: Viewer, incident: dict[str, Any]) -> None:
@@ -280,7 +275,7 @@ def _folded(viewer: Viewer, incident: dict[str, Any]) -> None:
             html.priority_pill(alert["priority"]),
             escape(alert["summary"]),
             escape(word("alert_state", alert["state"], viewer.language)),
-            escape(fmt.clock(alert["starts_at"], incident["as_of"])),
+            escape(fmt.clock(alert["starts_at"], incident["as_of"], incident["timezone"])),
         )
         for alert in response["alerts"]
     ]

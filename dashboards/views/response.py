@@ -81,10 +81,10 @@ def notes(viewer: Viewer, incident: dict[str, Any]) -> str:
     """Comments, assignments and escalations, oldest first."""
     if not incident["notes"]:
         return html.empty(viewer.localize("response.no_comments"))
-    return html.bullets(escape(_note(viewer, note, incident["as_of"])) for note in incident["notes"])
+    return html.bullets(escape(_note(viewer, note, incident)) for note in incident["notes"])
 
 
-def _note(viewer: Viewer, note: dict[str, Any], as_of: str) -> str:
+def _note(viewer: Viewer, note: dict[str, Any], incident: dict[str, Any]) -> str:
     if note["kind"] == "comment":
         text = viewer.localize("response.comment", by=note["by"], text=note["text"])
     elif note["kind"] == "assignment":
@@ -92,7 +92,7 @@ def _note(viewer: Viewer, note: dict[str, Any], as_of: str) -> str:
         text = viewer.localize(key, by=note["by"], to=note["to"] or "")
     else:
         text = viewer.localize("response.escalated", by=note["by"])
-    return f"{text} · {fmt.clock(note['at'], as_of)}"
+    return f"{text} · {fmt.clock(note['at'], incident['as_of'], incident['timezone'])}"
 
 
 def _assignment(viewer: Viewer, incident: dict[str, Any]) -> None:

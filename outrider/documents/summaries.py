@@ -6,16 +6,16 @@ Texts come from ``i18n`` (areas ``words`` and ``faults``); a name without a text
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime, tzinfo
 from enum import Enum
 
-from outrider.clock import rfc3339
 from outrider.model import Alert, EntityKind, EntityRef, Incident, ReasonText
 from outrider.text.i18n import Language, texts, translate
 from outrider.vocabulary.catalog import signals
 from outrider.vocabulary.faults import faults
 from outrider.vocabulary.slo import RULE_PREFIX
 
+_MOMENT = len("2026-05-04 13:07 UTC") + 1
 LONG_NAME = 24  # characters; a longer name is shortened
 _KINDS = frozenset(kind.value for kind in EntityKind)
 
@@ -69,8 +69,14 @@ def _with_kinds(arguments: Mapping[str, str], language: Language) -> dict[str, s
 
 
 def worded(arguments: Mapping[str, str], language: Language = "en") -> dict[str, str]:
-    """Arguments of a text, with fault ids, signals and entities replaced by display names."""
-    return {name: _worded(value, language) for name, value in arguments.items()}
+    """Arguments of a text, with fault ids, signals and entities replaced by display names.
+
+    ``state`` is the progress of an incident: one state, or those of its services joined by a plus sign.
+    """
+    named = {name: _worded(value, language) for name, value in arguments.items()}
+    if "state" in arguments:
+        named["state"] = ", ".join(word("progress_state", state, language) for state in arguments["state"].split("+"))
+    return named
 
 
 def _worded(value: str, language: Language) -> str:
@@ -85,14 +91,23 @@ def _worded(value: str, language: Language) -> str:
     return value
 
 
-def moment(instant: datetime) -> str:
-    """A timestamp inside a sentence: ``2026-05-04 13:07 UTC``."""
-    return rfc3339(instant)[:16].replace("T", " ") + " UTC"
+def moment(instant: datetime, zone: tzinfo = UTC) -> str:
+    """A timestamp inside a sentence: ``2026-05-04 13:07 UTC``, in a zone ``2026-05-04 21:07 UTC+08:00``."""
+    local = instant.astimezone(zone)
+    offset = local.isoformat()[-6:] if local.utcoffset() else ""
+    return f"{local:%Y-%m-%d %H:%M} UTC{offset}"
 
 
-def incident_summary(incident: Incident, language: Language = "en", lead: Alert | None = None) -> str:
+def earliest(moments: Iterable[str]) -> str:
+    """The earliest of texts that ``moment`` made, which may be in several zones."""
+    return min(moments, key=lambda text: datetime.strptime(text.ljust(_MOMENT, "Z"), "%Y-%m-%d %H:%M UTC%z"))
+
+
+def incident_summary(
+    incident: Incident, language: Language = "en", lead: Alert | None = None, zone: tzinfo = UTC
+) -> str:
     """Fault, entity and start of an incident; without a known cause its ``lead`` alert, or its layer."""
-    since = moment(incident.opened_at)
+    since = moment(incident.opened_at, zone)
     cause = incident.suspected_cause
     if cause is None and lead is not None:
         alert = alert_summary(lead, language)

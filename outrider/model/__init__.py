@@ -53,6 +53,7 @@ from outrider.model.incidents import (
 from outrider.model.messages import (
     Button,
     ButtonAction,
+    ButtonClaim,
     ChannelPolicy,
     DeadLetter,
     DeliveryNote,
@@ -115,6 +116,7 @@ __all__ = [
     "BreakerState",
     "Button",
     "ButtonAction",
+    "ButtonClaim",
     "Calibration",
     "CellStatus",
     "ChannelPolicy",

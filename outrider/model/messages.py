@@ -45,11 +45,31 @@ class ButtonAction(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Button:
-    """A link that a channel shows as a button. Its text depends on the language of the message."""
+class ButtonClaim:
+    """What a pressed button asks for. ``subject`` is the id of an incident or action.
+
+    ``recipient`` is the only person who received it; empty if several people did, who then give their name.
+    """
 
     action: ButtonAction
-    url: str
+    subject: str
+    recipient: str
+    channel: str
+    expires_at: datetime
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
+class Button:
+    """A link that a channel shows as a button. Its text depends on the language of the message.
+
+    One that acts has a ``claim``. It has no ``url`` before its delivery signs it: a link in the store would let its
+    readers act.
+    """
+
+    action: ButtonAction
+    url: str = ""
+    claim: ButtonClaim | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Protocol
+
+from outrider.audit import AuditRecord
+from outrider.records.response import IncidentNote
+from outrider.records.silences import Silence
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,28 @@ class StoredCalendar:
     text: str
     read_at: datetime | None
     error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ButtonPress:
+    """What a pressed button changes, with its audit. ``acknowledges`` are incidents, ``approves`` is an action."""
+
+    nonce: str
+    by: str
+    at: datetime
+    acknowledges: tuple[str, ...] = ()
+    approves: str | None = None
+    notes: tuple[IncidentNote, ...] = ()
+    silences: tuple[Silence, ...] = ()
+    audit: tuple[AuditRecord, ...] = ()
+
+
+class PressResult(StrEnum):
+    """What became of a press. Only a done one uses the button up."""
+
+    DONE = "done"
+    USED = "used"
+    NOT_POSSIBLE = "not_possible"
 
 
 class OnCallReader(Protocol):
@@ -60,10 +87,13 @@ class OnCallStore(OnCallReader, Protocol):
         """Replaces the calendar of a schedule."""
         ...
 
-    def button_key(self) -> str:
-        """The key that signs buttons; generated on the first call and the same for every process."""
+    def button_used(self, nonce: str) -> bool:
+        """True if a button was used."""
         ...
 
-    def use_button(self, nonce: str, now: datetime) -> bool:
-        """Marks a button as used; False if it was used before."""
+    def press_button(self, press: ButtonPress) -> PressResult:
+        """Uses a button and makes its changes, in one transaction: all of them count, or none and it stays unused.
+
+        NOT_POSSIBLE: none of the incidents is open, or the action does not wait for approval.
+        """
         ...

@@ -34,6 +34,17 @@ class WeeklySpan:
         ends = day if self.end > self.start else day + _DAY
         return datetime.combine(day, self.start), datetime.combine(ends, self.end)
 
+    def instants(self, day: date, zone: tzinfo) -> Instants | None:
+        """Start and end in UTC of the span that begins on a day; None if none does.
+
+        Each is the first reading of its wall-clock time, so that hours on duty that follow each other leave no gap.
+        """
+        wall = self.on(day)
+        if wall is None:
+            return None
+        start, end = (at.replace(tzinfo=zone).astimezone(UTC) for at in wall)
+        return start, end
+
 
 @dataclass(frozen=True, slots=True)
 class DateSpan:

@@ -84,7 +84,7 @@ def create_app(
         openapi_url=f"{PREFIX}/openapi.json",
     )
     watch = CycleWatch(parts.clock, settings.interval * LATE_AFTER_CYCLES)
-    signer = signer_of(settings.public_url, settings.button_key, state)
+    signer = signer_of(settings.public_url, settings.button_key)
     app.state.context = Context(state, metrics, settings, parts, watch, RosterSource(settings.oncall, state), signer)
     app.state.refusals = Limiter(parts.clock, REFUSALS_PER_MINUTE)
     app.state.ingest_endpoints = None

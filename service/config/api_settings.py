@@ -102,8 +102,8 @@ class ApiSettings:
     cycles. ``metrics`` None means that the values are in the store too. ``rules`` are the active rules: the values that
     a judged alert evaluated are stored with the verdict. ``autonomy``, ``dry_run`` and ``kill_switch_file``
     are those of remediation, ``maintenance`` the silences of the configuration, for display. ``public_url`` is that of
-    the API, ``dashboard_url`` that of the dashboard, as people reach them. ``button_key`` empty: the key of buttons is
-    in the store.
+    the API, ``dashboard_url`` that of the dashboard, as people reach them. ``button_key`` empty: no button
+    acts.
     """
 
     token: str = field(default="", repr=False)

@@ -9,13 +9,18 @@ from detectors.rca import fault_catalogue
 from detectors.rca.fault_catalogue import Knowledge
 from outrider.errors import ConfigError, ConfigProblem
 from outrider.text import yaml_file
+from service.config.runbook_links import of_knowledge
 
 KEY = ("knowledge", "folder")
 
 
-def of(folder: Path | None) -> Knowledge:
-    """Returns the catalog with the files of a folder on top. Raises ConfigError with file, line and key of errors."""
-    return fault_catalogue.load() if folder is None else fault_catalogue.load_with(_texts(folder))
+def of(folder: Path | None, runbooks_url: str | None = None) -> Knowledge:
+    """Returns the catalog with the files of a folder on top, and links to runbooks.
+
+    Raises ConfigError with file, line and key of errors.
+    """
+    loaded = fault_catalogue.load() if folder is None else fault_catalogue.load_with(_texts(folder))
+    return of_knowledge(loaded, runbooks_url)
 
 
 def folder_problems(folder: Path | None, document: yaml_file.Document) -> tuple[ConfigProblem, ...]:

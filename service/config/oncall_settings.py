@@ -11,13 +11,12 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from alerts.oncall.roster import StepTarget
-from alerts.oncall.rotation import EVERY_DAY, DutyHours
 from alerts.routing.escalation import LADDERS, Ladder
 from outrider.errors import ConfigProblem
 from outrider.model import Layer, Priority
 from outrider.text import install_hints, yaml_file
-from outrider.vocabulary.time_spans import DAYS, Day
 from service.config.settings_base import Duration, Section, TimeZone
+from service.config.time_span_settings import HoursSettings
 from service.config.wall_times import DateAndTime, TimeOfDay
 
 Group = Literal["phone", "sms", "im", "mail", "report"]
@@ -64,22 +63,6 @@ class PersonSettings(Section):
     contacts: list[ContactSettings] = Field(
         [], description="Addresses on single channels.", examples=['[{channel: ding, mention: "13800000001"}]']
     )
-
-
-class HoursSettings(Section):
-    """Hours of a day."""
-
-    start: TimeOfDay = Field(description="Start.", examples=['"20:00"'])
-    end: TimeOfDay = Field(
-        description="End, not included. A time that is not after start is on the next day.", examples=['"08:30"']
-    )
-    days: list[Day] = Field(
-        [], description="Days of the week on which they start. Default: every day.", examples=["[mon, tue]"]
-    )
-
-    def hours(self) -> DutyHours:
-        """Returns the hours as a value."""
-        return DutyHours(self.start, self.end, frozenset(DAYS.index(day) for day in self.days) or EVERY_DAY)
 
 
 class RotationSettings(Section):
@@ -181,7 +164,7 @@ class TeamSettings(Section):
         description="Map from a route to channels of the team. Default: those of notify.groups.",
         examples=["{im: [ding]}"],
     )
-    timezone: TimeZone = Field("UTC", description="Time zone of the night.")
+    timezone: TimeZone = Field("UTC", description="Time zone of its night, and of times in its messages and incidents.")
     night: HoursSettings | None = Field(
         None,
         description="Hours that are summarized in a message at their end.",
@@ -208,7 +191,8 @@ class ButtonSettings(Section):
 
     key_file: Path | None = Field(
         None,
-        description="File with the key that signs them. Default: generated once.",
+        description="File with the key that signs them, the same on every host. Default: button.key, generated "
+        "where admin.token is.",
         examples=["/run/secrets/button-key"],
     )
     valid: Duration = Field(timedelta(hours=12), description="Time after which a button no longer acts; at most 7d.")

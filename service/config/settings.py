@@ -18,6 +18,7 @@ from pydantic import Field, field_validator
 
 from alerts.rules import files as rule_files
 from alerts.rules.parser import unknown_switch
+from detectors.rca.fault_catalogue import Knowledge
 from detectors.rules.threshold import compile_rules
 from outrider.errors import ConfigError, ConfigProblem, UsageError
 from outrider.model import ActionKind
@@ -118,6 +119,17 @@ class KnowledgeSettings(Section):
     folder: Path | None = Field(
         None, description="Folder of *.yaml files that customize the fault catalog; read at start."
     )
+    runbooks_url: str | None = Field(
+        None,
+        pattern=r"^https?://",
+        description="Base URL to which the path of a runbook, such as docs/runbooks/gpu-lost.md, is appended. Default: "
+        "messages and pages show the path.",
+        examples=["https://git.example.org/ops/outrider/blob/main"],
+    )
+
+    def catalog(self) -> Knowledge:
+        """Returns the fault catalog of this site. Raises ConfigError."""
+        return knowledge_overlay.of(self.folder, self.runbooks_url)
 
 
 class GameDaySettings(Section):

@@ -1,7 +1,8 @@
-"""A span of time of the configuration, every week or once."""
+"""Spans of time of the configuration: hours of a day, and spans every week or once."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, time
 from typing import Self
 
@@ -9,7 +10,23 @@ from pydantic import Field, model_validator
 
 from outrider.vocabulary.time_spans import DAYS, EVERY_DAY, DateSpan, Day, WeeklySpan
 from service.config.settings_base import Section, TimeZone
-from service.config.wall_times import WallTime
+from service.config.wall_times import TimeOfDay, WallTime
+
+
+class HoursSettings(Section):
+    """Hours of a day."""
+
+    start: TimeOfDay = Field(description="Start.", examples=['"20:00"'])
+    end: TimeOfDay = Field(
+        description="End, not included. A time that is not after start is on the next day.", examples=['"08:30"']
+    )
+    days: list[Day] = Field(
+        [], description="Days of the week on which they start. Default: every day.", examples=["[mon, tue]"]
+    )
+
+    def span(self) -> WeeklySpan:
+        """Returns the span by the wall clock."""
+        return _weekly(self.start, self.end, self.days)
 
 
 class TimeSpanSettings(Section):
@@ -44,4 +61,8 @@ class TimeSpanSettings(Section):
             return DateSpan(self.start, self.end)
         assert isinstance(self.start, time)
         assert isinstance(self.end, time)
-        return WeeklySpan(self.start, self.end, frozenset(DAYS.index(day) for day in self.days) or EVERY_DAY)
+        return _weekly(self.start, self.end, self.days)
+
+
+def _weekly(start: time, end: time, days: Iterable[Day]) -> WeeklySpan:
+    return WeeklySpan(start, end, frozenset(DAYS.index(day) for day in days) or EVERY_DAY)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from alerts.routing.buttons import Sign, signed
 from alerts.routing.fallback import end_copy, fallback_copy, is_fallback_due
 from alerts.routing.merging import merge, plan_deliveries
 from outrider import log
@@ -61,13 +62,16 @@ class MessageDelivery:
         owner: str,
         policies: Mapping[str, ChannelPolicy] | None = None,
         *,
+        sign: Sign | None = None,
         check_again: float = CHECK_AGAIN,
     ) -> None:
         """``notifiers`` and ``policies`` by channel name; a channel without a policy has no limit and no fallback.
 
+        ``sign`` makes the links of buttons, only here, so that none is in the store; None: no button acts.
         While a slow channel delivers, messages of others are looked for every ``check_again`` seconds and on ``wake``.
         """
         self._check_again = check_again
+        self._sign = sign
         self._woken: Future[None] = Future()
         self._wakes = 0
         self._state = state
@@ -188,6 +192,7 @@ class MessageDelivery:
         notifier = self._notifiers.get(message.channel)
         if notifier is None:
             raise DeliveryError(f"no channel is named {message.channel!r}", retryable=False, reason="no_channel")
+        message = signed(message, self._sign)
         try:
             if message.incident is not None and isinstance(notifier, ThreadingNotifier):
                 first = self._state.first_receipt(message.channel, message.incident)

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from threading import Lock
 from typing import Protocol
 
+from alerts.routing.buttons import Sign
 from outrider import log
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.clock import Clock
@@ -59,11 +60,12 @@ class Dispatcher:
         *,
         workers: int = 1,
         policies: Mapping[str, ChannelPolicy] | None = None,
+        sign: Sign | None = None,
     ) -> None:
         """``notifiers`` and ``policies`` by channel name; ``gate`` and ``kill_switch`` are checked before every action.
 
         ``time_limits`` replace ``ACTION_TIME_LIMIT`` for some kinds. ``workers`` is the number of actions performed
-        at once, each on another target.
+        at once, each on another target. ``sign`` makes the links of buttons.
         """
         self._workers = workers
         self._stopping = Lock()
@@ -75,7 +77,7 @@ class Dispatcher:
         self._actuator = actuator
         self._clock = clock
         self._owner = f"{os.uname().nodename}:{os.getpid()}"
-        self._delivery = MessageDelivery(state, notifiers, clock, self._owner, policies)
+        self._delivery = MessageDelivery(state, notifiers, clock, self._owner, policies, sign=sign)
 
     def limit(self, kill_switch: KillSwitch, time_limits: Mapping[ActionKind, timedelta]) -> None:
         """Replaces the kill switch and the time limits."""

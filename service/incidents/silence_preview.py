@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -82,6 +83,12 @@ def preview(state: StateReader, silence: Silence, topology: Topology, now: datet
         in_force=silence.is_in_force(now),
         next=None if silence.is_in_force(now) else starts or (following[0] if following else None),
     )
+
+
+def rows(state: StateReader, maintenance: Iterable[Silence], now: datetime) -> list[dict[str, Any]]:
+    """Silences that have not ended, with the maintenance windows of the configuration, as JSON."""
+    configured = (silence for silence in maintenance if silence.until > now)
+    return [row(silence, now) for silence in (*state.silences(now), *configured)]
 
 
 def row(silence: Silence, now: datetime) -> dict[str, Any]:

@@ -13,11 +13,9 @@ import json
 from dataclasses import dataclass
 from datetime import datetime
 
-from alerts.routing.buttons import ButtonClaim
 from outrider.clock import from_unix
 from outrider.errors import OutriderError
-from outrider.model import ButtonAction
-from outrider.records.on_call import OnCallStore
+from outrider.model import ButtonAction, ButtonClaim
 
 PATH = "/api/v1/buttons/"
 MOST_BYTES = 4096
@@ -67,9 +65,9 @@ class ButtonSigner:
         return _encoded(hmac.new(self.key.encode(), _bytes(payload), hashlib.sha256).digest())
 
 
-def signer_of(public_url: str | None, key: str, store: OnCallStore) -> ButtonSigner | None:
-    """The signer with the configured key, else with that of the store; None without an address of the API."""
-    return ButtonSigner(key or store.button_key(), public_url) if public_url is not None else None
+def signer_of(public_url: str | None, key: str) -> ButtonSigner | None:
+    """The signer with a key; None without a key or an address of the API."""
+    return ButtonSigner(key, public_url) if public_url is not None and key else None
 
 
 def expired(claim: ButtonClaim, now: datetime) -> bool:
@@ -90,4 +88,4 @@ def _bytes(text: str) -> bytes:
 
 
 def _forged() -> ForgedTokenError:
-    return ForgedTokenError("This link was not issued by this platform.", hint="open the incident on the dashboard")
+    return ForgedTokenError("The link was not issued by this platform.", hint="open the incident on the dashboard")

@@ -48,12 +48,22 @@ def oncall_warnings(settings: OnCallSettings, document: yaml_file.Document, now:
 
 
 def button_warnings(settings: Settings, document: yaml_file.Document) -> Iterator[ConfigProblem]:
-    """Warns if the API refuses the host name of its public URL, so that no button works."""
+    """Warns if no button works: the API refuses the host name of its public URL, or hosts may have other keys."""
+    if settings.api.public_url is not None and settings.oncall.buttons.key_file is None and _is_shared(settings):
+        message = (
+            "each host generates its own key of buttons, and the store may serve several; "
+            "copy one to every host and set key_file"
+        )
+        yield document.problem(("oncall", "buttons"), message)
     host = urlsplit(settings.api.public_url or "").hostname
     known = {name.strip("[]") for name in (*LOOPBACK_NAMES, settings.api.host, *settings.api.hosts)}
     if host is not None and host not in known and "*" not in known:
         message = f"the API refuses the host name {host}; add it to api.hosts unless a proxy replaces it"
         yield document.problem(("api", "public_url"), message)
+
+
+def _is_shared(settings: Settings) -> bool:
+    return not settings.store.url.startswith("sqlite:")
 
 
 def _calendar_warnings(

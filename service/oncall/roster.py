@@ -161,7 +161,7 @@ def _rotation(settings: RotationSettings, timezone: str) -> Rotation:
         settings.handover,
         settings.days,
         ZoneInfo(settings.timezone or timezone),
-        tuple(hours.hours() for hours in settings.hours),
+        tuple(hours.span() for hours in settings.hours),
     )
 
 
@@ -182,6 +182,6 @@ def _team(settings: OnCallSettings, team: TeamSettings) -> Team:
         layers=settings.layers_of(team),
         services=tuple(team.services),
         groups={group: tuple(names) for group, names in team.groups.items()},
-        night=team.night.hours() if team.night is not None else None,
+        night=team.night.span() if team.night is not None else None,
         zone=ZoneInfo(team.timezone),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from alerts.oncall.roster import Roster, StepTarget, Team
 from alerts.oncall.schedule import Schedule, Shift
@@ -116,6 +117,12 @@ def note_json(note: IncidentNote) -> Json:
         "text": note.text,
         "to": note.to or None,
     }
+
+
+def zone_of(incident: Incident, roster: Roster) -> ZoneInfo:
+    """The time zone of the team that responds to an incident, of its owner before the first page; UTC without teams."""
+    team = roster.team(Position.of(incident).team) or roster.owner_of(incident)
+    return team.zone if team is not None else ZoneInfo("UTC")
 
 
 def responding_json(incident: Incident, notes: Sequence[IncidentNote]) -> Json:

@@ -7,72 +7,48 @@ from functools import partial
 
 from alerts.notify.registry import NOTIFIERS
 from alerts.notify.template import templated
-from alerts.routing.buttons import ButtonLinks
 from alerts.routing.routes import NotificationSettings
 from detectors.rca import explanation, explanation_text
 from detectors.rca.fault_catalogue import Knowledge
-from outrider.errors import ConfigError
 from outrider.model import Incident, Priority
 from outrider.ports import Notifier, StateStore
-from outrider.records.on_call import OnCallStore
 from outrider.text.i18n import Language
 from service.alertmanager.client import AlertmanagerClient
 from service.alertmanager.emitter import AlertEmitter, EmitOptions
 from service.alertmanager.silence_sync import SilenceSync, SyncOptions
-from service.config import knowledge_overlay
 from service.config.notify_settings import ChannelSettings
-from service.config.settings import Settings, read_secret
+from service.config.settings import Settings
+from service.config.tokens import button_key
 from service.engine.liveness import Liveness
 from service.incidents.llm_narrative import Explainer, LlmEndpoint, NoExplainer, OpenAiExplainer
 from service.oncall.button_tokens import ButtonSigner, signer_of
 
-SHORTEST_KEY = 16
 GROUPS = ("phone", "sms", "im", "mail", "report")
 
 
-def messaging_of(
-    settings: Settings, language: Language | None = None, signer: ButtonSigner | None = None
-) -> NotificationSettings:
-    """Returns the configured routes of messages. ``language`` overrides the configured language.
-
-    Without ``signer`` messages have no buttons that act.
-    """
+def messaging_of(settings: Settings, language: Language | None = None) -> NotificationSettings:
+    """Returns the configured routes of messages. ``language`` overrides the configured language."""
     notify, oncall = settings.notify, settings.oncall
     return NotificationSettings(
         routes={group: tuple(names) for group, names in notify.groups.items()},
         base_url=notify.public_url,
         language=language or notify.language,
         languages={name: channel.language for name, channel in notify.channels.items() if channel.language},
-        explain=partial(explained, knowledge_overlay.of(settings.knowledge.folder)),
+        explain=partial(explained, settings.knowledge.catalog()),
         ladders=oncall.ladders,
         settle=oncall.settle,
         status_every={Priority.P0: oncall.status_every},
         recurs_within=oncall.recurs_within,
         summary_groups=tuple(oncall.summary_groups),
-        buttons=ButtonLinks(signer.url, oncall.buttons.valid) if signer is not None else None,
+        buttons_valid=oncall.buttons.valid if settings.api.public_url is not None else None,
         personal=frozenset(name for name, policy in notify.policies().items() if policy.personal),
         tracking=frozenset(name for name, channel in notify.channels.items() if NOTIFIERS[channel.type].tracks),
     )
 
 
-def button_key(settings: Settings) -> str:
-    """Returns the configured key of buttons; empty if it is in the store.
-
-    Raises ConfigError if the file cannot be read or its key is too short.
-    """
-    file = settings.oncall.buttons.key_file
-    key = read_secret(file) if file is not None else ""
-    if file is not None and len(key) < SHORTEST_KEY:
-        raise ConfigError(
-            f"the key of buttons in {file} has fewer than {SHORTEST_KEY} characters",
-            hint="write a random one: openssl rand -base64 32",
-        )
-    return key
-
-
-def button_signer(settings: Settings, store: OnCallStore) -> ButtonSigner | None:
-    """Returns the signer of buttons; None if people cannot reach the API. Raises ConfigError or StoreError."""
-    return signer_of(settings.api.public_url, button_key(settings), store)
+def button_signer(settings: Settings) -> ButtonSigner | None:
+    """Returns the signer of buttons; None if people cannot reach the API. Raises ConfigError."""
+    return signer_of(settings.api.public_url, button_key(settings))
 
 
 def explained(knowledge: Knowledge, incident: Incident, language: Language) -> list[str]:

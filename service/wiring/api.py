@@ -5,9 +5,8 @@ from __future__ import annotations
 from service.config import settings as settings_file
 from service.config.api_settings import LOOPBACK_NAMES, ApiSettings, Webhooks
 from service.config.settings import Settings
-from service.config.tokens import admin_token, spool_of
+from service.config.tokens import admin_token, button_key, spool_of
 from service.sources import receiving
-from service.wiring.alerting import button_key
 from service.wiring.detectors import rules
 from service.wiring.stores import remote_of
 from store.write_buffer.segments import CycleFiles

@@ -11,6 +11,7 @@ from detectors import registry
 from detectors.rules import burn_rate, threshold
 from outrider.model import EntityKind
 from outrider.vocabulary.rules import Rule
+from service.config import runbook_links
 from service.config.settings import Settings
 from service.engine import fleet_state, rule_checks, situation
 from service.engine.detector_memory import Detection
@@ -22,7 +23,9 @@ NEEDS = {kind: tuple(key for needs in _READERS for key in needs.get(kind, ())) f
 def rules(settings: Settings) -> tuple[Rule, ...]:
     """Returns the packaged rules, those of the configuration, and one rule per SLO."""
     loaded = rule_files.load_rules(settings.rules.files, settings.rules.enable)
-    return (*loaded, *slo_rules.rules_of(settings.resolved_slos))
+    return runbook_links.of_rules(
+        (*loaded, *slo_rules.rules_of(settings.resolved_slos)), settings.knowledge.runbooks_url
+    )
 
 
 def detection(settings: Settings, loaded: Sequence[Rule], interval: timedelta | None = None) -> Detection:

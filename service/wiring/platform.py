@@ -16,7 +16,6 @@ from outrider.errors import StoreUnavailableError
 from outrider.ports import MetricStore, Source, StateStore
 from outrider.records.change_log import ChangeLog
 from remediation.actuators.api_server import load_client
-from service.config import knowledge_overlay
 from service.config.settings import Settings
 from service.config.tokens import flights_of, spool_of
 from service.engine.cycle import Cycle, Parts
@@ -133,7 +132,7 @@ def platform(
     buffered = BufferedMetricStore(metrics, spool_of(settings), settings.store.spool.limit_bytes, may_write)
     detection = detection_of(settings, rules(settings))
     planning = planning_of(settings, detection, state, buffered, change_log=change_log, in_background=not lockstep)
-    messaging = messaging_of(settings, signer=button_signer(settings, state))
+    messaging, signer = messaging_of(settings), button_signer(settings)
     cycle = Cycle(_parts(settings, source, clock, state, buffered, detection, planning, messaging))
     dispatcher = Dispatcher(
         state,
@@ -145,6 +144,7 @@ def platform(
         cycle.parts.policy.time_limits,
         workers=WORKERS,
         policies=settings.notify.policies(),
+        sign=signer.url if signer is not None else None,
     )
     liveness = Liveness(clock, settings.collect.interval)
     cycle.on_record = liveness.note
@@ -207,7 +207,7 @@ def _parts(
         detection=detection,
         planning=planning,
         rules=loaded,
-        knowledge=knowledge_overlay.of(settings.knowledge.folder),
+        knowledge=settings.knowledge.catalog(),
         policy=policy(settings),
         messaging=messaging,
         playbooks=playbooks(settings),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -30,7 +29,6 @@ class MemoryResponses:
         self._overrides: dict[str, ShiftOverride] = {}
         self._calendars: dict[str, StoredCalendar] = {}
         self._buttons_used: set[str] = set()
-        self._button_key = secrets.token_urlsafe(32)
 
     def _append(self, records: Sequence[AuditRecord]) -> None:
         first = len(self._audit) + 1
@@ -108,18 +106,11 @@ class MemoryResponses:
         """The calendar of each schedule that imports one, by schedule."""
         return tuple(self._calendars[name] for name in sorted(self._calendars))
 
+    def button_used(self, nonce: str) -> bool:
+        """True if a button was used."""
+        return nonce in self._buttons_used
+
     def save_calendar(self, calendar: StoredCalendar) -> None:
         """Replaces the calendar of a schedule."""
         with self._lock:
             self._calendars[calendar.schedule] = calendar
-
-    def button_key(self) -> str:
-        """The key that signs buttons, generated once."""
-        return self._button_key
-
-    def use_button(self, nonce: str, now: datetime) -> bool:  # noqa: ARG002 - the protocol's
-        """Marks a button as used; False if it was used before."""
-        with self._lock:
-            new = nonce not in self._buttons_used
-            self._buttons_used.add(nonce)
-            return new

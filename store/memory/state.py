@@ -23,6 +23,7 @@ from outrider.model import (
 from outrider.ports import DEFAULT_STATE_RETENTION, CycleCommit, Silence, StateRetention
 from outrider.records.drill import Drill
 from outrider.records.feedback import Feedback
+from outrider.records.on_call import ButtonPress, PressResult
 from outrider.records.received_alerts import ended
 from outrider.topology import Topology
 from store.memory.received_alerts import MemoryReceivedAlerts
@@ -227,6 +228,23 @@ class MemoryStateStore(MemoryStateReader, MemoryReceivedAlerts):
             event = AuditEvent.ACTION_APPROVED if approve else AuditEvent.ACTION_REJECTED
             self._append([state_rows.operator_audit(event, action_id, by, now, answer.reason.value)])
             return True
+
+    def press_button(self, press: ButtonPress) -> PressResult:
+        """Uses a button and makes its changes: all of them, or none."""
+        with self._lock:
+            if press.nonce in self._buttons_used:
+                return PressResult.USED
+            done = [self.acknowledge(incident, press.by, press.at) for incident in press.acknowledges]
+            if press.approves is not None:
+                done.append(self.decide_action(press.approves, True, press.by, press.at))
+            done += [self.add_note(note) for note in press.notes]
+            for silence in press.silences:
+                self.add_silence(silence)
+            if not any(done) and not press.silences:
+                return PressResult.NOT_POSSIBLE
+            self._buttons_used.add(press.nonce)
+            self._append(press.audit)
+            return PressResult.DONE
 
     def request_action(self, action_id: str, by: str, now: datetime) -> bool:
         """Requests approval of a PROPOSED or expired action by hand, with audit; False if that is impossible."""

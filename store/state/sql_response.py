@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Collection
 from datetime import datetime
 from typing import Any, TypeVar
@@ -10,17 +9,16 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from outrider.audit import AuditEvent
-from outrider.records.on_call import ShiftOverride, StoredCalendar
+from outrider.records.on_call import ButtonPress, PressResult, ShiftOverride, StoredCalendar
 from outrider.records.response import FollowUp, IncidentNote
 from outrider.wire.cursors import Position
 from store.schema import json_codec, metadata
 from store.schema.metadata import micros
 from store.sql.backend import added, put
 from store.sql.database import Database
-from store.state import audit_rows, keyset_pagination, response_rows
+from store.state import audit_rows, keyset_pagination, operator_rows, response_rows
 
 T = TypeVar("T")
-_BUTTON_KEY = "button_key"
 _IDS_AT_ONCE = 500
 
 
@@ -91,12 +89,7 @@ class SqlResponseWriter:
     def add_note(self, note: IncidentNote) -> bool:
         """Adds an entry, with audit; False if its incident is unknown. An entry with a known id stays unchanged."""
         with self._database.writing() as connection:
-            incident = sa.select(metadata.incident.c.id).where(metadata.incident.c.id == note.incident)
-            if connection.execute(incident).first() is None:
-                return False
-            if added(connection, metadata.incident_note, response_rows.of_note(note)):
-                audit_rows.append(connection, [response_rows.note_audit(note)])
-        return True
+            return operator_rows.add_note(connection, note)
 
     def save_follow_up(self, follow_up: FollowUp, by: str, now: datetime) -> None:
         """Writes a follow-up, or its new state, with audit."""
@@ -133,14 +126,40 @@ class SqlResponseWriter:
         with self._database.writing() as connection:
             put(connection, metadata.calendar, response_rows.of_calendar(calendar))
 
-    def button_key(self) -> str:
-        """The key that signs buttons; generated on the first call and the same for every process."""
-        table = metadata.flag
-        with self._database.writing() as connection:
-            added(connection, table, {"name": _BUTTON_KEY, "value": secrets.token_urlsafe(32)})
-            return str(connection.execute(sa.select(table.c.value).where(table.c.name == _BUTTON_KEY)).scalar())
+    def button_used(self, nonce: str) -> bool:
+        """True if a button was used."""
+        table = metadata.button_use
+        with self._database.reading() as connection:
+            return connection.execute(sa.select(table.c.nonce).where(table.c.nonce == nonce)).first() is not None
 
-    def use_button(self, nonce: str, now: datetime) -> bool:
-        """Marks a button as used; False if it was used before."""
-        with self._database.writing() as connection:
-            return added(connection, metadata.button_use, {"nonce": nonce, "at_us": micros(now)})
+    def press_button(self, press: ButtonPress) -> PressResult:
+        """Uses a button and makes its changes, in one transaction: all of them count, or none and it stays unused."""
+        try:
+            with self._database.writing() as connection:
+                _press(connection, press)
+        except _PressRefused as refused:  # rolled back
+            return refused.result
+        return PressResult.DONE
+
+
+class _PressRefused(Exception):  # noqa: N818 - no error: it ends the transaction
+    """A press that changes nothing."""
+
+    def __init__(self, result: PressResult) -> None:
+        super().__init__(result)
+        self.result = result
+
+
+def _press(connection: sa.Connection, press: ButtonPress) -> None:
+    """Raises _PressRefused."""
+    if not added(connection, metadata.button_use, {"nonce": press.nonce, "at_us": micros(press.at)}):
+        raise _PressRefused(PressResult.USED)
+    done = [operator_rows.acknowledge(connection, incident, press.by, press.at) for incident in press.acknowledges]
+    if press.approves is not None:
+        done.append(operator_rows.decide(connection, press.approves, press.by, press.at, approve=True))
+    done += [operator_rows.add_note(connection, note) for note in press.notes]
+    for silence in press.silences:
+        operator_rows.add_silence(connection, silence)
+    if not any(done) and not press.silences:
+        raise _PressRefused(PressResult.NOT_POSSIBLE)
+    audit_rows.append(connection, press.audit)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -20,7 +19,6 @@ from outrider.model import (
     BreakerState,
     Calibration,
     DetectorState,
-    Incident,
     Message,
     Outcome,
     Receipt,
@@ -34,7 +32,7 @@ from store.migrations.runner import open_upgraded
 from store.schema import json_codec, metadata
 from store.schema.metadata import micros
 from store.sql.backend import put
-from store.state import outbox, plan_rows, retention, state_rows
+from store.state import operator_rows, outbox, plan_rows, retention, state_rows
 from store.state.audit_rows import append as _append
 from store.state.commit_rows import CommitRows
 from store.state.heartbeats import SqlHeartbeats
@@ -142,7 +140,7 @@ class SqlStateStore(SqlStateReader, SqlResponseWriter, SqlReceivedAlerts, SqlHea
         """Returns a claimed action to INTENDED until then. Raises StoreError for an unknown id."""
         table = metadata.action
         with self._database.writing() as connection:
-            action = _stored(connection, Action, table, action_id)
+            action = operator_rows.stored(connection, Action, table, action_id)
             if action is None:
                 raise state_rows.unknown("action", action_id)
             if action.status is not ActionStatus.CLAIMED:
@@ -155,7 +153,7 @@ class SqlStateStore(SqlStateReader, SqlResponseWriter, SqlReceivedAlerts, SqlHea
         """Records the outcome of a claimed action; the first record stays. Raises StoreError for an unknown id."""
         table = metadata.action
         with self._database.writing() as connection:
-            action = _stored(connection, Action, table, outcome.action_id)
+            action = operator_rows.stored(connection, Action, table, outcome.action_id)
             if action is None:
                 raise state_rows.unknown("action", outcome.action_id)
             if action.status is not ActionStatus.CLAIMED:
@@ -224,14 +222,7 @@ class SqlStateStore(SqlStateReader, SqlResponseWriter, SqlReceivedAlerts, SqlHea
     def acknowledge(self, incident_id: str, by: str, now: datetime) -> bool:
         """Acknowledges an open incident, with audit; False if it is unknown or resolved. The first one stays."""
         with self._database.writing() as connection:
-            incident = _stored(connection, Incident, metadata.incident, incident_id)
-            if incident is None or incident.resolved_at is not None:
-                return False
-            if incident.acknowledged_at is None:
-                incident = replace(incident, acknowledged_at=now, acknowledged_by=by)
-                put(connection, metadata.incident, state_rows.of_incident(incident))
-                _append(connection, [state_rows.operator_audit(AuditEvent.ACKNOWLEDGED, incident_id, by, now)])
-        return True
+            return operator_rows.acknowledge(connection, incident_id, by, now)
 
     def resolve_alert(self, fingerprint: str, by: str, now: datetime) -> bool:
         """Resolves an alert manually, with audit; False if it is unknown or already resolved."""
@@ -249,25 +240,17 @@ class SqlStateStore(SqlStateReader, SqlResponseWriter, SqlReceivedAlerts, SqlHea
 
     def decide_action(self, action_id: str, approve: bool, by: str, now: datetime) -> bool:
         """Approves or rejects a WAITING_APPROVAL action, with audit; False if it is in another status."""
-        table = metadata.action
         with self._database.writing() as connection:
-            action = _stored(connection, Action, table, action_id)
-            if action is None or action.status is not ActionStatus.WAITING_APPROVAL:
-                return False
-            answer = state_rows.decided(action, by, now, approve=approve)
-            if answer == action:
-                return True  # the same person again
-            connection.execute(sa.update(table).where(table.c.id == action_id).values(state_rows.of_action(answer)))
-            event = AuditEvent.ACTION_APPROVED if approve else AuditEvent.ACTION_REJECTED
-            _append(connection, [state_rows.operator_audit(event, action_id, by, now, answer.reason.value)])
-        return True
+            return operator_rows.decide(connection, action_id, by, now, approve=approve)
 
     def request_action(self, action_id: str, by: str, now: datetime) -> bool:
         """Requests approval of a PROPOSED or expired action by hand, with audit; False if that is impossible."""
         table = metadata.action
         with self._database.writing() as connection:
-            action = _stored(connection, Action, table, action_id)
-            session = _stored(connection, RemediationSession, metadata.session, action.session) if action else None
+            action = operator_rows.stored(connection, Action, table, action_id)
+            session = None
+            if action is not None:
+                session = operator_rows.stored(connection, RemediationSession, metadata.session, action.session)
             waiting = state_rows.requested(action, session, by, now) if action else None
             if waiting is None:
                 return False
@@ -299,9 +282,8 @@ class SqlStateStore(SqlStateReader, SqlResponseWriter, SqlReceivedAlerts, SqlHea
 
     def add_silence(self, silence: Silence) -> None:
         """Adds a silence. The caller audits it."""
-        row = {"id": silence.id, "until_us": micros(silence.until), "body": json_codec.dumps(silence)}
         with self._database.writing() as connection:
-            put(connection, metadata.silence, row)
+            operator_rows.add_silence(connection, silence)
 
     def remove_silence(self, silence_id: str) -> bool:
         """Removes a silence; False if unknown. The caller audits it."""
@@ -327,7 +309,7 @@ class SqlStateStore(SqlStateReader, SqlResponseWriter, SqlReceivedAlerts, SqlHea
         new, packed = 0, {name: state_rows.pack_window(window) for name, window in (values or {}).items()}
         with self._database.writing() as connection:
             for verdict in verdicts:
-                before = _stored(connection, Feedback, metadata.feedback, verdict.id)
+                before = operator_rows.stored(connection, Feedback, metadata.feedback, verdict.id)
                 if before is None or not verdict.same_verdict(before):
                     more = {"payload": packed[verdict.id]} if verdict.id in packed else {}
                     put(connection, metadata.feedback, state_rows.of_feedback(verdict) | more)
@@ -390,11 +372,6 @@ def _open_breaker(connection: sa.Connection, opened: BreakerState) -> None:
     """Opens the breaker, unless a person reset it after the cycle had read it."""
     if breaker_of(_flag(connection, BREAKER)).reset_at == opened.reset_at:
         put(connection, metadata.flag, {"name": BREAKER, "value": json_codec.dumps(opened)})
-
-
-def _stored(connection: sa.Connection, kind: type[T], table: sa.Table, key: str) -> T | None:
-    body = connection.execute(sa.select(table.c.body).where(table.c.id == key)).scalar()
-    return None if body is None else json_codec.loads(kind, body)
 
 
 def _document(area: str, name: str, at: datetime, payload: bytes) -> dict[str, Any]:

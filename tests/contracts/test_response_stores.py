@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from outrider.audit import AuditEvent
+from outrider.audit import AuditEvent, AuditRecord
+from outrider.errors import StoreError
 from outrider.model import CycleRecord, EntityKind, EntityRef, Incident, Layer, Priority
-from outrider.ports import CycleCommit, StateStore
-from outrider.records.on_call import ShiftOverride, StoredCalendar
+from outrider.ports import CycleCommit, Silence, StateStore
+from outrider.records.on_call import ButtonPress, PressResult, ShiftOverride, StoredCalendar
 from outrider.records.response import FollowUp, IncidentNote, NoteKind
 from outrider.wire.cursors import position_of
 from store.factory import open_state, urls_of
@@ -139,14 +143,53 @@ def test_the_calendar_of_a_schedule_is_replaced(state: StateStore) -> None:
     assert state.calendars() == (never, failed)
 
 
-def test_the_key_of_buttons_is_generated_once(state: StateStore) -> None:
-    key = state.button_key()
-    assert len(key) > 30
-    assert state.button_key() == key
+def press(nonce: str, *incidents: str, **fields: Any) -> ButtonPress:
+    used = AuditRecord(T0, AuditEvent.BUTTON_USED, "inc-1", "acknowledge", by="li")
+    return ButtonPress(nonce, "li", T0, incidents, audit=(used,), **fields)
 
 
-def test_a_button_is_used_once_whoever_comes_first(state: StateStore) -> None:
+def test_a_button_acts_once_whoever_comes_first(state: StateStore) -> None:
+    open_incident(state)
     with ThreadPoolExecutor(8) as pool:
-        used = list(pool.map(lambda _: state.use_button("n1", T0), range(8)))
-    assert sorted(used) == [False] * 7 + [True]
-    assert state.use_button("n2", T0)
+        results = list(pool.map(lambda _: state.press_button(press("n1", "inc-1")), range(8)))
+    assert sorted(results) == [PressResult.DONE] + [PressResult.USED] * 7
+    assert events(state) == [AuditEvent.ACKNOWLEDGED, AuditEvent.BUTTON_USED]
+    assert state.press_button(press("n2", "inc-1")) is PressResult.DONE
+
+
+def test_a_press_that_is_not_possible_changes_nothing_and_leaves_the_button_unused(state: StateStore) -> None:
+    assert state.press_button(press("n1", "inc-1")) is PressResult.NOT_POSSIBLE
+    assert state.press_button(press("n1", approves="a1")) is PressResult.NOT_POSSIBLE
+    assert state.press_button(press("n1")) is PressResult.NOT_POSSIBLE
+    assert events(state) == []
+    open_incident(state)
+    assert state.press_button(press("n1", "unknown", "inc-1")) is PressResult.DONE
+
+
+def test_all_changes_of_a_press_count_together(state: StateStore) -> None:
+    open_incident(state)
+    silence = Silence("s1", "gpu-lost", GPU, T0 + DAY, "li", "inc-1")
+    request = note(0, kind=NoteKind.ESCALATION)
+    assert not state.button_used("n1")
+    assert state.press_button(press("n1", notes=(request,), silences=(silence,))) is PressResult.DONE
+    assert state.button_used("n1")
+    assert state.notes(["inc-1"]) == (request,)
+    assert state.silences(T0) == (silence,)
+    assert events(state) == [AuditEvent.ESCALATION_REQUESTED, AuditEvent.BUTTON_USED]
+
+
+@pytest.mark.parametrize("table", ["silence", "audit"])
+def test_a_press_that_fails_half_way_leaves_the_button_unused(tmp_path: Path, table: str) -> None:
+    """The file refuses a row of the press, as a full disk does, and accepts it later."""
+    url = urls_of(f"sqlite:///{tmp_path}/o.db")[0]
+    silence = Silence("s1", "gpu-lost", GPU, T0 + DAY, "li", "inc-1")
+    with closing(open_state(url)) as state, closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file:
+        open_incident(state)
+        file.execute(f"CREATE TRIGGER full BEFORE INSERT ON {table} BEGIN SELECT RAISE(ABORT, 'disk full'); END")
+        with pytest.raises(StoreError):
+            state.press_button(press("n1", "inc-1", silences=(silence,)))
+        found = state.incident("inc-1")
+        assert found is not None
+        assert found.acknowledged_at is None
+        file.execute("DROP TRIGGER full")
+        assert state.press_button(press("n1", "inc-1", silences=(silence,))) is PressResult.DONE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -110,6 +111,17 @@ def test_an_incident_shows_its_team_comments_and_earlier_follow_ups(api, opened)
     assert "Notified zhao (team hardware)" in page
     assert "This fault happened before, and its follow-up is still open." in page
     assert "No comments yet." in page
+
+
+def test_an_incident_has_the_times_of_its_team(opened):  # noqa: F811
+    teams = [team | {"timezone": "Asia/Shanghai"} for team in on_call.TEAMS]
+    for api in serve(Story(history=timedelta(minutes=2)), oncall=on_call.settings(teams=teams)):
+        page = text(opened(api.url, "incident", incident=INCIDENT))
+        local = api.state.incident(INCIDENT).opened_at + 8 * HOUR
+    assert f"{local:%H:%M} UTC+08:00" in page
+    assert f"{local:%H:%M:%S} UTC+08:00" in page, "its timeline"
+    own = page[: page.index("Grouped alerts")]
+    assert not re.search(r"\d\d:\d\d UTC(?!\+)", own)
 
 
 @pytest.mark.slow

@@ -55,6 +55,9 @@ def test_times_of_another_day_have_a_date():
     assert fmt.clock("2026-05-04T09:00:00Z", as_of) == "09:00 UTC"
     assert fmt.clock("2026-05-03T23:59:00Z", as_of) == "2026-05-03 23:59 UTC"
     assert fmt.when("2026-05-04T13:00:30Z", as_of, "zh") == "13:00 UTC（7 分钟前）"
+    assert fmt.clock("2026-05-04T09:00:00Z", as_of, "Asia/Shanghai") == "17:00 UTC+08:00"
+    assert fmt.clock("2026-05-03T15:59:00Z", as_of, "Asia/Shanghai") == "2026-05-03 23:59 UTC+08:00"
+    assert fmt.clock("2026-05-04T09:00:07Z", as_of, "Asia/Shanghai", seconds=True) == "17:00:07 UTC+08:00"
 
 
 def test_numbers_durations_and_money():

@@ -14,10 +14,9 @@ import httpx
 import pytest
 import yaml
 
-from alerts.routing.buttons import ButtonClaim
 from outrider.audit import AuditEvent
 from outrider.clock import SystemClock
-from outrider.model import ButtonAction
+from outrider.model import ButtonAction, ButtonClaim
 from outrider.testing.story import Story
 from outrider.testing.trouble import INCIDENT
 from service.config import settings as settings_file
@@ -53,7 +52,7 @@ class Platform:
         self.state, metrics = factory.open_state(state_url), factory.open_metrics(metrics_url)
         Story(history=timedelta(minutes=2)).fill(self.state, metrics)
         metrics.close()
-        signer = wiring_alerting.button_signer(settings, self.state)
+        signer = wiring_alerting.button_signer(settings)
         assert signer is not None
         self.signer = signer
         with (folder / "api.log").open("wb") as log:

@@ -47,7 +47,7 @@ from outrider.records.change_log import ActorKind, Change, ChangeEnd, ChangeStat
 from outrider.records.drill import Drill
 from outrider.records.feedback import Usefulness, judged
 from outrider.records.ingest_buffer import PushedBlock
-from outrider.records.on_call import ShiftOverride, StoredCalendar
+from outrider.records.on_call import ButtonPress, ShiftOverride, StoredCalendar
 from outrider.records.response import FollowUp, IncidentNote, NoteKind
 from outrider.topology import Topology
 from outrider.vocabulary import catalog
@@ -164,7 +164,7 @@ def fill(store_url: str, first: int = 0, count: int = CYCLES) -> None:
         state.save_follow_up(after, "ada", now)
         state.add_shift_override(ShiftOverride(f"o{first}", "model", "ada", now, now + STEP, "ada", now))
         state.save_calendar(StoredCalendar("model", "BEGIN:VCALENDAR", now, "status 404"))
-        state.use_button(f"nonce{first}", now)
+        state.press_button(ButtonPress(f"nonce{first}", "ada", now, acknowledges=(f"i{first}",)))
         figures = Calibration(
             SERVICE, "H100", 250.0, 64.0, 20.0, 4, 1, 210.0, 100, "measured", "prior", "llama", "0.9", now,
             {"batch": Interval(64.0, 96.0)}, "vllm", now + timedelta(days=30),

@@ -42,7 +42,7 @@ from outrider.records.change_log import Change, ChangeEnd, ChangeStatus, Startup
 from outrider.records.drill import Drill
 from outrider.records.feedback import Feedback, Usefulness
 from outrider.records.ingest_buffer import PushedBlock
-from outrider.records.on_call import ShiftOverride, StoredCalendar
+from outrider.records.on_call import ButtonPress, PressResult, ShiftOverride, StoredCalendar
 from outrider.records.response import FollowUp
 from outrider.topology import Topology
 from store.factory import SqlMetricStore, SqlStateStore, open_change_log, open_ingest_buffer, urls_of
@@ -147,7 +147,8 @@ def test_bad_text_from_ingest_endpoints_and_operators_is_stored(state: SqlStateS
     assert state.shift_overrides(T0) == (override,)
     state.save_calendar(StoredCalendar(bad, bad, T0, bad))
     assert len(state.calendars()) == 1
-    assert (state.use_button(bad, T0), state.use_button(bad, T0)) == (True, False)
+    press = ButtonPress(bad, bad, T0, silences=(Silence(bad, bad, pod, T0 + MINUTE, bad, bad),))
+    assert [state.press_button(press) for _ in range(2)] == [PressResult.DONE, PressResult.USED]
     memory = DetectorState(1, (pod,), {"level": np.array([1.0])})
     state.save_detector_states({"forest": memory}, T0)
     assert state.load_detector_states()["forest"].entities == (pod,)

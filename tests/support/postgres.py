@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import pwd
+import re
 import shutil
 import socket
 import subprocess
@@ -14,6 +15,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import sqlalchemy as sa
+
+_HOW_TO = Path(__file__).parents[2] / "docs" / "howto" / "read-the-store-with-sql.md"
 _USER = "postgres"  # Debian's package makes it; the server refuses to run as root
 # For tests, not for benchmarks: a test crashes the server, never the machine.
 UNSYNCED = ("-c fsync=off", "-c full_page_writes=off")
@@ -105,6 +109,23 @@ class Server:
             yield self.url(name)
         finally:
             self.sql(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@contextmanager
+def documented_reader(server: Server, url: str) -> Iterator[sa.Engine]:
+    """Creates the role of docs/howto/read-the-store-with-sql.md in the database of a URL; yields its connections."""
+    name = url.rsplit("/", 1)[-1]
+    blocks = re.findall(r"```sql\n(.*?)```", _HOW_TO.read_text(encoding="utf-8"), re.DOTALL)
+    (statements,) = (block for block in blocks if "CREATE ROLE" in block)
+    reader = url.replace("outrider@", "outrider_reader@").replace("postgresql:", "postgresql+psycopg:")
+    engine = sa.create_engine(reader)
+    try:
+        server.sql(statements, name)
+        yield engine
+    finally:
+        engine.dispose()
+        server.sql("DROP OWNED BY outrider_reader", name)
+        server.sql("DROP ROLE IF EXISTS outrider_reader")
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -156,24 +157,53 @@ def remediation_state(ctx: Context) -> dict[str, Any]:
 def decide(ctx: Context, action_id: str, lang: Language, by: str, *, approved: bool) -> dict[str, Any]:
     """Approves or rejects a waiting action. Raises NotFoundError or ConflictError."""
     before = known(ctx, action_id)
-    if approved:
-        check_approval(before, by)
+    objection = approval_objection(before, by) if approved else None
+    if objection is not None:
+        raise _conflict(objection, before, by)
     if not ctx.state.decide_action(action_id, approved, by, ctx.as_of()):
         raise ConflictError(_NOT_WAITING, hint=_STATUS_HINT)
     return serialization.action(known(ctx, action_id), lang)
 
 
-def check_approval(action: Action, by: str) -> None:
-    """Raises ConflictError if the action does not wait, or if the approval of this person does not count."""
+class ApprovalObjection(StrEnum):
+    """Why the approval of a person does not count."""
+
+    RECOMMENDED = "recommended"
+    NOT_WAITING = "not_waiting"
+    NAMELESS = "two_people"
+    REQUESTED = "requested_already"
+    APPROVED = "approved_already"
+
+
+def approval_objection(action: Action, by: str) -> ApprovalObjection | None:
+    """Why the approval of this person does not count; None if it does."""
     if action.status is ActionStatus.PROPOSED:
-        raise ConflictError("The action is only recommended.", hint=f"request it first: {_REQUEST} {action.id}")
+        return ApprovalObjection.RECOMMENDED
     if action.status is not ActionStatus.WAITING_APPROVAL:
-        raise ConflictError(_NOT_WAITING, hint=_STATUS_HINT)
+        return ApprovalObjection.NOT_WAITING
     if action.approvals_needed > 1 and by == ANONYMOUS:
-        raise ConflictError("Two people must approve this action, so an approval needs a name.", hint=_NAME_HINT)
-    if not action.counts_approval_of(by):
-        reason = "requested" if by not in action.approvals else "approved"
-        raise ConflictError(f"{by} has {reason} this action already.", hint="another person must approve it")
+        return ApprovalObjection.NAMELESS
+    if action.counts_approval_of(by):
+        return None
+    return ApprovalObjection.APPROVED if by in action.approvals else ApprovalObjection.REQUESTED
+
+
+def _conflict(objection: ApprovalObjection, action: Action, by: str) -> ConflictError:
+    another = "another person must approve it"
+    message, hint = {
+        ApprovalObjection.RECOMMENDED: (
+            "The action is only recommended.",
+            f"request it first: {_REQUEST} {action.id}",
+        ),
+        ApprovalObjection.NOT_WAITING: (_NOT_WAITING, _STATUS_HINT),
+        ApprovalObjection.NAMELESS: (
+            "Two people must approve this action, so an approval needs a name.",
+            _NAME_HINT,
+        ),
+        ApprovalObjection.REQUESTED: (f"{by} has requested this action already.", another),
+        ApprovalObjection.APPROVED: (f"{by} has approved this action already.", another),
+    }[objection]
+    return ConflictError(message, hint=hint)
 
 
 def known(ctx: Context, action_id: str) -> Action:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, tzinfo
 from html import escape
 from urllib.parse import quote
 
-from alerts.routing.buttons import ButtonClaim
 from outrider.documents.summaries import incident_summary
-from outrider.errors import OutriderError
-from outrider.model import ButtonAction, Incident
+from outrider.errors import UsageError
+from outrider.model import ButtonAction, ButtonClaim, Incident
 from outrider.text.i18n import Language, translate
 
 _STYLE = """
@@ -30,16 +30,27 @@ button{margin-top:1.25rem;background:var(--accent);border-color:var(--accent);co
 a{color:var(--accent)}
 """
 _MOST_INCIDENTS = 10
-TEXT_ID = "button."  # start of an error message that is the id of a text
+
+
+class RefusedPressError(UsageError):
+    """A press that changes nothing. ``reason`` is that of the audit and the end of the id of its text."""
+
+    def __init__(self, reason: str, status: int, **arguments: str) -> None:
+        """``status`` is that of the response, ``arguments`` are those of the text."""
+        super().__init__(f"The button was refused: {reason}.")
+        self.reason = reason
+        self.status = status
+        self.arguments = arguments
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a button is about, for people."""
+    """What a button is about, for people. Times are in ``zone``."""
 
     claim: ButtonClaim
     incidents: tuple[Incident, ...]
     language: Language
+    zone: tzinfo = UTC
 
     @property
     def name(self) -> str:
@@ -52,7 +63,7 @@ class Subject:
         if self.claim.action is ButtonAction.APPROVE:
             return [_text("action", self.language, action=self.claim.subject)]
         shown = [
-            f"[{incident.priority}] {incident_summary(incident, self.language)}"
+            f"[{incident.priority}] {incident_summary(incident, self.language, zone=self.zone)}"
             for incident in self.incidents[:_MOST_INCIDENTS]
         ]
         more = len(self.incidents) - _MOST_INCIDENTS
@@ -81,11 +92,9 @@ def answer(subject: Subject, by: str, dashboard_url: str, language: Language) ->
     return _page(done, parts, language)
 
 
-def refusal(error: OutriderError, dashboard_url: str, language: Language) -> str:
-    """Why the button does nothing. The message of an error is a text id of the buttons, or a sentence."""
-    known = error.message.removeprefix(TEXT_ID) if error.message.startswith(TEXT_ID) else ""
-    text = _text(f"refused.{known}", language) if known else error.message
-    hint = error.hint or _text("hint", language)
+def refusal(error: RefusedPressError, dashboard_url: str, language: Language) -> str:
+    """Why the button does nothing."""
+    text, hint = _text(f"refused.{error.reason}", language, **error.arguments), _text("hint", language)
     parts = [f"<h1>{escape(text)}</h1>", f'<p class="muted">{escape(hint)}</p>', _link(dashboard_url, "", language)]
     return _page(text, parts, language)
 

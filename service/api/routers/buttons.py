@@ -6,8 +6,8 @@ A GET only shows what the button would do, because chat programs open links to p
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta, tzinfo
 from urllib.parse import parse_qs
 from uuid import uuid4
 
@@ -15,24 +15,30 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 from starlette.concurrency import run_in_threadpool
 
-from alerts.routing.buttons import ButtonClaim, nonce_of
+from alerts.routing.buttons import nonce_of
+from outrider import log
 from outrider.audit import AuditEvent, AuditRecord
-from outrider.errors import OutriderError, UsageError
-from outrider.model import AlertState, ButtonAction, EntityRef, Incident
+from outrider.errors import StoreError
+from outrider.model import AlertState, ButtonAction, ButtonClaim, EntityRef, Incident
 from outrider.ports import Silence
+from outrider.records.on_call import ButtonPress, PressResult
 from outrider.records.response import IncidentNote, NoteKind
 from outrider.text.i18n import Language
 from service.api.bodies import read_body
 from service.api.context import Context, Ctx, Lang
-from service.api.errors import ConflictError, NotFoundError
 from service.api.routers import actions, button_page
+from service.api.routers.button_page import RefusedPressError
 from service.api.security import Limiter
+from service.oncall import view
 from service.oncall.button_tokens import ButtonSigner, ForgedTokenError, expired
 
 router = APIRouter(tags=["buttons"])
 SILENCE = timedelta(hours=1)
 _MOST_BODY = 4096
 _MOST_NAME = 64
+_FORGED = "forged"
+_NOT_AUDITED = ("name_needed", "failed")
+_log = log.get("api")
 _HEADERS = {
     "Cache-Control": "no-store",
     "Referrer-Policy": "no-referrer",
@@ -44,29 +50,17 @@ _HEADERS = {
 }
 
 
-class ExpiredError(UsageError):
-    """The button no longer acts."""
-
-
-class NameNeededError(UsageError):
-    """The button does not show who pressed it."""
-
-
-_STATUS: tuple[tuple[type[OutriderError], int], ...] = (
-    (ForgedTokenError, 403),
-    (NotFoundError, 404),
-    (ConflictError, 409),
-    (ExpiredError, 410),
-    (NameNeededError, 422),
-)
-
-
 @dataclass(frozen=True, slots=True)
 class _Press:
     """A genuine claim, with the incidents or the action that it is about."""
 
     claim: ButtonClaim
     incidents: tuple[Incident, ...]
+
+    @property
+    def open_incidents(self) -> list[Incident]:
+        """Those of the incidents that are open."""
+        return [incident for incident in self.incidents if incident.resolved_at is None]
 
 
 @router.get("/buttons/{token}", response_class=HTMLResponse)
@@ -75,7 +69,7 @@ def show(token: str, request: Request, ctx: Ctx, lang: Lang) -> HTMLResponse:
 
     def page() -> HTMLResponse:
         press = _checked(token, ctx)
-        return _response(button_page.question(_subject(press, lang), _people(ctx), lang))
+        return _response(button_page.question(_subject(press, ctx, lang), _people(ctx), lang))
 
     return _answered(token, request, ctx, lang, page)
 
@@ -83,15 +77,18 @@ def show(token: str, request: Request, ctx: Ctx, lang: Lang) -> HTMLResponse:
 @router.post("/buttons/{token}", response_class=HTMLResponse)
 async def press(token: str, request: Request, ctx: Ctx, lang: Lang) -> HTMLResponse:
     """Do what a button claims, once, under the name of its recipient or of the person who gives one."""
-    body = await read_body(request, _MOST_BODY, UsageError("The form is too large."))
+    try:
+        body = await read_body(request, _MOST_BODY, RefusedPressError("too_large", 400))
+    except RefusedPressError as error:
+        return _response(button_page.refusal(error, ctx.settings.dashboard_url, lang), error.status)
     fields = parse_qs(body.decode(errors="replace"))
     name = next(iter(fields.get("name", [])), "").strip()[:_MOST_NAME]
 
     def act() -> HTMLResponse:
         checked = _checked(token, ctx)
         by = _person(checked, name, ctx)
-        _use(checked, by, ctx)
-        return _response(button_page.answer(_subject(checked, lang), by, ctx.settings.dashboard_url, lang))
+        _act(checked, by, ctx)
+        return _response(button_page.answer(_subject(checked, ctx, lang), by, ctx.settings.dashboard_url, lang))
 
     return await run_in_threadpool(_answered, token, request, ctx, lang, act)
 
@@ -99,16 +96,17 @@ async def press(token: str, request: Request, ctx: Ctx, lang: Lang) -> HTMLRespo
 def _answered(
     token: str, request: Request, ctx: Context, lang: Language, page: Callable[[], HTMLResponse]
 ) -> HTMLResponse:
-    """The page, or the reason of a refusal as a page. A refusal is audited, except that of a missing name."""
+    """The page, or the reason of a refusal as a page. A refusal is audited unless the same press may succeed."""
     try:
         return page()
-    except (UsageError, ForgedTokenError) as error:
-        refused: OutriderError = error
-    if not isinstance(refused, NameNeededError):
-        _audit_refusal(refused, token, request, ctx)
-    status = next((code for kind, code in _STATUS if isinstance(refused, kind)), 400)
-    shown = button_page.refusal(refused, ctx.settings.dashboard_url, lang)
-    return _response(shown, status)
+    except RefusedPressError as error:
+        refused = error
+    except StoreError as error:
+        _log.error("button_failed", error=error.message, hint=error.hint)
+        refused = RefusedPressError("failed", 503)
+    if refused.reason not in _NOT_AUDITED:
+        _audit_refusal(refused.reason, token, request, ctx)
+    return _response(button_page.refusal(refused, ctx.settings.dashboard_url, lang), refused.status)
 
 
 def _response(html: str, status: int = 200) -> HTMLResponse:
@@ -116,13 +114,16 @@ def _response(html: str, status: int = 200) -> HTMLResponse:
 
 
 def _checked(token: str, ctx: Context) -> _Press:
-    """The press of a genuine button that has not expired. Raises ForgedTokenError, ExpiredError or NotFoundError."""
+    """The press of a genuine button that has not expired. Raises RefusedPressError."""
     signer: ButtonSigner | None = ctx.signer
     if signer is None:
-        raise ConflictError("Buttons are switched off.", hint="set api.public_url")
-    claim = signer.claim(token)
+        raise RefusedPressError("off", 409)
+    try:
+        claim = signer.claim(token)
+    except ForgedTokenError as error:
+        raise RefusedPressError(_FORGED, 403) from error
     if expired(claim, _now(ctx)):
-        raise ExpiredError("button.expired")
+        raise RefusedPressError("expired", 410)
     if claim.action is ButtonAction.APPROVE:
         return _Press(claim, ())
     return _Press(claim, _incidents(claim, ctx))
@@ -141,12 +142,14 @@ def _incidents(claim: ButtonClaim, ctx: Context) -> tuple[Incident, ...]:
     found = [ctx.state.incident(name) for name in (claim.subject, *also)]
     known = tuple(incident for incident in found if incident is not None)
     if not known:
-        raise NotFoundError("button.unknown")
+        raise RefusedPressError("unknown", 404)
     return known
 
 
-def _subject(press: _Press, lang: Language) -> button_page.Subject:
-    return button_page.Subject(press.claim, press.incidents, lang)
+def _subject(press: _Press, ctx: Context, lang: Language) -> button_page.Subject:
+    """What the button is about, in the time zone of the team that responds."""
+    zone: tzinfo = view.zone_of(press.incidents[0], ctx.roster(ctx.as_of())) if press.incidents else UTC
+    return button_page.Subject(press.claim, press.incidents, lang, zone)
 
 
 def _people(ctx: Context) -> list[str]:
@@ -154,63 +157,71 @@ def _people(ctx: Context) -> list[str]:
 
 
 def _person(press: _Press, name: str, ctx: Context) -> str:
-    """The recipient of a personal message, else the given name. Raises NameNeededError without one."""
+    """The recipient of a personal message, else the given name. Raises RefusedPressError without one."""
     if press.claim.recipient:
         return press.claim.recipient
     people = _people(ctx)
     if not name or (people and name not in people):
-        raise NameNeededError("button.name_needed")
+        raise RefusedPressError("name_needed", 422)
     return name
 
 
-def _use(press: _Press, by: str, ctx: Context) -> None:
-    """Marks the button as used, audits it, and acts. A button that cannot act stays unused."""
+def _act(press: _Press, by: str, ctx: Context) -> None:
+    """Uses the button, acts and audits, in one transaction. A button that cannot act stays unused."""
     claim, now = press.claim, ctx.as_of()
-    if claim.action is ButtonAction.APPROVE:
-        _check_approval(claim, by, ctx)
-    elif not any(incident.resolved_at is None for incident in press.incidents):
-        raise ConflictError("button.resolved")
-    if not ctx.state.use_button(claim.nonce, now):
-        raise ConflictError("button.used")
+    if ctx.state.button_used(claim.nonce):  # before other reasons, which its use may have caused
+        raise RefusedPressError("used", 409)
+    if claim.action is not ButtonAction.APPROVE and not press.open_incidents:
+        raise RefusedPressError("resolved", 409)
     detail = {"action": claim.action.value, "channel": claim.channel, "personal": str(bool(claim.recipient))}
     record = AuditRecord(now, AuditEvent.BUTTON_USED, claim.subject, claim.action.value, by=by, detail=detail)
-    ctx.state.append_audit([record])
-    _ACTS[claim.action](press, by, ctx)
+    changes = _CHANGES[claim.action](press, ButtonPress(claim.nonce, by, now), ctx)
+    result = ctx.state.press_button(replace(changes, audit=(record, *changes.audit)))
+    if result is PressResult.USED:
+        raise RefusedPressError("used", 409)
+    if result is PressResult.NOT_POSSIBLE:
+        raise RefusedPressError("not_waiting" if claim.action is ButtonAction.APPROVE else "resolved", 409)
 
 
-def _check_approval(claim: ButtonClaim, by: str, ctx: Context) -> None:
-    """Raises ConflictError if the approval would not count, and if a name must be certain that is not."""
-    action = actions.known(ctx, claim.subject)
-    if action.approvals_needed > 1 and not claim.recipient:
-        raise ConflictError("button.two_people")
-    actions.check_approval(action, by)
+def _approve(press: _Press, made: ButtonPress, ctx: Context) -> ButtonPress:
+    """Approves an action. A name that must be certain is that of the recipient."""
+    action = ctx.state.action(press.claim.subject)
+    if action is None:
+        raise RefusedPressError("unknown_action", 404)
+    if action.approvals_needed > 1 and not press.claim.recipient:
+        raise RefusedPressError("two_people", 409)
+    objection = actions.approval_objection(action, made.by)
+    if objection is not None:
+        raise RefusedPressError(objection.value, 409, name=made.by)
+    return replace(made, approves=action.id)
 
 
-def _approve(press: _Press, by: str, ctx: Context) -> None:
-    actions.decide(ctx, press.claim.subject, ctx.settings.language, by, approved=True)
+def _acknowledge(press: _Press, made: ButtonPress, _ctx: Context) -> ButtonPress:
+    waiting = [incident for incident in press.open_incidents if incident.acknowledged_at is None]
+    if not waiting:
+        raise RefusedPressError("acknowledged", 409, name=press.open_incidents[0].acknowledged_by or "")
+    return replace(made, acknowledges=tuple(incident.id for incident in waiting))
 
 
-def _acknowledge(press: _Press, by: str, ctx: Context) -> None:
-    for incident in press.incidents:
-        ctx.state.acknowledge(incident.id, by, ctx.as_of())
+def _escalate(press: _Press, made: ButtonPress, _ctx: Context) -> ButtonPress:
+    notes = (
+        IncidentNote(f"{made.nonce}:{incident.id}", incident.id, NoteKind.ESCALATION, made.by, made.at)
+        for incident in press.open_incidents
+    )
+    return replace(made, notes=tuple(notes))
 
 
-def _escalate(press: _Press, by: str, ctx: Context) -> None:
-    now = ctx.as_of()
-    for incident in press.incidents:
-        if incident.resolved_at is None:
-            number = f"{press.claim.nonce}:{incident.id}"
-            ctx.state.add_note(IncidentNote(number, incident.id, NoteKind.ESCALATION, by, now))
-
-
-def _silence(press: _Press, by: str, ctx: Context) -> None:
+def _silence(press: _Press, made: ButtonPress, ctx: Context) -> ButtonPress:
     """Silences every firing alert of the incidents on its own entity: other faults still notify."""
-    now = ctx.as_of()
+    silences, audit = [], []
     for rule, entity in _firing(press.incidents, ctx):
-        silence = Silence(uuid4().hex, rule, entity, now + SILENCE, by, press.claim.subject)
-        ctx.state.add_silence(silence)
+        silence = Silence(uuid4().hex, rule, entity, made.at + SILENCE, made.by, press.claim.subject)
         detail = {"rule": rule, "entity": entity.key, "comment": press.claim.subject}
-        ctx.state.append_audit([AuditRecord(now, AuditEvent.SILENCED, silence.id, "button", by=by, detail=detail)])
+        silences.append(silence)
+        audit.append(AuditRecord(made.at, AuditEvent.SILENCED, silence.id, "button", by=made.by, detail=detail))
+    if not silences:
+        raise RefusedPressError("nothing_fires", 409)
+    return replace(made, silences=tuple(silences), audit=tuple(audit))
 
 
 def _firing(incidents: Sequence[Incident], ctx: Context) -> list[tuple[str, EntityRef]]:
@@ -219,7 +230,7 @@ def _firing(incidents: Sequence[Incident], ctx: Context) -> list[tuple[str, Enti
     return list(dict.fromkeys(firing))
 
 
-_ACTS: Mapping[ButtonAction, Callable[[_Press, str, Context], None]] = {
+_CHANGES: Mapping[ButtonAction, Callable[[_Press, ButtonPress, Context], ButtonPress]] = {
     ButtonAction.ACKNOWLEDGE: _acknowledge,
     ButtonAction.SILENCE_1H: _silence,
     ButtonAction.ESCALATE: _escalate,
@@ -227,20 +238,16 @@ _ACTS: Mapping[ButtonAction, Callable[[_Press, str, Context], None]] = {
 }
 
 
-def _audit_refusal(refused: OutriderError, token: str, request: Request, ctx: Context) -> None:
+def _audit_refusal(reason: str, token: str, request: Request, ctx: Context) -> None:
     """Records a forged, expired or used button, or one that cannot act. Refusals above their limit are not recorded."""
     limiter: Limiter = request.app.state.refusals
     if not limiter.allow():
         return
     client = request.client.host if request.client else "unknown"
-    reason = "forged" if isinstance(refused, ForgedTokenError) else "not_possible"
-    if refused.message.startswith(button_page.TEXT_ID):
-        reason = refused.message.removeprefix(button_page.TEXT_ID)
     subject, detail = "button", {"method": request.method}
-    if ctx.signer is not None and not isinstance(refused, ForgedTokenError):
+    if ctx.signer is not None and reason != _FORGED:
         claim = ctx.signer.claim(token)
         subject = claim.subject
         detail |= {"action": claim.action.value, "channel": claim.channel, "recipient": claim.recipient}
-    ctx.state.append_audit(
-        [AuditRecord(ctx.as_of(), AuditEvent.BUTTON_REFUSED, subject, reason, by=client, detail=detail)]
-    )
+    record = AuditRecord(ctx.as_of(), AuditEvent.BUTTON_REFUSED, subject, reason, by=client, detail=detail)
+    ctx.state.append_audit([record])

@@ -12,6 +12,7 @@ from alerts.routing.recurrence import earlier_follow_ups
 from detectors.rca import explanation, explanation_text
 from outrider.clock import parse_rfc3339
 from outrider.documents import serialization
+from outrider.documents.summaries import incident_summary
 from outrider.model import EntityKind, Incident
 from outrider.records.change_log import Change
 from outrider.records.response import IncidentNote
@@ -64,6 +65,8 @@ def incident(incident_id: str, ctx: Ctx, lang: Lang) -> dict[str, Any]:
     story = entity_location.with_place(
         serialization.incident_story(incident, lang), incident, ctx.topology_of(incident), lang
     )
+    zone = view.zone_of(incident, ctx.roster(ctx.as_of()))
+    story["timezone"], story["summary"] = zone.key, incident_summary(incident, lang, zone=zone)
     first = _folded(ctx, incident, "", _FIRST_ALERTS, lang)
     story["folded"], story["folded_next_cursor"] = first["alerts"], first["next_cursor"]
     actions = incident_actions.of_incident(ctx.state, incident, ctx.topology())

@@ -21,9 +21,7 @@ router = APIRouter(tags=["alerts"])
 @router.get("/silences")
 def silences(ctx: Ctx) -> list[dict[str, Any]]:
     """Silences that have not ended, with the maintenance windows of the configuration."""
-    now = ctx.as_of()
-    configured = (silence for silence in ctx.settings.maintenance if silence.until > now)
-    return [row(silence, now) for silence in (*ctx.state.silences(now), *configured)]
+    return silence_preview.rows(ctx.state, ctx.settings.maintenance, ctx.as_of())
 
 
 @router.post("/silences", status_code=201)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import getpass
 import re
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from outrider.errors import UnavailableError, UsageError
 from service.cli.core.common import Context
 from service.config import settings as settings_file
 from service.config import tokens
 
+Person = Annotated[
+    str,
+    typer.Option("--as", help="Name to record, for example ann. Default: the name of the system user.", metavar="NAME"),
+]
 _COMMANDS = {
     "alerts": "alerts list",
     "incidents": "incidents list",
@@ -18,6 +25,16 @@ _COMMANDS = {
     "remediation": "remediate status",
 }
 _API_PATH = re.compile(r"GET /api/v1/(\w+) (?:lists|shows)")
+
+
+def person_or_user(person: str) -> str:
+    """The given name, else that of the system user; empty if there is none, as in some containers."""
+    if person.strip():
+        return person.strip()
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return ""
 
 
 def write(context: Context, method: str, path: str, body: dict[str, Any] | None = None, *, user: str = "") -> Any:

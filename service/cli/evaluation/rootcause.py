@@ -15,7 +15,6 @@ from outrider.text.i18n import Language
 from service.cli.core import figure_tables, tables
 from service.cli.core.common import ON_A_TERMINAL, Context, leaf
 from service.cli.core.progress import bars
-from service.config import knowledge_overlay
 from service.evaluation import rootcause
 from service.evaluation.rootcause import RankedIncident, RootCauseBacktest
 from service.incidents import incident_actions
@@ -60,7 +59,7 @@ def explain(context: Context, incident: Annotated[str, typer.Argument(help="Inci
         if stored is None:
             raise UsageError(f"no incident has the id {incident!r}", hint="list them with outrider incidents list")
         actions = incident_actions.of_incident(store, stored, store.topology())
-    explained = explanation.explain(stored, knowledge_overlay.of(context.settings().knowledge.folder), actions)
+    explained = explanation.explain(stored, context.settings().knowledge.catalog(), actions)
     context.show(
         explanation_text.as_json(explained, context.language),
         lambda _: explanation_text.text(explained, context.language),

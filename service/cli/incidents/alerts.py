@@ -13,6 +13,7 @@ from outrider.model import AlertState
 from outrider.ports import StateReader
 from outrider.text.i18n import Language, translate
 from service.cli.core import client, tables
+from service.cli.core.client import Person
 from service.cli.core.common import ON_A_TERMINAL, Context, leaf
 from service.cli.incidents import response
 from service.cli.incidents.silence_options import SilenceOptions
@@ -54,21 +55,22 @@ def show_alert(context: Context, fingerprint: Fingerprint) -> None:
     context.show(serialization.alert(stored, context.language))
 
 
-@leaf(alerts_app, "ack", example="outrider alerts ack inc-20261121T0805-3f2a")
+@leaf(alerts_app, "ack", example="outrider alerts ack inc-20261121T0805-3f2a --as li")
 def acknowledge(
     context: Context,
     identifier: Annotated[str, typer.Argument(metavar="ID", help="Incident id, or fingerprint of one of its alerts.")],
+    person: Person = "",
 ) -> None:
     """Acknowledge an incident: its notifications are no longer repeated."""
     with wiring_stores.state_reader(context.settings()) as store:
         incident = _incident_of(store, identifier)
-    context.show(client.write(context, "POST", f"/incidents/{quote(incident, safe='')}/ack"))
+    context.show(_write(context, "POST", f"/incidents/{quote(incident, safe='')}/ack", person))
 
 
 @leaf(alerts_app, "resolve", example="outrider alerts resolve 3f2a91c0")
-def resolve(context: Context, fingerprint: Fingerprint) -> None:
+def resolve(context: Context, fingerprint: Fingerprint, person: Person = "") -> None:
     """Resolve an alert manually."""
-    context.show(client.write(context, "POST", f"/alerts/{quote(fingerprint, safe='')}/resolve"))
+    context.show(_write(context, "POST", f"/alerts/{quote(fingerprint, safe='')}/resolve", person))
 
 
 @leaf(alerts_app, "silence", example="outrider alerts silence --match 'node=~\"gpu-.*\"' --for 2h --preview")
@@ -78,28 +80,32 @@ def silence(
     preview: Annotated[
         bool, typer.Option("--preview", help="Show what it would mute of what fires now; silence nothing.")
     ] = False,
+    person: Person = "",
 ) -> None:
     """Silence alerts for a while; they still fire and are recorded."""
     body = options.body()
     if preview:
         context.show(_preview(context, body), lambda shown: _preview_text(shown, context.language))
     else:
-        context.show(client.write(context, "POST", "/silences", body))
+        context.show(_write(context, "POST", "/silences", person, body))
 
 
 @leaf(alerts_app, "silences", example="outrider alerts silences -o json")
 def list_silences(context: Context) -> None:
-    """List silences that have not ended."""
-    with wiring_stores.state_reader(context.settings()) as store:
-        now = as_of(store)
-        rows = [silence_preview.row(item, now) for item in store.silences(now)]
+    """List silences and maintenance windows that have not ended."""
+    settings = context.settings()
+    with wiring_stores.state_reader(settings) as store:
+        windows = [window.silence() for window in settings.maintenance]
+        rows = silence_preview.rows(store, windows, as_of(store))
     context.show(rows, lambda shown: tables.silences(shown, context.language))
 
 
 @leaf(alerts_app, "unsilence", example="outrider alerts unsilence 7c1d")
-def unsilence(context: Context, silence_id: Annotated[str, typer.Argument(help="Silence id.")]) -> None:
+def unsilence(
+    context: Context, silence_id: Annotated[str, typer.Argument(help="Silence id.")], person: Person = ""
+) -> None:
     """End a silence."""
-    context.show(client.write(context, "DELETE", f"/silences/{quote(silence_id, safe='')}"))
+    context.show(_write(context, "DELETE", f"/silences/{quote(silence_id, safe='')}", person))
 
 
 @leaf(incidents_app, "list", example="outrider incidents list --open -o json")
@@ -131,6 +137,10 @@ def timeline(context: Context, incident: IncidentId) -> None:
 
 
 response.add(incidents_app)
+
+
+def _write(context: Context, method: str, path: str, person: str, body: dict[str, Any] | None = None) -> Any:
+    return client.write(context, method, path, body, user=client.person_or_user(person))
 
 
 def _story(context: Context, incident: str) -> dict[str, Any]:

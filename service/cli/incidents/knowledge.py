@@ -16,7 +16,6 @@ from outrider.text.i18n import Language, translate
 from outrider.topology import Topology
 from service.cli.core import tables
 from service.cli.core.common import NO, ON_A_TERMINAL, YES, Context, leaf
-from service.config import knowledge_overlay
 from service.incidents import topology_at
 from service.wiring import stores as wiring_stores
 
@@ -107,7 +106,7 @@ def _graph(context: Context, store: StateReader) -> KnowledgeGraph:
 
 
 def _joined(context: Context, topology: Topology) -> KnowledgeGraph:
-    return KnowledgeGraph(topology, knowledge_overlay.of(context.settings().knowledge.folder))
+    return KnowledgeGraph(topology, context.settings().knowledge.catalog())
 
 
 def _incident(context: Context, store: StateReader, name: str) -> Subgraph | None:

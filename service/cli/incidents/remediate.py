@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -16,6 +15,7 @@ from outrider.ports import StateReader
 from outrider.text.i18n import Language, translate
 from outrider.vocabulary.units import format_duration
 from service.cli.core import client, tables
+from service.cli.core.client import Person
 from service.cli.core.common import ON_A_TERMINAL, Context, leaf
 from service.incidents import incident_actions, repair_story
 from service.incidents.remediation_preview import RemediationPreview, held_document, ladder_document, step_document
@@ -31,10 +31,6 @@ Entity = Annotated[
 ActionId = Annotated[str, typer.Argument(help="Action id.")]
 ServiceName = Annotated[
     str, typer.Argument(help="Degraded service: its name, namespace/name or cluster/service/namespace/name.")
-]
-Person = Annotated[
-    str,
-    typer.Option("--as", help="Name to record, for example ann. Default: the name of the system user.", metavar="NAME"),
 ]
 IncidentId = Annotated[
     str | None, typer.Option("--incident", help="Incident id: show only its decisions, as sentences.", metavar="ID")
@@ -270,11 +266,4 @@ def _show_action(context: Context, action: dict[str, Any]) -> None:
 
 
 def _write(context: Context, path: str, person: str) -> Any:
-    return client.write(context, "POST", path, user=person.strip() or _system_user())
-
-
-def _system_user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # a container without an entry for its user
-        return ""
+    return client.write(context, "POST", path, user=client.person_or_user(person))

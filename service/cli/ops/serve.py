@@ -11,7 +11,6 @@ from outrider import log
 from service.api import serve as api_server
 from service.api.dependencies import ApiExtras
 from service.cli.core.common import Context, leaf
-from service.config import knowledge_overlay
 from service.config import settings as settings_file
 from service.config.settings import Settings
 from service.ops import port_check
@@ -57,9 +56,7 @@ def add(app: typer.Typer) -> None:
         log.configure(level=settings.log.level)
         api_server.run(
             wiring_api.api_settings(settings),
-            ApiExtras(
-                explainer=wiring_alerting.explainer(settings), knowledge=knowledge_overlay.of(settings.knowledge.folder)
-            ),
+            ApiExtras(explainer=wiring_alerting.explainer(settings), knowledge=settings.knowledge.catalog()),
         )
 
 

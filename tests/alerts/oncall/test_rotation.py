@@ -7,9 +7,10 @@ from zoneinfo import ZoneInfo
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alerts.oncall.rotation import DutyHours, Rotation
+from alerts.oncall.rotation import Rotation
 from alerts.oncall.schedule import Schedule, ShiftSource
 from outrider.records.on_call import ShiftOverride
+from outrider.vocabulary.time_spans import WeeklySpan
 
 BERLIN = ZoneInfo("Europe/Berlin")
 ZONES = [
@@ -18,7 +19,7 @@ ZONES = [
 PEOPLE = ("li", "wang", "chen")
 HOURS = st.integers(0, 23)
 clock_times = st.builds(time, HOURS, st.sampled_from((0, 15, 30)))
-duty_hours = st.builds(DutyHours, clock_times, clock_times, st.frozensets(st.integers(0, 6), min_size=1))
+duty_hours = st.builds(WeeklySpan, clock_times, clock_times, st.frozensets(st.integers(0, 6), min_size=1))
 rotations = st.builds(
     Rotation,
     st.sampled_from(("first", "second")),
@@ -136,16 +137,16 @@ def test_nobody_is_on_duty_before_the_first_handover():
 
 
 def test_night_hours_end_on_the_next_day():
-    night = weekly(hours=(DutyHours(time(22), time(6)),))
+    night = weekly(hours=(WeeklySpan(time(22), time(6)),))
     assert night.person_at(utc(2026, 4, 1, 20, 30)) == "wang"  # 22:30 in Berlin
     assert night.person_at(utc(2026, 4, 2, 3, 59)) == "wang"
     assert night.person_at(utc(2026, 4, 2, 4, 0)) is None
 
 
 def test_two_sites_that_follow_the_sun_leave_a_gap_only_while_their_clocks_differ():
-    europe = weekly(name="europe", people=("li",), hours=(DutyHours(time(8), time(20)),))
+    europe = weekly(name="europe", people=("li",), hours=(WeeklySpan(time(8), time(20)),))
     america = weekly(
-        name="america", people=("ann",), zone=ZoneInfo("America/New_York"), hours=(DutyHours(time(14), time(2)),)
+        name="america", people=("ann",), zone=ZoneInfo("America/New_York"), hours=(WeeklySpan(time(14), time(2)),)
     )
     schedule = Schedule("model", (europe, america))
     assert not schedule.gaps(utc(2026, 4, 1), utc(2026, 5, 1))

@@ -9,7 +9,6 @@ import pytest
 from alerts.oncall.roster import Contact, Person, Roster, StepTarget, Team
 from alerts.oncall.rotation import Rotation
 from alerts.oncall.schedule import Schedule
-from alerts.routing.buttons import ButtonLinks
 from alerts.routing.escalation import Ladder, Responders
 from alerts.routing.pipeline import messages
 from alerts.routing.routes import NotificationSettings
@@ -18,6 +17,7 @@ from outrider.model import (
     ButtonAction,
     EntityKind,
     EntityRef,
+    Fact,
     Incident,
     Layer,
     MuteReason,
@@ -66,6 +66,13 @@ class Night:
         while self.now <= self.start + minute * MINUTE:
             new += self.cycle()
         return new
+
+    def run_for(self, minutes):
+        """Cycles for some minutes from now, four in a minute. Returns what was sent meanwhile."""
+        return [one for _ in range(int(4 * minutes)) for one in self.cycle()]
+
+    def step_clock(self, hours):
+        self.now += timedelta(hours=hours)
 
     @property
     def elapsed(self):
@@ -133,6 +140,53 @@ def test_an_acknowledgement_ends_the_escalation(world):
     night.until(6)
     night.incident = replace(night.incident, acknowledged_at=night.now, acknowledged_by="wang")
     assert {one.reason for one in night.until(60)} == {NotifyReason.STATUS}
+
+
+def voices(sent):
+    """Reason and people of the messages by voice."""
+    return [(one.reason.value, names(one)) for one in sent if one.channel == "voice"]
+
+
+@pytest.mark.parametrize("hours", [-2, 2])
+@pytest.mark.parametrize(("priority", "minutes"), [(Priority.P0, 5), (Priority.P1, 15), (Priority.P2, 60)])
+def test_after_a_clock_step_the_next_person_is_notified_at_once_and_the_others_in_their_time(
+    world, hours, priority, minutes
+):
+    night = Night(world, priority, messaging=replace(MESSAGING, routes={"im": ("ding",), "mail": ("mail",)}))
+    night.until(1)
+    night.step_clock(hours)
+    by_step = [{name for name in map(names, night.cycle()) if name}]
+    for _ in range(2):
+        assert {one.reason for one in night.run_for(minutes - 1)} <= {NotifyReason.STATUS}
+        by_step.append({names(one) for one in night.run_for(1) if one.reason is NotifyReason.ESCALATED})
+    assert by_step == [{"wang"}, {"chen"}, set()], "one step for each time to answer"
+
+
+def test_a_small_step_back_of_the_clock_notifies_nobody_early(world):
+    night = Night(world)
+    night.until(1)
+    night.now -= 3 * MINUTE
+    assert night.run_for(5) == []
+    assert voices(night.run_for(4)) == [("escalated", "wang")]
+
+
+def test_after_a_clock_step_back_reminders_and_status_messages_go_on(world):
+    night = Night(world)
+    night.until(41)
+    night.step_clock(-2)
+    later = night.run_for(31)
+    assert voices(later) == [("repeat", "chen")] * 4, "one at once, then every ten minutes"
+    assert [one.reason for one in later if one.channel == "ding"].count(NotifyReason.STATUS) >= 2
+    ids = [one.id for one in night.sent]
+    assert len(set(ids)) == len(ids), "an outbox drops a message with a known id"
+
+
+def test_after_a_clock_step_back_an_incident_moves_with_its_cause(world):
+    night = Night(world, layer=Layer.ENGINE)
+    night.until(1)
+    night.change_layer(Layer.HARDWARE)
+    night.step_clock(-2)
+    assert NotifyReason.REROUTED in {one.reason for one in night.cycle()}
 
 
 def test_two_engines_plan_the_same_escalation(world):
@@ -357,17 +411,43 @@ def test_the_same_fault_again_names_the_follow_up_of_the_earlier_incident(world,
     assert (line in body) if line else ("Happened before" not in body)
 
 
-def links(claims):
-    def sign(claim):
-        claims.append(claim)
-        return f"https://api.example/{claim.action}"
+WITH_BUTTONS = replace(MESSAGING, buttons_valid=timedelta(hours=12))
 
-    return ButtonLinks(sign)
+
+@pytest.mark.parametrize(
+    ("zone", "since"),
+    [("UTC", "{:%Y-%m-%d %H:%M} UTC"), ("Asia/Shanghai", "{:%Y-%m-%d %H:%M} UTC+08:00")],
+)
+def test_times_in_messages_are_in_the_zone_of_the_team(world, zone, since):
+    team = replace(MODEL, zone=ZoneInfo(zone))
+    night = Night(world, layer=Layer.ENGINE, roster=replace(ROSTER, teams=(team, HARDWARE)))
+    expected = since.format(night.incident.opened_at.astimezone(ZoneInfo(zone)))
+    [first, *_] = night.cycle()
+    assert expected in first.title
+    assert expected in first.body
+    assert first.facts[Fact.SINCE] == expected
+    night.incident = replace(night.incident, resolved_at=night.now)
+    [end, *_] = night.cycle()
+    assert since.format(night.incident.resolved_at.astimezone(ZoneInfo(zone))) in end.body
+
+
+def test_an_incident_that_moves_is_reported_to_each_team_in_its_own_zone(world):
+    there = replace(HARDWARE, zone=ZoneInfo("Asia/Shanghai"))
+    night = Night(world, layer=Layer.ENGINE, roster=replace(ROSTER, teams=(MODEL, there)))
+    night.until(1)
+    night.change_layer(Layer.HARDWARE)
+    moved = {one.reason: one.facts[Fact.SINCE] for one in night.until(4)}
+    assert moved[NotifyReason.REROUTED].endswith("UTC+08:00")
+    assert moved[NotifyReason.MOVED].endswith(" UTC")
+
+
+def claims_of(sent):
+    return [button.claim for message in sent for button in message.buttons if button.claim is not None]
 
 
 def test_a_page_has_buttons_to_acknowledge_silence_escalate_and_open(world):
-    claims = []
-    first = Night(world, messaging=replace(MESSAGING, buttons=links(claims))).cycle()
+    first = Night(world, messaging=WITH_BUTTONS).cycle()
+    claims = claims_of(first)
     assert [button.action for button in first[0].buttons] == [
         ButtonAction.ACKNOWLEDGE,
         ButtonAction.SILENCE_1H,
@@ -381,14 +461,17 @@ def test_a_page_has_buttons_to_acknowledge_silence_escalate_and_open(world):
 
 
 def test_the_button_of_a_personal_channel_names_its_person(world):
-    claims = []
-    messaging = replace(MESSAGING, buttons=links(claims), personal=frozenset({"ding"}))
-    Night(world, messaging=messaging).cycle()
-    assert {claim.channel: claim.recipient for claim in claims} == {"voice": "", "ding": "li"}
+    sent = Night(world, messaging=replace(WITH_BUTTONS, personal=frozenset({"ding"}))).cycle()
+    assert {claim.channel: claim.recipient for claim in claims_of(sent)} == {"voice": "", "ding": "li"}
+
+
+def test_a_planned_button_has_no_link(world):
+    [first, *_] = Night(world, messaging=WITH_BUTTONS).cycle()
+    assert {button.url for button in first.buttons if button.action is not ButtonAction.OPEN} == {""}
 
 
 def test_an_acknowledged_incident_has_no_button_to_acknowledge_and_a_resolved_one_only_a_link(world):
-    night = Night(world, messaging=replace(MESSAGING, buttons=links([])))
+    night = Night(world, messaging=WITH_BUTTONS)
     night.cycle()
     night.incident = replace(night.incident, acknowledged_at=night.now)
     [status] = night.until(15)
@@ -398,9 +481,14 @@ def test_an_acknowledged_incident_has_no_button_to_acknowledge_and_a_resolved_on
 
 
 def test_two_engines_give_a_button_the_same_number(world):
-    one, two = [], []
-    for claims, seconds in ((one, 0), (two, 3)):
-        night = Night(world, messaging=replace(MESSAGING, buttons=links(claims)))
+    numbers = []
+    for seconds in (0, 3):
+        night = Night(world, messaging=WITH_BUTTONS)
         night.now += timedelta(seconds=seconds)
-        night.cycle()
-    assert [claim.nonce for claim in one] == [claim.nonce for claim in two]
+        numbers.append([claim.nonce for claim in claims_of(night.cycle())])
+    assert numbers[0] == numbers[1] != []
+
+
+def test_a_priority_without_a_ladder_has_no_time_to_acknowledge(world):
+    [first, *_] = Night(world, messaging=replace(MESSAGING, ladders={})).cycle()
+    assert "Acknowledge within" not in first.body

@@ -13,6 +13,7 @@ from outrider.model import (
     ActionStatus,
     AlertState,
     BreakerState,
+    ButtonAction,
     DecisionReason,
     Fact,
     GuardAnswer,
@@ -207,6 +208,21 @@ def test_approval_for_the_plan_goes_without_an_incident(world):
     result = messages([], [], [], [asks], MESSAGING, world.t0)
     assert [(m.channel, m.incident) for m in result.messages] == [("ding", None), ("slack", None), ("mail", None)]
     assert messages([], [], [], [asks], MESSAGING, world.at(15)).messages == ()
+
+
+def test_an_approval_for_the_plan_has_its_button_and_an_expired_one_only_a_link(world):
+    asks = action(
+        world, because="plan", kind=ActionKind.SCALE, target=world.service, status=ActionStatus.WAITING_APPROVAL
+    )
+    with_buttons = replace(MESSAGING, buttons_valid=timedelta(hours=12))
+    sent = messages([], [], [], [asks], with_buttons, world.t0).messages
+    claims = {message.channel: message.buttons[0].claim for message in sent}
+    assert {claim.action for claim in claims.values()} == {ButtonAction.APPROVE}
+    assert {claim.subject for claim in claims.values()} == {"act-1"}
+    assert set(claims) == {claim.channel for claim in claims.values()} == {"ding", "slack", "mail"}
+    over = replace(asks, status=ActionStatus.REFUSED, reason=DecisionReason.EXPIRED, ended_at=world.at(60))
+    expired = messages([], [], [], [over], with_buttons, world.at(60)).messages
+    assert {button.action for message in expired for button in message.buttons} == {ButtonAction.OPEN}
 
 
 def test_the_expiry_of_a_request_is_reported_once(world):

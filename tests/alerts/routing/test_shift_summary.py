@@ -7,16 +7,17 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from alerts.oncall.roster import Person, Roster, Team
-from alerts.oncall.rotation import DutyHours, Rotation
+from alerts.oncall.rotation import Rotation
 from alerts.oncall.schedule import Schedule
 from alerts.routing import shift_summary
 from alerts.routing.escalation import Responders
 from alerts.routing.routes import NotificationSettings
 from outrider.model import NotifyReason, TimelineEntry
 from outrider.records.response import FollowUp
+from outrider.vocabulary.time_spans import WeeklySpan
 
 BERLIN = ZoneInfo("Europe/Berlin")
-NIGHT = DutyHours(time(20), time(8, 30))
+NIGHT = WeeklySpan(time(20), time(8, 30))
 TEAM = Team("model", ("li", "wang"), schedule="model", night=NIGHT, zone=BERLIN)
 WEEKLY = Rotation("primary", ("li", "wang"), date(2026, 5, 4), time(9), 7, BERLIN)
 ROSTER = Roster({name: Person(name) for name in ("li", "wang")}, (TEAM,), {"model": Schedule("model", (WEEKLY,))})

@@ -2,7 +2,8 @@
 
 import json
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.documents import serialization
-from outrider.documents.summaries import entity_name, incident_summary, word, worded
+from outrider.documents.summaries import earliest, entity_name, incident_summary, moment, word, worded
 from outrider.model import EntityKind, EntityRef, TimelineEntry
 from outrider.testing import trouble
 from outrider.testing.names import LOST_GPU, NOW, topology
@@ -95,6 +96,37 @@ def test_arguments_of_texts_use_display_names():
         "signal": "GPUs visible on the node",
         "n": "3",
     }
+
+
+@pytest.mark.parametrize(
+    ("state", "english", "chinese"),
+    [
+        ("acknowledged", "acknowledged", "已确认"),
+        ("no_standby+waits", "no standby cluster, switch waits", "切换等待批准"),
+    ],
+)
+def test_the_state_of_a_status_message_is_in_the_language_of_the_timeline(state, english, chinese):
+    entry = TimelineEntry(NOW, "notify.timeline.status", {"state": state, "to": "ding"})
+    incident = replace(trouble.incident(NOW, NOW, ()), timeline=(entry,))
+    texts = [serialization.incident_story(incident, language)["timeline"][0]["text"] for language in ("en", "zh")]
+    assert english in texts[0]
+    assert chinese in texts[1]
+    assert "acknowledged" not in texts[1]
+
+
+@pytest.mark.parametrize(
+    ("zone", "text"),
+    [
+        ("UTC", "2026-05-04 13:07 UTC"),
+        ("Europe/London", "2026-05-04 14:07 UTC+01:00"),
+        ("Asia/Kolkata", "2026-05-04 18:37 UTC+05:30"),
+        ("America/New_York", "2026-05-04 09:07 UTC-04:00"),
+    ],
+)
+def test_a_moment_names_its_offset(zone, text):
+    at = datetime(2026, 5, 4, 13, 7, 30, tzinfo=UTC)
+    assert moment(at, ZoneInfo(zone)) == text
+    assert earliest([text, moment(at + timedelta(minutes=1)), moment(at + timedelta(hours=9))]) == text
 
 
 def test_the_timeline_is_rendered_oldest_first():

@@ -272,7 +272,7 @@ def test_an_incident_is_acknowledged_by_its_id_or_by_one_of_its_alerts(tmp_path,
     fingerprint, written = incident_at_hand
     for identifier in (INCIDENT, fingerprint):
         answer("alerts", "ack", identifier, cwd=tmp_path)
-    requests = [call.args[1:] for call in written.call_args_list]
+    requests = [call.args[1:3] for call in written.call_args_list]
     assert requests == [("POST", f"/incidents/{quote(INCIDENT, safe='')}/ack")] * 2
 
 

@@ -14,7 +14,10 @@ from service.api.dependencies import ApiExtras
 from service.config import knowledge_overlay
 from service.config import settings as settings_file
 from service.config.api_settings import ApiSettings
+from service.config.runbook_links import runbook_link
+from service.config.settings import Settings
 from service.wiring import alerting as wiring_alerting
+from service.wiring.detectors import rules
 from store import memory
 from tests.service.api.test_api import Http
 from tests.service.cli.test_cli import answer, run
@@ -82,3 +85,28 @@ def test_a_missing_or_empty_folder_is_refused(tmp_path):
     (tmp_path / "nowhere" / "x.yaml").write_bytes(b"gpu-lost: \xff")
     _, problems, _ = settings_file.review(file)
     assert "UTF-8" in problems[0].message
+
+
+BASE = "https://git.example/outrider/blob/main/"
+
+
+@pytest.mark.parametrize(
+    ("path", "base", "link"),
+    [
+        ("docs/runbooks/gpu-lost.md", BASE, "https://git.example/outrider/blob/main/docs/runbooks/gpu-lost.md"),
+        ("docs/runbooks/gpu-lost.md", None, "docs/runbooks/gpu-lost.md"),
+        ("https://wiki.example/gpu", BASE, "https://wiki.example/gpu"),
+        ("", BASE, ""),
+    ],
+)
+def test_the_path_of_a_runbook_is_a_link_where_a_base_url_is_configured(path, base, link):
+    assert runbook_link(path, base) == link
+
+
+def test_rules_and_faults_have_links_to_their_runbooks():
+    settings = Settings.model_validate({"knowledge": {"runbooks_url": BASE}})
+    named = [rule.runbook for rule in rules(settings)]
+    named += [known.runbook for known in settings.knowledge.catalog().values()]
+    assert len(named) >= 100
+    assert all(not link or link.startswith("https://") for link in named)
+    assert any(not rule.runbook.startswith("https://") for rule in rules(Settings()))

@@ -5,9 +5,9 @@ from datetime import date, time, timedelta
 import pytest
 
 from alerts.oncall.roster import StepTarget
-from alerts.oncall.rotation import EVERY_DAY
 from outrider.errors import ConfigError
 from outrider.model import Priority
+from outrider.vocabulary.time_spans import EVERY_DAY
 from service.config import settings as settings_file
 
 FILE = """\
@@ -52,8 +52,8 @@ def test_a_whole_section_is_read(tmp_path):
     oncall = settings.oncall
     [rotation] = oncall.schedules[0].rotations
     assert (rotation.start, rotation.handover, rotation.days) == (date(2026, 1, 5), time(9), 7)
-    assert rotation.hours[0].hours().days == EVERY_DAY
-    night = oncall.teams[0].night.hours()
+    assert rotation.hours[0].span().days == EVERY_DAY
+    night = oncall.teams[0].night.span()
     assert (night.start, night.end, night.days) == (time(20), time(8, 30), frozenset({0, 1}))
 
 

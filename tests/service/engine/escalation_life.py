@@ -20,7 +20,7 @@ from zoneinfo import ZoneInfo
 import alembic.context  # noqa: F401  slow to import: loaded once, before the fork of each life
 
 from alerts.oncall.roster import Person, Roster, Team
-from alerts.oncall.rotation import DutyHours, Rotation
+from alerts.oncall.rotation import Rotation
 from alerts.oncall.schedule import Schedule
 from alerts.routing import pipeline, shift_summary
 from alerts.routing.routes import NotificationSettings
@@ -43,6 +43,7 @@ from outrider.model import (
     TimelineEntry,
 )
 from outrider.ports import CycleCommit
+from outrider.vocabulary.time_spans import WeeklySpan
 from service.engine import inputs as cycle_inputs
 from service.engine.delivery import MessageDelivery
 from service.runtime.leader import FileLeader, Leader, ServerLeader
@@ -65,7 +66,7 @@ INCIDENT = Incident(
 )  # fmt: skip
 _UTC = ZoneInfo("UTC")
 _MODEL = Team(
-    "model", ("li", "wang"), "wang", "model", layers=frozenset({Layer.ENGINE}), night=DutyHours(time(20), time(8, 30))
+    "model", ("li", "wang"), "wang", "model", layers=frozenset({Layer.ENGINE}), night=WeeklySpan(time(20), time(8, 30))
 )
 _HARDWARE = Team("hardware", ("zhao", "sun"), "zhao", layers=frozenset({Layer.HARDWARE}))
 ROSTER = Roster(

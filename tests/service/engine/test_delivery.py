@@ -8,7 +8,18 @@ import pytest
 
 from outrider.clock import ManualClock, SystemClock
 from outrider.errors import DeliveryError, StoreError
-from outrider.model import ChannelPolicy, CycleRecord, Message, NotifyReason, Priority, RateLimit, Receipt
+from outrider.model import (
+    Button,
+    ButtonAction,
+    ButtonClaim,
+    ChannelPolicy,
+    CycleRecord,
+    Message,
+    NotifyReason,
+    Priority,
+    RateLimit,
+    Receipt,
+)
 from outrider.ports import CycleCommit
 from service.engine.delivery import LEASE, MessageDelivery
 from store.memory import MemoryStateStore
@@ -70,9 +81,9 @@ def away(**fields):
 class Desk:
     """A delivery on a store in memory with a manual clock."""
 
-    def __init__(self, channels, policies=None, *messages) -> None:
+    def __init__(self, channels, policies=None, *messages, sign=None) -> None:
         self.state, self.clock = MemoryStateStore(), ManualClock(NOW)
-        self.delivery = MessageDelivery(self.state, channels, self.clock, "one", policies)
+        self.delivery = MessageDelivery(self.state, channels, self.clock, "one", policies, sign=sign)
         self.add(*messages)
 
     def add(self, *messages):
@@ -93,6 +104,19 @@ def notes(count, **fields):
         replace(NOTE, id=f"n-{number:03}", incident=f"inc-{number}", title=f"note {number}", **fields)
         for number in range(count)
     ]
+
+
+@pytest.mark.parametrize("sign", [None, lambda claim: f"https://api.example/{claim.nonce}"])
+def test_the_links_of_buttons_are_made_at_delivery_and_are_not_in_the_store(sign):
+    claim = ButtonClaim(ButtonAction.ACKNOWLEDGE, "inc-1", "", "im", NOW + timedelta(hours=1), "n1")
+    buttons = (Button(ButtonAction.ACKNOWLEDGE, claim=claim), Button(ButtonAction.OPEN, "https://outrider.example"))
+    channel = Channel()
+    desk = Desk({"im": channel}, {}, replace(PAGE, buttons=buttons), sign=sign)
+    desk.delivery.run_once()
+    acting = [] if sign is None else ["https://api.example/n1"]
+    assert [button.url for button in channel.sent[0].buttons] == [*acting, "https://outrider.example"]
+    [stored] = desk.state.messages(incident=PAGE.incident)
+    assert stored.buttons == buttons
 
 
 def test_the_receipt_is_in_the_audit_log_and_in_the_store():

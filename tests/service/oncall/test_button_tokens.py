@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alerts.routing.buttons import ButtonClaim
-from outrider.model import ButtonAction
+from outrider.model import ButtonAction, ButtonClaim
 from service.oncall.button_tokens import ButtonSigner, ForgedTokenError, expired
 
 AT = datetime(2026, 5, 4, 12, tzinfo=UTC)

@@ -77,3 +77,20 @@ def test_a_calendar_behind_a_url_is_not_read():
 def test_a_public_url_whose_host_the_api_refuses_is_reported(api, warned):
     problems = list(button_warnings(Settings.model_validate({"api": api}), DOCUMENT))
     assert bool(problems) is warned
+
+
+@pytest.mark.parametrize(
+    ("url", "buttons", "warned"),
+    [
+        ("postgresql://outrider@db/outrider", {}, True),
+        ("postgresql://outrider@db/outrider", {"key_file": "/run/secrets/button-key"}, False),
+        ("sqlite:///outrider.db", {}, False),
+    ],
+)
+def test_a_store_of_several_hosts_without_a_common_key_of_buttons_is_reported(url, buttons, warned):
+    public = {"public_url": "http://127.0.0.1:8600"}
+    settings = {"store": {"url": url}, "api": public, "oncall": {"buttons": buttons}}
+    problems = [str(problem) for problem in button_warnings(Settings.model_validate(settings), DOCUMENT)]
+    assert [("each host generates its own key" in problem) for problem in problems] == ([True] if warned else [])
+    without = Settings.model_validate(settings | {"api": {}})
+    assert list(button_warnings(without, DOCUMENT)) == [], "no message has a button"

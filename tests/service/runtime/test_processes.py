@@ -7,6 +7,7 @@ import socket
 import stat
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,32 @@ def test_the_token_is_generated_once_and_readable_by_its_owner_only(tmp_path):
     assert len(token) >= 32
     assert tokens.admin_token(settings) == token
     assert stat.S_IMODE((tmp_path / "admin.token").stat().st_mode) == 0o600
+
+
+def test_the_key_of_buttons_is_generated_once_beside_the_token_and_readable_by_its_owner_only(tmp_path):
+    store = StoreSettings(url=f"sqlite:///{tmp_path}/o.db")
+    settings = Settings(store=store, api=ApiSettings(public_url="https://api.example"))
+    with ThreadPoolExecutor(8) as starting:
+        keys = set(starting.map(lambda _: tokens.button_key(settings), range(8)))
+    assert len(keys) == 1
+    assert len(keys.pop()) >= 32
+    assert [file.name for file in tmp_path.iterdir()] == ["button.key"]
+    assert stat.S_IMODE((tmp_path / "button.key").stat().st_mode) == 0o600
+
+
+def test_the_key_of_buttons_is_not_generated_beside_a_configured_token(tmp_path):
+    secrets = tmp_path / "secrets"
+    secrets.mkdir()
+    (secrets / "token").write_text("an admin token of the operator")
+    api = ApiSettings(public_url="https://api.example", token_file=secrets / "token")
+    tokens.button_key(Settings(store=StoreSettings(url=f"sqlite:///{tmp_path}/o.db"), api=api))
+    assert [file.name for file in secrets.iterdir()] == ["token"]
+    assert (tmp_path / "button.key").exists()
+
+
+def test_without_a_public_address_no_key_of_buttons_is_generated(tmp_path):
+    assert tokens.button_key(Settings(store=StoreSettings(url=f"sqlite:///{tmp_path}/o.db"))) == ""
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_configured_token_file_must_exist_and_not_be_empty(tmp_path):

@@ -244,12 +244,7 @@ def test_the_documented_role_reads_every_table_and_writes_nothing(
     """Runs the documented statements, then creates a table, as a later version would."""
     fill(postgres_url)
     name = postgres_url.rsplit("/", 1)[-1]
-    text = (DOCS / "howto" / "read-the-store-with-sql.md").read_text()
-    (statements,) = (block for block in re.findall(r"```sql\n(.*?)```", text, re.DOTALL) if "CREATE ROLE" in block)
-    reader = postgres_url.replace("outrider@", "outrider_reader@")
-    engine = sa.create_engine(reader.replace("postgresql:", "postgresql+psycopg:"))
-    try:
-        postgres_server.sql(statements, name)
+    with postgres.documented_reader(postgres_server, postgres_url) as engine:
         postgres_server.sql("CREATE TABLE newer (id int); INSERT INTO newer VALUES (7)", name)
         with engine.connect() as connection:
             for table in ("incident", "audit", "latest_gpu", "topology_edge", "block", "entity"):
@@ -263,7 +258,3 @@ def test_the_documented_role_reads_every_table_and_writes_nothing(
             connection.commit()
             with pytest.raises(sa.exc.DBAPIError, match="permission denied"):
                 connection.execute(sa.text("DELETE FROM incident"))
-    finally:
-        engine.dispose()
-        postgres_server.sql("DROP OWNED BY outrider_reader", name)
-        postgres_server.sql("DROP ROLE IF EXISTS outrider_reader")

@@ -1,13 +1,15 @@
 """Buttons of messages: a link shows, its form acts once; forged, expired and used ones are refused."""
 
+import re
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
-from alerts.routing.buttons import ButtonClaim, nonce_of
+from alerts.routing.buttons import nonce_of
 from outrider.audit import AuditEvent
-from outrider.model import ActionStatus, ButtonAction, NotifyReason
+from outrider.errors import StoreError
+from outrider.model import ActionStatus, AlertState, ButtonAction, ButtonClaim, NotifyReason
 from outrider.ports import CycleCommit
 from outrider.records.response import NoteKind
 from outrider.testing.names import NOW
@@ -179,6 +181,70 @@ def test_a_silence_covers_the_firing_alerts_of_the_incident_for_an_hour(world):
     assert AuditEvent.SILENCED in {record.event for record in world.state.audit()}
 
 
+def test_without_a_firing_alert_nothing_is_silenced_and_the_page_says_so(world):
+    firing = world.state.alerts(states=[AlertState.FIRING])
+    commit(world, alerts=tuple(replace(alert, state=AlertState.RESOLVED, ends_at=NOW) for alert in firing))
+    for _ in range(2):
+        response = press(world, claim(ButtonAction.SILENCE_1H))
+        assert response.status_code == 409
+        assert "nothing was silenced" in response.text
+    assert world.state.silences(NOW) == ()
+    assert used(world) == []
+
+
+def test_the_page_names_the_person_who_acknowledged_first(world):
+    press(world, name="wang")
+    later = press(world, claim(nonce="of a later message"), name="li")
+    assert later.status_code == 409
+    assert "wang has already acknowledged the incident." in later.text
+
+
+class FullDisk:
+    """A store that refuses one press."""
+
+    def __init__(self, state) -> None:
+        self._state = state
+        self.failures = 1
+
+    def __getattr__(self, name) -> object:
+        return getattr(self._state, name)
+
+    def press_button(self, press):
+        self.failures -= 1
+        if self.failures >= 0:
+            raise StoreError("The disk is full.")
+        return self._state.press_button(press)
+
+
+@pytest.mark.parametrize("action", [action for action in ButtonAction if action is not ButtonAction.OPEN])
+def test_a_press_that_fails_can_be_repeated(world, action):
+    context = world.app.state.context
+    world.app.state.context = replace(context, state=FullDisk(context.state))
+    made = approval() if action is ButtonAction.APPROVE else claim(action)
+    failed = press(world, made)
+    assert failed.status_code == 503
+    assert "Nothing has changed; please press again." in failed.text
+    assert (used(world), refused(world)) == ([], [])
+    assert press(world, made).status_code == 200
+    assert len(used(world)) == 1
+
+
+@pytest.mark.parametrize("token", ["x.y", "forged"])
+def test_every_refusal_is_in_the_language_of_the_browser(world, token):
+    forged = world.http.get(f"/api/v1/buttons/{token}", params={"lang": "zh"})
+    assert "此链接不是由本平台发出的。" in forged.text
+    two = two_approvals(world)("li", "n1")
+    press(world, two)
+    again = world.http.post(path_of(replace(two, nonce="n2")) + "?lang=zh", content=b"")
+    assert "li 已批准此操作，须由另一人批准。" in again.text
+    large = world.http.post(path_of(claim()) + "?lang=zh", content=b"name=" + b"x" * 5000)
+    assert "表单过大。" in large.text
+    off = world_of(public_url=None).http.get(path_of(claim()) + "?lang=zh")
+    assert "按钮功能已关闭。" in off.text
+    for page in (forged, again, large, off):
+        assert not re.search(r"[a-z]{3,} [a-z]{3,} [a-z]{3,}", re.sub(r"<style>.*?</style>|<[^>]*>", "", page.text))
+
+
 def test_an_escalation_is_requested_once(world):
     made = claim(ButtonAction.ESCALATE)
     assert "the next person is being notified" in press(world, made).text
@@ -253,6 +319,14 @@ def test_pages_are_in_the_language_of_the_browser_and_escape_what_they_show(worl
     assert 'lang="zh"' in show(world, lang="zh").text
     odd = show(world, claim(recipient="<script>alert(1)</script>"))
     assert "<script>" not in odd.text
+
+
+def test_times_on_a_page_are_in_the_zone_of_the_team(world):
+    opened = world.state.incident(INCIDENT).opened_at
+    assert f"{opened:%H:%M} UTC" in show(world).text
+    teams = [team | {"timezone": "Asia/Shanghai"} for team in on_call.TEAMS]
+    there = world_of(oncall=on_call.settings(teams=teams))
+    assert f"{opened + timedelta(hours=8):%H:%M} UTC+08:00" in show(there).text
 
 
 def test_a_form_that_is_too_large_is_refused(world):
