@@ -92,6 +92,15 @@ class ServiceLoad:
         older = len(self.samples) > len(covering) or self.samples[0].at == first
         return replace(self, samples=tuple(covering)) if older and len(covering) >= 2 else None
 
+    @property
+    def queued(self) -> ServiceLoad:
+        """The newest cycles that ended with a queue; all cycles without two of them.
+
+        Before a queue the replicas served what arrived, which is less than they can, and less than arrives now.
+        """
+        begin = next((at for at in range(len(self.samples), 0, -1) if self.samples[at - 1].waiting <= 0), 0)
+        return replace(self, samples=self.samples[begin:]) if len(self.samples) - begin >= 2 else self
+
     def waits(self, objective: timedelta) -> Iterator[float]:
         """The expected wait of a new request over the objective, for each sample."""
         for sample in self.samples:
@@ -112,8 +121,9 @@ class ServiceLoad:
         """
         if self.newest.waiting <= 0 or self.served <= 0 or ready <= 0:
             return None
-        each, offered = self.served / ready, self.offered
-        arriving = self.arriving if offered is None else offered
+        queued = self.queued
+        each, offered = queued.served / ready, queued.offered
+        arriving = queued.arriving if offered is None else offered
         return ceil(arriving / each * (1.0 + spare) + self.newest.waiting / (each * drain.total_seconds()) - 1e-9)
 
     def drained_within(self, ready: int, ordered: int, starts_in: timedelta | None) -> float:

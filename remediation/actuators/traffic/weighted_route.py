@@ -141,9 +141,8 @@ def apportioned(weights: Mapping[str, int], total: int) -> dict[str, int]:
     by_rest = sorted(result, key=lambda name: result[name] - exact[name])
     for name in by_rest[: max(total - sum(result.values()), 0)]:
         result[name] += 1
-    excess = sum(result.values()) - total
-    for name in sorted(result, key=lambda name: -result[name])[: max(excess, 0)]:
-        result[name] -= 1
+    for _ in range(sum(result.values()) - total):
+        result[max(result, key=lambda name: result[name])] -= 1
     return result
 
 

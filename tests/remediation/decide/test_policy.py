@@ -21,7 +21,6 @@ from outrider.vocabulary.faults import faults
 from remediation.decide.history import action_id
 from remediation.decide.owners import Owners
 from remediation.decide.recheck import recheck
-from remediation.decide.service_load import LoadSample, ServiceLoad
 from remediation.playbooks.conditions import Check, Condition
 from remediation.playbooks.files import packaged
 from remediation.playbooks.model import read
@@ -328,33 +327,6 @@ def test_a_surge_without_a_plan_adds_a_quarter_below_the_ceiling(fleet):
     other.break_("traffic-surge", other.service)
     other.recommend(8, 8, ceiling=9)
     assert other.cycle()[0].params["replicas"] == 9
-
-
-@pytest.mark.parametrize(
-    ("served", "lost", "waiting", "replicas"),
-    [
-        (4.0, 0.0, 40.0, 11),  # 8 replicas serve 4/s: no client is lost, and the queue takes a third of a replica
-        (4.0, 2.0, 40.0, 16),  # 6/s arrive: 12 replicas, a quarter more, and the queue
-        (4.0, 20.0, 400.0, 16),  # one step doubles at most
-        (0.0, 4.0, 40.0, 10),  # nothing is served, so nothing is known: a quarter more
-    ],
-)
-def test_a_surge_without_a_plan_orders_replicas_for_the_measured_load(fleet, served, lost, waiting, replicas):
-    fleet.break_("traffic-surge", fleet.service)
-    times = (fleet.now - timedelta(seconds=15 * step) for step in range(6, -1, -1))
-    load = ServiceLoad(tuple(LoadSample(at, waiting, served, lost) for at in times))
-    fleet.facts = replace(fleet.facts, load={fleet.service: load})
-    assert fleet.cycle()[0].params["replicas"] == replicas
-
-
-def test_a_scale_out_without_a_plan_stays_below_the_configured_ceiling(fleet):
-    fleet.break_("traffic-surge", fleet.service)
-    fleet.policy = replace(fleet.policy, ceilings={fleet.service.name: 9})
-    assert fleet.cycle()[0].params["replicas"] == 9
-    other = type(fleet)()
-    other.break_("traffic-surge", other.service)
-    other.policy = replace(other.policy, ceilings={other.service.name: 8})
-    assert other.cycle() == ()
 
 
 @pytest.mark.parametrize(("fixed", "replicas"), [(True, None), (False, 10)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from outrider.model import Action, ActionKind, EntityKind, EntityRef
@@ -20,6 +20,7 @@ SLOTS = ("/spec/a", "/spec/b")
     st.dictionaries(st.sampled_from("abcdefgh"), st.integers(0, 1000), min_size=1).filter(lambda it: any(it.values())),
     st.integers(8, 5000),
 )
+@example({"a": 1, "b": 1, "c": 1, "d": 21}, 8)  # what is too much is taken from d twice, from no other
 def test_apportioned_weights_add_up_and_are_in_proportion(weights: dict[str, int], total: int) -> None:
     found = apportioned(weights, total)
     assert sum(found.values()) == total
