@@ -102,7 +102,6 @@ ABSOLUTE = {
 }
 """Reasons for a detector to change its verdict if a value comes in another unit. Statistical detectors may not."""
 
-_RATIO = "a ratio of a minute or two of requests; fewer requests prove neither the fault nor its end"
 _PROCESS = "the process or revision stays faulty until it is replaced, between failures as well"
 _EVENT = "an event that no later value takes back: it counts for ten minutes, in which somebody acts on it"
 OUTLASTS = {
@@ -117,24 +116,16 @@ OUTLASTS = {
     "bad-rollout": _PROCESS,
     "crash-loop": "a process of the loop may run for minutes before it ends again",
     "kv-transfer-fail": "transfers are rare; two minutes without a failure are the fewest that show an end",
-    "noisy-neighbour": "CPU use varies within minutes",
     "host-memory-leak": "a climb of five minutes; only a new process frees the memory",
     "gpu-memory-leak": "a climb of four minutes; only a new process frees the memory",
     "gpu-slow-peer": "the mean step of a trailing minute, compared with that of its peers",
     "tp-topology-bad": "the mean step of a trailing minute, since the process started",
     "kernel-regression": "the mean step of a trailing minute, since a change",
     "prefix-cache-collapse": "a new cache is cold for minutes",
-    "garbled-output": _RATIO,
     "kv-pressure": "a queue that grew is over when it is served",
     "traffic-surge": "a queue that grew is over when it is served",
     "long-prompt-burst": "a queue that grew is over when it is served",
     "retry-storm": "a queue that grew is over when it is served",
-    "traffic-skew": _RATIO,
-    "client-aborts": _RATIO,
-    "bad-requests": _RATIO,
-    "traffic-drop": _RATIO,
-    "gateway-fault": _RATIO,
-    "kpi-drop": _RATIO,
     "metric-renamed": "a metric is back after several pages of the new process, none of which may lack it",
 }
 """Faults whose alerts may last longer than two minutes after the values are good, with the reason."""

@@ -13,14 +13,20 @@ from alerts.rules.files import load_entries
 from alerts.state import machine
 from detectors.engine.batch_limit import BatchLimitDetector
 from detectors.engine.liveness import LivenessDetector
+from detectors.engine.output_validity import OutputValidityDetector
 from detectors.engine.slow_startup import SlowStartupDetector
 from detectors.hardware.gpu_faults import GpuFaultDetector
 from detectors.hardware.power_cap import PowerCapDetector
 from detectors.load.blackbox import BlackboxDetector
+from detectors.load.gateway import GatewayDetector
+from detectors.load.kpi import KpiDetector
+from detectors.load.load_imbalance import LoadImbalanceDetector
+from detectors.load.request_outcomes import RequestOutcomeDetector
 from detectors.platform.autoscaler import AutoscalerDetector
 from detectors.platform.container_faults import ContainerFaultDetector
 from detectors.platform.host_faults import HostFaultDetector
 from detectors.platform.node_faults import PortFaultDetector
+from detectors.platform.noisy_neighbor import NoisyNeighborDetector
 from detectors.platform.scrape_targets import ScrapeTargetDetector
 from detectors.registry import OUTLASTS
 from outrider.model import Alert, AlertState, CellStatus, EntityKind, EntityRef, Event, EventKind, Window
@@ -184,6 +190,23 @@ REPLICAS = [entity(K.REPLICA, f"chat-{number}") for number in range(3)]
 FLAGS = EventKind.CHANGE, "flags"
 SMALLER = {"from": "--max-num-seqs=96", "to": "--max-num-seqs=32"}
 RESTORED = {"from": "--max-num-seqs=32", "to": "--max-num-seqs=96"}
+SERVED = Topology.build([(one, CHAT) for one in REPLICAS])
+SERVES = {"engine_http_requests_total": 30.0, "engine_inflight_requests": 8.0}
+HEAVY = {"engine_http_requests_total": 90.0, "engine_inflight_requests": 40.0}
+NODES = [f"n{number}" for number in range(4)]
+IDLE = {"node_cpu_utilization_ratio": 0.1, "node_disk_busy_ratio": 0.0}
+ANSWERS = {
+    "svc_requests_total": 150.0, "svc_requests_per_second": 10.0, "svc_inflight_requests": 40.0,
+    "svc_failed_total": 0.0, "svc_refused_total": 0.0, "svc_abandoned_total": 0.0, "svc_queue_requests": 0.0,
+    "svc_ready_backends": 6.0, "probe_success": 1.0, "probe_http_status_code": 200.0,
+    "probe_cert_expiry_seconds": 1e6, "svc_kpi_value": 0.6, "svc_output_invalid_ratio": 0.0,
+}  # fmt: skip
+
+
+def of_service(fault: str, detector: Callable[[], Detector], bad: Values) -> Story:
+    return Story(fault, detector, {"chat": {**ANSWERS, **bad}}, {"chat": ANSWERS}, before=60)
+
+
 STORIES = (
     of_gpu("gpu-lost", {"hw_accel_seen": 0.0}),
     of_gpu("gpu-ecc-storm", {"hw_accel_ecc_correctable_total": 90.0}),
@@ -245,6 +268,36 @@ STORIES = (
         [(8, CHAT, *FLAGS, SMALLER), (24, CHAT, *FLAGS, RESTORED)],
         usual={one.name: {"engine_requests_running": 60.0} for one in REPLICAS},
     ),
+    Story(
+        "noisy-neighbour",
+        NoisyNeighborDetector,
+        {name: {**IDLE, "node_cpu_utilization_ratio": 0.9 if name == "n0" else 0.1} for name in NODES},
+        dict.fromkeys(NODES, IDLE),
+        before=30,
+    ),
+    of_service("kpi-drop", KpiDetector, {"svc_kpi_value": 0.3}),
+    of_service("bad-requests", RequestOutcomeDetector, {"svc_refused_total": 30.0}),
+    of_service("client-aborts", RequestOutcomeDetector, {"svc_abandoned_total": 40.0}),
+    of_service("traffic-drop", GatewayDetector, {"svc_requests_total": 1.0, "svc_requests_per_second": 0.07}),
+    of_service(
+        "gateway-fault",
+        GatewayDetector,
+        {
+            "svc_requests_total": 60.0,
+            "svc_requests_per_second": 4.0,
+            "probe_success": 0.0,
+            "probe_http_status_code": 503.0,
+        },
+    ),
+    Story(
+        "traffic-skew",
+        LoadImbalanceDetector,
+        {one.name: SERVES if number else {**SERVES, **HEAVY} for number, one in enumerate(REPLICAS)},
+        {one.name: SERVES for one in REPLICAS},
+        SERVED,
+        before=40,
+    ),
+    of_service("garbled-output", OutputValidityDetector, {"svc_output_invalid_ratio": 0.2}),
     of_pods("image-pull-slow", [0], ["Scheduled"]),
     of_pods("slow-start", [0], ["Scheduled", "Started"]),
     of_pods("storage-slow", [0, 1], ["Scheduled", "Started"]),
