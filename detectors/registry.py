@@ -102,6 +102,34 @@ ABSOLUTE = {
 }
 """Reasons for a detector to change its verdict if a value comes in another unit. Statistical detectors may not."""
 
+_PROCESS = "the process or revision stays faulty until it is replaced, between failures as well"
+_EVENT = "an event that no later value takes back: it counts for ten minutes, in which somebody acts on it"
+OUTLASTS = {
+    "gpu-xid-hardware": _EVENT,
+    "gpu-xid-application": _EVENT,
+    "gpu-ecc-uncorrectable": "an uncorrectable error counts for ten minutes, a row remap until the GPU is reset",
+    "pod-oom": _EVENT,
+    "gpu-oom": _EVENT,
+    "nccl-timeout": _EVENT,
+    "model-load-failed": _EVENT,
+    "gpu-memory-fragmentation": _PROCESS,
+    "bad-rollout": _PROCESS,
+    "crash-loop": "a process of the loop may run for minutes before it ends again",
+    "kv-transfer-fail": "transfers are rare; two minutes without a failure are the fewest that show an end",
+    "host-memory-leak": "a climb of five minutes; only a new process frees the memory",
+    "gpu-memory-leak": "a climb of four minutes; only a new process frees the memory",
+    "gpu-slow-peer": "the mean step of a trailing minute, compared with that of its peers",
+    "tp-topology-bad": "the mean step of a trailing minute, since the process started",
+    "kernel-regression": "the mean step of a trailing minute, since a change",
+    "prefix-cache-collapse": "a new cache is cold for minutes",
+    "kv-pressure": "a queue that grew is over when it is served",
+    "traffic-surge": "a queue that grew is over when it is served",
+    "long-prompt-burst": "a queue that grew is over when it is served",
+    "retry-storm": "a queue that grew is over when it is served",
+    "metric-renamed": "a metric is back after several pages of the new process, none of which may lack it",
+}
+"""Faults whose alerts may last longer than two minutes after the values are good, with the reason."""
+
 SYMPTOMS = {
     "saturation": (saturation.REPLICA_WAITS,),
     "surge": (saturation.SERVICE_WAITS, saturation.BACKLOG),

@@ -49,7 +49,7 @@ OF_A_REPAIR = ("fault", "events", "remediated", "ended by", "median recovery")
 HEAD = """\
 # Figures of the fault benchmark
 
-Results of the last saved run of `benchmarks/drill_score.py` and `benchmarks/quiet_weeks.py`. [The fault
+Results of the last saved run on a simulated fleet. `make bench NAMES="drill_score quiet_weeks"` repeats it. [The fault
 benchmark](../explanation/fault-benchmark.md) describes setup and metrics. Missed goals are published as misses. Rivals
 name no cause and repair nothing unless their rules define one.
 
@@ -85,7 +85,9 @@ def _tuning(duration: dict[str, Any]) -> str:
     """Returns whether detectors were tuned on the seeds, as a sentence; empty if unknown."""
     if "tuning_seed" not in duration:
         return ""
-    return " Detectors were tuned on these seeds." if duration["tuning_seed"] else " No seed was used for tuning."
+    if duration["tuning_seed"]:
+        return " Detectors were tuned on these seeds."
+    return " No seed was used for tuning, with [one exception](../explanation/fault-benchmark.md)."
 
 
 def _calibration(figure: dict[str, Any] | None) -> str:

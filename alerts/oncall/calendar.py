@@ -1,6 +1,6 @@
-"""Shifts from an iCalendar text (RFC 5545), as PagerDuty, Opsgenie, Google and Outlook export on-call schedules.
+"""Events and shifts from an iCalendar text (RFC 5545), as PagerDuty, Opsgenie, Google and Outlook export them.
 
-The person of an event is found by the e-mail address of an attendee, else by a name or address in the summary. All-day
+The person of a shift is found by the e-mail address of an attendee, else by a name or address in the summary. All-day
 events and times without a zone are in the time zone of the schedule. Recurring events are expanded by the library
 ``recurring-ical-events``, which the extra ``calendar`` installs.
 """
@@ -34,36 +34,58 @@ class CalendarShifts:
     unknown: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """One occurrence of an event. ``key`` is its id in the calendar with its start."""
+
+    key: str
+    summary: str
+    start: datetime
+    end: datetime
+    attendees: tuple[str, ...] = ()
+
+
 def read(
     text: str, schedule: str, people: Mapping[str, str], zone: ZoneInfo, start: datetime, end: datetime
 ) -> CalendarShifts:
     """The shifts that overlap a time range.
 
-    ``people`` maps names and addresses, in lower case, to people. Raises UsageError if the text is not a calendar or is
-    too large, UnavailableError without the library.
+    ``people`` maps names and addresses, in lower case, to people. Raises as ``occurrences``.
+    """
+    shifts: list[Shift] = []
+    unknown: dict[str, None] = {}
+    for item in occurrences(text, zone, start, end):
+        person = _person(item, people)
+        if person is None:
+            unknown[item.summary[:100]] = None
+        else:
+            shifts.append(Shift(schedule, person, item.start, item.end, ShiftSource.CALENDAR, item.key))
+    return CalendarShifts(tuple(shifts), tuple(unknown))
+
+
+def occurrences(text: str, zone: ZoneInfo, start: datetime, end: datetime) -> tuple[Occurrence, ...]:
+    """The occurrences of all events that overlap a time range, by start; those that were cancelled are left out.
+
+    Raises UsageError if the text is not a calendar or is too large, UnavailableError without the library.
     """
     if len(text) > MOST_TEXT:
         raise UsageError(f"the calendar has {len(text)} characters; {MOST_TEXT} are the maximum")
     if _TOO_OFTEN.search(text):
-        raise UsageError("the calendar has an event that recurs more often than daily", hint="a shift is longer")
-    shifts: list[Shift] = []
-    unknown: dict[str, None] = {}
+        raise UsageError(
+            "the calendar has an event that recurs more often than daily", hint="list the hours of a day as events"
+        )
+    result: list[Occurrence] = []
     try:
         for event in islice(_events(text, start, end), MOST_EVENTS + 1):
             first, last = _bounds(event, zone)
-            if first >= end or last <= start or first >= last or str(event.get("STATUS", "")) == "CANCELLED":
-                continue
-            person = _person(event, people)
-            if person is None:
-                unknown[str(event.get("SUMMARY", ""))[:100]] = None
-            else:
+            if first < end and last > start and first < last and str(event.get("STATUS", "")) != "CANCELLED":
                 key = f"{event.get('UID', '')}:{first:%Y%m%dT%H%M%S}"
-                shifts.append(Shift(schedule, person, first, last, ShiftSource.CALENDAR, key))
+                result.append(Occurrence(key, str(event.get("SUMMARY", "")), first, last, _attendees(event)))
     except _NOT_A_CALENDAR as error:
         raise UsageError(f"it is not a calendar that can be read: {error}", hint="expected RFC 5545 text") from error
-    if len(shifts) > MOST_EVENTS:
+    if len(result) > MOST_EVENTS:
         raise UsageError(f"the calendar has more than {MOST_EVENTS} events from {start:%Y-%m-%d} to {end:%Y-%m-%d}")
-    return CalendarShifts(tuple(sorted(shifts, key=lambda shift: (shift.start, shift.key))), tuple(unknown))
+    return tuple(sorted(result, key=lambda item: (item.start, item.key)))
 
 
 def _events(text: str, start: datetime, end: datetime) -> Iterator[Any]:
@@ -72,9 +94,7 @@ def _events(text: str, start: datetime, end: datetime) -> Iterator[Any]:
         import icalendar  # noqa: PLC0415 - an extra
         import recurring_ical_events  # noqa: PLC0415
     except ImportError as error:
-        raise UnavailableError(
-            "calendars of on-call schedules need extra libraries", hint=install_hints.how("calendar")
-        ) from error
+        raise UnavailableError("calendars need extra libraries", hint=install_hints.how("calendar")) from error
     calendar = icalendar.Calendar.from_ical(text)
     for event in recurring_ical_events.of(calendar).after(start.astimezone(UTC)):
         if _instant(event["DTSTART"].dt, UTC) > end + timedelta(days=1):
@@ -100,13 +120,16 @@ def _instant(at: date | datetime, zone: Any) -> datetime:
     return (at if at.tzinfo is not None else at.replace(tzinfo=zone)).astimezone(UTC)
 
 
-def _person(event: Any, people: Mapping[str, str]) -> str | None:
-    attendees = event.get("ATTENDEE", ())
-    for attendee in attendees if isinstance(attendees, list) else [attendees]:
-        address = str(attendee).lower().removeprefix("mailto:")
-        if address in people:
-            return people[address]
-    return _named(str(event.get("SUMMARY", "")).lower(), people)
+def _attendees(event: Any) -> tuple[str, ...]:
+    """The addresses of the attendees, in lower case."""
+    listed = event.get("ATTENDEE", ())
+    return tuple(str(one).lower().removeprefix("mailto:") for one in (listed if isinstance(listed, list) else [listed]))
+
+
+def _person(item: Occurrence, people: Mapping[str, str]) -> str | None:
+    """The person of an event: an attendee, else a name in the summary."""
+    known = (people[address] for address in item.attendees if address in people)
+    return next(known, None) or _named(item.summary.lower(), people)
 
 
 def _named(summary: str, people: Mapping[str, str]) -> str | None:

@@ -1,6 +1,7 @@
 """Faults that accelerators report themselves, with one clear sign each and no statistics.
 
-Levels (a temperature, a link) are judged on the newest scrapes. Steps (an ECC error, an XID) keep their finding for
+Levels (a temperature, a link) are judged on the newest scrapes. Error rates (corrected ECC errors, link errors, PCIe
+replays) end once the last ``QUIET_SPAN`` is quiet. Steps (an uncorrectable ECC error, an XID) keep their finding for
 ``EVENT_HOLD``. They are neither missed between cycles nor reported for ever. The gauge of the last XID is never read,
 only events.
 """
@@ -34,7 +35,9 @@ from outrider.model import (
 )
 from outrider.topology import Topology
 
-EVENT_HOLD = timedelta(minutes=10)
+EVENT_HOLD = timedelta(minutes=10)  # no later value takes an XID or an uncorrectable error back; somebody must act
+QUIET_SPAN = timedelta(seconds=90)  # with 30 s to clear, an alert on a rate of errors ends within two minutes
+QUIET_RATIO = 1 / 3  # of the rate that begins a finding; at that rate, 90 s without an error are rare
 LASTING_SCRAPES = 2
 THROTTLE_RATIO = 0.2  # a fifth of the time throttled by heat; brief power brakes are normal
 HOT_CELSIUS = 83.0  # data-center boards throttle from about 85
@@ -174,6 +177,9 @@ def _missing(window: Window, lost: Flags, memory: Arrays) -> _Sign:
 def _memory_errors(window: Window) -> tuple[_Sign, ...]:
     hard = windows.total(window, "hw_accel_ecc_uncorrectable_total", EVENT_HOLD)
     soft = windows.total(window, "hw_accel_ecc_correctable_total", EVENT_HOLD)
+    storming = (np.nan_to_num(soft) >= ECC_STORM) & ~_quiet(
+        window, "hw_accel_ecc_correctable_total", ECC_STORM, EVENT_HOLD
+    )
     failed = newest(window, window.column("hw_accel_row_remap_failed"))
     pending = newest(window, window.column("hw_accel_row_remap_pending"))
     stepped = window.column("hw_accel_ecc_uncorrectable_total") > 0
@@ -187,7 +193,7 @@ def _memory_errors(window: Window) -> tuple[_Sign, ...]:
         _Sign(ecc, pending == 1, "hw_accel_row_remap_pending", pending, 0.0, "remap_pending", 0.85, now),
         _Sign(
             storm,
-            np.nan_to_num(soft) >= ECC_STORM,
+            storming,
             "hw_accel_ecc_correctable_total",
             soft,
             ECC_STORM,
@@ -245,7 +251,9 @@ def _links(window: Window) -> tuple[_Sign, ...]:
     return (
         _Sign(
             "nvlink-degraded",
-            repeated & (errors >= LINK_ERRORS),
+            repeated
+            & (errors >= LINK_ERRORS)
+            & ~_quiet(window, "hw_accel_interconnect_errors_total", LINK_ERRORS, COUNT_SPAN),
             "hw_accel_interconnect_errors_total",
             errors,
             LINK_ERRORS,
@@ -255,7 +263,7 @@ def _links(window: Window) -> tuple[_Sign, ...]:
         ),
         _Sign(
             "pcie-degraded",
-            worn,
+            worn & ~_quiet(window, "hw_accel_pcie_replay_total", PCIE_REPLAYS_PER_MINUTE * minutes, COUNT_SPAN),
             "hw_accel_pcie_replay_total",
             replays,
             PCIE_REPLAYS_PER_MINUTE * minutes,
@@ -264,6 +272,15 @@ def _links(window: Window) -> tuple[_Sign, ...]:
             window.times[start + _argfirst(replay > 0)],
         ),
     )
+
+
+def _quiet(window: Window, name: str, limit: float, span: timedelta) -> Flags:
+    """True if errors were rare within ``QUIET_SPAN``: below ``QUIET_RATIO`` of the rate of ``limit`` per ``span``.
+
+    Without a value in that time nothing shows that the errors ended.
+    """
+    few: Flags = windows.total(window, name, QUIET_SPAN) < QUIET_RATIO * limit * (QUIET_SPAN / span)
+    return few
 
 
 def _findings(detector: str, window: Window, sign: _Sign, now: datetime) -> list[Finding]:

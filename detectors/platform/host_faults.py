@@ -2,12 +2,14 @@
 
 Inputs are levels with an absolute meaning (full disk, clock offset) and log lines that a healthy kernel never writes. A
 level must last; a line counts for ``EVENT_HOLD``. A busy disk is not a slow one: a loading model keeps it busy for
-minutes. Slow needs a kernel line, or far longer than a load.
+minutes. Slow needs a kernel line, or far longer than a load. A disk that works for ``WORKS_SPAN`` without a stall is
+fast again, whatever the lines before. A sensor alarm ends with the line of the same sensor that reports its end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -17,6 +19,7 @@ from detectors.base.condition_durations import Flags, measure_run, newest, no_ve
 from detectors.base.findings import evidence, finding
 from detectors.base.state_arrays import Arrays
 from detectors.base.stateful import StatefulDetector
+from outrider import windows
 from outrider.model import (
     EntityKind,
     EntityRef,
@@ -24,6 +27,7 @@ from outrider.model import (
     EventKind,
     Evidence,
     Finding,
+    Floats,
     Interval,
     NoVerdict,
     SignalKey,
@@ -31,8 +35,10 @@ from outrider.model import (
 )
 from outrider.topology import Topology
 
-EVENT_HOLD = timedelta(minutes=10)
-ALARM_HOLD_SECONDS = 1800.0  # a power supply reports its failure once
+EVENT_HOLD = timedelta(minutes=10)  # an idle disk stalls nothing, so only use shows that it is fast again
+ALARM_HOLD_SECONDS = 1800.0  # a power supply reports its failure once; not every board reports the end
+WORKS_SPAN = timedelta(seconds=90)  # with 30 s to clear, the alert ends within two minutes
+WORKS_RATIO = 0.1  # of the time busy; a log file alone uses less
 LASTING_SECONDS, LASTING_SCRAPES = 60.0, 2
 DISK_FULL_RATIO = 0.05  # the kubelet evicts below 0.10; below this, writes start to fail
 DISK_SHORT_RATIO = 0.15  # above this, the kubelet's message about a full disk is outdated
@@ -43,14 +49,16 @@ CLOCK_SECONDS = 0.05  # node_exporter's own alert on skew
 PACKETS_LOST_RATIO = 0.02  # of all packets; TCP throughput collapses at 1-2 %
 PACKET_BYTES = 1500.0  # makes the ratio an upper bound of the loss
 LEAST_ERRORS_PER_SECOND = 1.0
+_NO_SENSOR = float(zlib.crc32(b""))
 
 _DISK_FULL = frozenset({"disk-full", "EvictionThresholdMet", "NodeHasDiskPressure"})
+_ALARM, _ALARM_OVER = "sensor-alarm", "sensor-ok"
 _DISK_EASED = "NodeHasNoDiskPressure"
 _SIGNALS = (
     *("node_filesystem_available_ratio", "node_disk_busy_ratio", "node_io_stall_ratio"),
     *("node_clock_offset_seconds", "node_network_errors_per_second", "node_network_bytes_per_second"),
 )
-_DEFAULTS = {"alarm_at": np.nan}
+_DEFAULTS = {"alarm_at": np.nan, "alarm_of": np.nan}  # ``alarm_of`` is a checksum of the sensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +67,10 @@ class _Lines:
 
     at: dict[EntityRef, list[float]]
     text: dict[EntityRef, str]
+
+    def newest(self, entities: Sequence[EntityRef]) -> Floats:
+        """The time of each entity's newest line; NaN without any."""
+        return np.array([self.at.get(entity, [np.nan])[-1] for entity in entities], dtype=np.float64)
 
     def rows(self, entities: Sequence[EntityRef], least: int = 1) -> Flags:
         """True for entities with at least this many."""
@@ -72,7 +84,7 @@ class HostFaultDetector(StatefulDetector):
     kind = EntityKind.NODE
     keys: tuple[SignalKey, ...] = tuple(map(SignalKey, _SIGNALS))
     window = EVENT_HOLD
-    state_version = 1
+    state_version = 2
     defaults = _DEFAULTS
 
     def judge(
@@ -123,13 +135,13 @@ class HostFaultDetector(StatefulDetector):
         run = measure_run(~np.isnan(busy) & ~np.isnan(stall), held, window.times)
         lines = _lines(window.events, frozenset({"disk-error"}), now)
         stalled_now = newest(window, stall) >= IO_STALL_RATIO
-        erring = lines.rows(window.entities)
-        sure = erring & stalled_now | lines.rows(window.entities, DISK_ERRORS)
+        erring = lines.rows(window.entities) & ~_works_again(window, lines.newest(window.entities))
+        sure = erring & (stalled_now | lines.rows(window.entities, DISK_ERRORS))
         findings = []
         for row in np.flatnonzero(erring | (run.seconds >= DISK_BUSY_SECONDS)):
             node, evidence_items = window.entities[row], []
             share, stalled = (float(newest(window, values)[row]) for values in (busy, stall))
-            if node in lines.at:
+            if erring[row]:
                 times, line = len(lines.at[node]), lines.text[node]
                 evidence_items.append(evidence("node_disk_busy_ratio", share, "disk_errors", times=times, line=line))
             if run.scrapes[row]:
@@ -137,7 +149,8 @@ class HostFaultDetector(StatefulDetector):
                 evidence_items.append(
                     evidence("node_io_stall_ratio", stalled, "io_stalls", limit, busy=share, stall=stalled)
                 )
-            since = min([float(window.times[run.start[row]])] * bool(run.scrapes[row]) + lines.at.get(node, []))
+            reported = lines.at[node] if erring[row] else []
+            since = min([float(window.times[run.start[row]])] * bool(run.scrapes[row]) + reported)
             score = 0.9 if sure[row] else 0.75
             findings.append(self._finding(node, "disk-slow", score, since, now, tuple(evidence_items)))
         return findings
@@ -173,10 +186,12 @@ class HostFaultDetector(StatefulDetector):
         return findings
 
     def _power(self, window: Window, memory: Arrays, now: datetime) -> list[Finding]:
-        """A hardware sensor reported a failed power supply or fan."""
-        lines = _lines(window.events, frozenset({"sensor-alarm"}), now)
-        newest_alarm = np.array([lines.at.get(entity, [np.nan])[-1] for entity in window.entities], dtype=np.float64)
-        memory["alarm_at"] = np.fmax(memory["alarm_at"], newest_alarm)
+        """A hardware sensor reported a failed power supply or fan, and not yet its end."""
+        lines = _lines(window.events, frozenset({_ALARM}), now)
+        place = {entity: row for row, entity in enumerate(window.entities)}
+        for node, alarms in _alarms(window.events, now).items():
+            if node in place:
+                _note_alarms(alarms, memory, place[node])
         findings = []
         for row in np.flatnonzero(now.timestamp() - memory["alarm_at"] < ALARM_HOLD_SECONDS):
             node, at = window.entities[row], float(memory["alarm_at"][row])
@@ -208,3 +223,52 @@ def _lines(events: Sequence[Event], codes: frozenset[str], now: datetime, until:
         elif until and event.code == until:
             lines.at.pop(event.entity, None)
     return lines
+
+
+def _works_again(window: Window, line_at: Floats) -> Flags:
+    """True for disks that were used without a stall throughout ``WORKS_SPAN``, and that long after their newest line.
+
+    Values that are missing for half of the time show nothing.
+    """
+    columns = windows.recent(window, WORKS_SPAN)
+    busy = windows.believed(window, "node_disk_busy_ratio")[:, columns]
+    stall = windows.believed(window, "node_io_stall_ratio")[:, columns]
+    known = ~np.isnan(busy) & ~np.isnan(stall)
+    smooth = (known.sum(axis=1) * 2 >= busy.shape[1]) & (np.nan_to_num(stall).max(axis=1, initial=0.0) < IO_STALL_RATIO)
+    used = np.nan_to_num(windows.mean_by_row(busy)) >= WORKS_RATIO
+    result: Flags = smooth & used & (window.times[-1] - line_at >= WORKS_SPAN.total_seconds())
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class _SensorState:
+    """The newest line of a sensor: its time in unix seconds, and whether it is an alarm."""
+
+    at: float
+    alarms: bool
+
+
+def _alarms(events: Sequence[Event], now: datetime) -> dict[EntityRef, dict[float, _SensorState]]:
+    """The newest line of each sensor of each node within ``EVENT_HOLD``, by the checksum of the sensor.
+
+    A line without a sensor counts for all of the node.
+    """
+    result: dict[EntityRef, dict[float, _SensorState]] = {}
+    for event in sorted(events, key=lambda event: event.at):
+        if event.kind is EventKind.LOG and event.code in (_ALARM, _ALARM_OVER) and now - EVENT_HOLD < event.at <= now:
+            sensors = result.setdefault(event.entity, {})
+            sensor = float(zlib.crc32(event.attributes.get("sensor", "").lower().encode()))
+            if sensor == _NO_SENSOR and event.code == _ALARM_OVER:
+                sensors.clear()
+            sensors[sensor] = _SensorState(event.at.timestamp(), event.code == _ALARM)
+    return result
+
+
+def _note_alarms(sensors: Mapping[float, _SensorState], memory: Arrays, row: int) -> None:
+    """Stores the newest alarm of a node that has not ended. Changes ``memory``."""
+    ends = (sensors.get(float(memory["alarm_of"][row])), sensors.get(_NO_SENSOR))
+    if any(end is not None and not end.alarms and end.at > memory["alarm_at"][row] for end in ends):
+        memory["alarm_at"][row] = memory["alarm_of"][row] = np.nan
+    lasting = [(state.at, sensor) for sensor, state in sensors.items() if state.alarms]
+    if lasting and not max(lasting)[0] <= memory["alarm_at"][row]:
+        memory["alarm_at"][row], memory["alarm_of"][row] = max(lasting)

@@ -114,7 +114,8 @@ class Silence:
     """Mutes alerts that its rule, entity and matchers select, from a time until another.
 
     With a ``window`` it is in force only in that part of the week. ``dependents``: alerts of what rests on the selected
-    entities are muted, too. ``source`` is where it was made: empty for Outrider, ``alertmanager``, ``maintenance``.
+    entities are muted, too. ``source`` is where it was made: empty for Outrider, ``alertmanager``, ``maintenance``,
+    ``calendar``.
     """
 
     id: str

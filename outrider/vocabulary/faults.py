@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -9,6 +10,29 @@ from importlib import resources
 import yaml
 
 from outrider.model import EntityKind, Layer, Priority
+
+ALL, SYMPTOMS = "all", "symptoms"
+"""Names in ``Consequences`` of every alert, and of every alert without a fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Consequences:
+    """Alerts that a fault explains: on dependents of its component, and on dependencies of its service.
+
+    Each is the id of a fault, the name of a rule for an alert without a fault, ``ALL`` or ``SYMPTOMS``.
+    """
+
+    dependents: frozenset[str] = frozenset()
+    dependencies: frozenset[str] = frozenset()
+
+    @staticmethod
+    def of(entry: Mapping[str, Sequence[str]]) -> Consequences:
+        """Reads the field ``inhibits``."""
+        return Consequences(frozenset(entry.get("dependents", ())), frozenset(entry.get("dependencies", ())))
+
+    def __bool__(self) -> bool:
+        """True if there are any."""
+        return bool(self.dependents or self.dependencies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +47,7 @@ class Fault:
     confusable: tuple[str, ...]
     moves: str
     remedy: str
+    inhibits: Consequences = Consequences()
 
 
 @cache
@@ -39,6 +64,7 @@ def faults() -> dict[str, Fault]:
             confusable=tuple(entry["confusable"]),
             moves=entry["moves"],
             remedy=entry["remedy"],
+            inhibits=Consequences.of(entry.get("inhibits", {})),
         )
         for fault_id, entry in yaml.safe_load(text)["faults"].items()
     }

@@ -1,17 +1,27 @@
-"""Planned maintenance: recurring or dated windows in which alerts of what is maintained page nobody."""
+"""Planned maintenance: windows and calendars in which alerts of what is maintained page nobody."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, time
+from importlib.util import find_spec
 from zoneinfo import ZoneInfo
 
 from pydantic import Field
 
 from outrider.errors import ConfigProblem, UsageError
-from outrider.records.silences import Silence, SilenceWindow, check_matchers, parse_matcher, selects_everything
-from outrider.text import yaml_file
+from outrider.records.silences import (
+    LabelMatcher,
+    Silence,
+    SilenceWindow,
+    check_matchers,
+    parse_matcher,
+    selects_everything,
+)
+from outrider.text import install_hints, yaml_file
 from outrider.vocabulary.time_spans import DateSpan
+from service.config.oncall_settings import CALENDAR_LIBRARY, CalendarSettings
+from service.config.settings_base import TimeZone
 from service.config.time_span_settings import TimeSpanSettings
 
 SOURCE = "maintenance"
@@ -52,28 +62,69 @@ class MaintenanceSettings(TimeSpanSettings):
         )
 
 
+class MaintenanceCalendarSettings(CalendarSettings):
+    """A calendar (RFC 5545) whose events are maintenance windows. Needs the extra calendar."""
+
+    name: str = Field(description="Name in errors, on silences and in the audit log.", min_length=1, examples=["moves"])
+    match: list[str] = Field(
+        description="Matchers that all hold, such as cluster=edge; they select what the events maintain.", min_length=1
+    )
+    dependents: bool = Field(
+        default=True, description="Also mute alerts of what rests on the matched entities, such as pods of a node."
+    )
+    timezone: TimeZone = Field("UTC", description="Time zone of all-day events and of times without a zone.")
+    containing: str = Field(
+        "", description="Only events with this text in their summary, in any case. Default: all.", examples=["[edge]"]
+    )
+
+    def matchers(self) -> tuple[LabelMatcher, ...]:
+        """Returns the matchers of its silences."""
+        return tuple(parse_matcher(text) for text in self.match)
+
+
 def maintenance_problems(
     windows: Sequence[MaintenanceSettings], document: yaml_file.Document
 ) -> Iterator[ConfigProblem]:
-    """Checks the matchers: each can be read, and together they do not select everything."""
+    """Checks the matchers of windows, and that each has its own name."""
     names: set[str] = set()
     for index, window in enumerate(windows):
-        matchers = []
-        for number, text in enumerate(window.match):
-            try:
-                matchers.append(parse_matcher(text))
-            except UsageError as error:
-                yield document.problem(("maintenance", index, "match", number), f"{error.message}; {error.hint}")
-        if len(matchers) == len(window.match) and selects_everything(matchers):
-            message = "selects every alert; add a matcher such as cluster=edge"
-            yield document.problem(("maintenance", index, "match"), message)
-        try:
-            check_matchers(matchers)
-        except UsageError as error:
-            yield document.problem(("maintenance", index, "match"), error.message)
+        yield from _matcher_problems(window.match, ("maintenance", index), document)
         if window.name in names:
             yield document.problem(("maintenance", index, "name"), f"duplicate name {window.name!r}")
         names.add(window.name)
+
+
+def maintenance_calendar_problems(
+    calendars: Sequence[MaintenanceCalendarSettings], document: yaml_file.Document
+) -> Iterator[ConfigProblem]:
+    """Checks the matchers of calendars, that each has its own name, and that the library is installed."""
+    names: set[str] = set()
+    for index, calendar in enumerate(calendars):
+        path: yaml_file.Path_ = ("maintenance_calendars", index)
+        yield from _matcher_problems(calendar.match, path, document)
+        if calendar.name in names:
+            yield document.problem((*path, "name"), f"duplicate name {calendar.name!r}")
+        names.add(calendar.name)
+        if find_spec(CALENDAR_LIBRARY) is None:
+            yield document.problem(path, f"needs extra libraries; {install_hints.how('calendar')}")
+
+
+def _matcher_problems(
+    texts: Sequence[str], path: yaml_file.Path_, document: yaml_file.Document
+) -> Iterator[ConfigProblem]:
+    """Checks that each matcher can be read, and that together they do not select everything."""
+    matchers = []
+    for number, text in enumerate(texts):
+        try:
+            matchers.append(parse_matcher(text))
+        except UsageError as error:
+            yield document.problem((*path, "match", number), f"{error.message}; {error.hint}")
+    if len(matchers) == len(texts) and selects_everything(matchers):
+        yield document.problem((*path, "match"), "selects every alert; add a matcher such as cluster=edge")
+    try:
+        check_matchers(matchers)
+    except UsageError as error:
+        yield document.problem((*path, "match"), error.message)
 
 
 def _minute(at: time) -> int:

@@ -45,7 +45,12 @@ from service.config.heartbeat_settings import (
     heartbeat_problems,
     watchdog_problems,
 )
-from service.config.maintenance_settings import MaintenanceSettings, maintenance_problems
+from service.config.maintenance_settings import (
+    MaintenanceCalendarSettings,
+    MaintenanceSettings,
+    maintenance_calendar_problems,
+    maintenance_problems,
+)
 from service.config.notify_settings import NotifySettings, notify_problems, notify_warnings
 from service.config.oncall_settings import OnCallSettings, oncall_problems
 from service.config.planner_settings import PlannerSettings
@@ -237,6 +242,9 @@ class Settings(Section):
     heartbeat: HeartbeatSettings = Field(HeartbeatSettings(), description="Heartbeats to a dead man's switch.")
     watchdogs: list[WatchdogSettings] = Field([], description="Heartbeats that are expected of other monitors.")
     maintenance: list[MaintenanceSettings] = Field([], description="Windows in which alerts page nobody.")
+    maintenance_calendars: list[MaintenanceCalendarSettings] = Field(
+        [], description="Calendars whose events are such windows."
+    )
     game_days: list[GameDaySettings] = Field([], description="Scheduled drills.")
     drill: DrillSettings = Field(DrillSettings(), description="Drills on a Kubernetes cluster.")
     changes: ChangeSettings = Field(ChangeSettings(), description="Changes announced by pipelines.")
@@ -347,6 +355,7 @@ def _consistency_problems(settings: Settings, document: yaml_file.Document) -> l
     problems += event_problems(settings.events, document)
     problems += receive_problems(settings.receive, document)
     problems += maintenance_problems(settings.maintenance, document)
+    problems += maintenance_calendar_problems(settings.maintenance_calendars, document)
     problems += alertmanager_problems(settings.alertmanager, document)
     problems += heartbeat_problems(settings.heartbeat, document)
     problems += watchdog_problems(settings.watchdogs, document)

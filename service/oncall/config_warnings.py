@@ -1,4 +1,4 @@
-"""Warnings of ``config check`` about on-call duty.
+"""Warnings of ``config check`` about on-call duty and calendars of maintenance.
 
 Nobody on call, unreadable calendars, names that nobody has, and buttons that cannot reach the API.
 """
@@ -18,6 +18,7 @@ from service.config.api_settings import LOOPBACK_NAMES
 from service.config.oncall_settings import OnCallSettings, ScheduleSettings
 from service.config.settings import Settings
 from service.oncall.calendars import text_of
+from service.oncall.maintenance_calendars import silences_of
 from service.oncall.roster import RosterSource, expand
 
 LOOK_AHEAD = timedelta(days=28)
@@ -45,6 +46,17 @@ def oncall_warnings(settings: OnCallSettings, document: yaml_file.Document, now:
         message = _gaps(roster.schedules[schedule.name], ZoneInfo(schedule.timezone), now)
         if message:
             yield document.problem(path, message)
+
+
+def maintenance_warnings(settings: Settings, document: yaml_file.Document, now: datetime) -> Iterator[ConfigProblem]:
+    """Warns of calendars of maintenance that cannot be read. One behind a URL is not read."""
+    for index, item in enumerate(settings.maintenance_calendars):
+        if item.file is None:
+            continue
+        try:
+            silences_of(item, text_of(item), now)
+        except OutriderError as error:
+            yield document.problem(("maintenance_calendars", index), f"{item.name}: {error.message}")
 
 
 def button_warnings(settings: Settings, document: yaml_file.Document) -> Iterator[ConfigProblem]:

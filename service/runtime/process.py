@@ -17,6 +17,7 @@ from service.config.tokens import folder_of
 from service.engine.dispatch import Dispatcher
 from service.oncall.calendars import CHECK_EVERY as CALENDARS_EVERY
 from service.oncall.calendars import CalendarReader
+from service.oncall.maintenance_calendars import MaintenanceCalendars
 from service.runtime import periodic_tasks, report_jobs
 from service.runtime.game_days import GameDays
 from service.runtime.heartbeat import HeartbeatSender
@@ -64,6 +65,7 @@ async def _run(settings: Settings, leader: Leader) -> None:
     tune()
     tasks.start()
     tasks.run_soon("calendars")
+    tasks.run_soon("maintenance_calendars")
     _log.info("engine_started", targets=len(settings.collect.targets), interval=str(settings.collect.interval))
     await stopped.wait()
     await tasks.stop()
@@ -116,6 +118,8 @@ def periodic_tasks_of(platform: wiring_platform.Platform, clock: Clock) -> Perio
     if roster is not None and any(schedule.calendar is not None for schedule in oncall.schedules):
         calendars = CalendarReader(oncall.people, oncall.schedules, platform.state, roster.prepare)
         tasks.add(CALENDARS_EVERY, "calendars", calendars)
+    planned = MaintenanceCalendars(settings.maintenance_calendars, platform.state)
+    tasks.add(CALENDARS_EVERY, "maintenance_calendars", planned)
     tasks.call_every(periodic_tasks.PRUNE_EVERY, "prune_state", partial(_prune, platform))
     _add_alert_tasks(tasks, platform)
     if settings.game_days:

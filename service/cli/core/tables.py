@@ -133,9 +133,17 @@ def silences(items: list[dict[str, Any]], language: Language = "en") -> str:
         selects = [*item["matchers"], *([f"rule={item['rule']}"] if item["rule"] else [])]
         selects += [entity(item["entity"])] if item["entity"] else []
         state = translate("cli.silence_in_force" if item["in_force"] else "cli.silence_waiting", language)
-        rows.append([item["id"], state, ", ".join(selects), item["until"], item["by"], item["comment"]])
-    headings = heads(language, "id", "state", "selects", "until", "by", "comment")
+        times = [item["starts_at"] or "-", item["until"], _weekly(item["window"])]
+        rows.append([item["id"], state, ", ".join(selects), *times, item["by"], item["comment"]])
+    headings = heads(language, "id", "state", "selects", "from", "until", "weekly", "by", "comment")
     return table(headings, rows, empty=translate("cli.no_silences", language))
+
+
+def _weekly(window: dict[str, Any] | None) -> str:
+    """The part of each week of a silence: ``22:00-02:00 mon,tue Asia/Shanghai``."""
+    if window is None:
+        return "-"
+    return f"{window['start']}-{window['end']} {','.join(window['days'])} {window['timezone']}"
 
 
 def incidents(items: list[dict[str, Any]], language: Language = "en") -> str:

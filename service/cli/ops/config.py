@@ -15,7 +15,7 @@ from outrider.text.i18n import Language, translate
 from service.cli.core.common import NO, ON_A_TERMINAL, YES, Context, leaf
 from service.config import settings as settings_file
 from service.config import template
-from service.oncall.config_warnings import button_warnings, oncall_warnings
+from service.oncall.config_warnings import button_warnings, maintenance_warnings, oncall_warnings
 
 app = typer.Typer(help="Create and validate the configuration.", no_args_is_help=ON_A_TERMINAL)
 
@@ -54,6 +54,7 @@ def check(context: Context, file: Annotated[Path, typer.Argument(help="Configura
         if settings is not None and not problems:
             document = yaml_file.read(file)
             doubts = [*doubts, *oncall_warnings(settings.oncall, document, SystemClock().now())]
+            doubts += maintenance_warnings(settings, document, SystemClock().now())
             doubts += button_warnings(settings, document)
     except ConfigError as error:
         if not error.problems:

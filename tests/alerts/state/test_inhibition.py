@@ -8,20 +8,24 @@ from datetime import timedelta
 import pytest
 
 from alerts.routing.pipeline import NotificationSettings, messages
+from alerts.rules.files import load_entries
 from alerts.state.silence import mute
 from outrider.model import EntityKind, EntityRef, MuteReason, NotifyReason, Priority
 from outrider.records.silences import Silence, parse_matcher
 from outrider.topology import Topology
+from outrider.vocabulary.faults import ALL, SYMPTOMS, faults
 
 NODES = [EntityRef("c1", EntityKind.NODE, None, name) for name in ("node-1", "node-2")]
 GPUS = [EntityRef("c1", EntityKind.GPU, None, name) for name in ("GPU-1", "GPU-2")]
 REPLICAS = [EntityRef("c1", EntityKind.REPLICA, "llm", name) for name in ("chat-0", "chat-1")]
 SERVICE = EntityRef("c1", EntityKind.SERVICE, "llm", "chat")
+CLUSTER = EntityRef("c1", EntityKind.CLUSTER, None, "c1")
+LEAF, STORAGE = (EntityRef("c1", kind, None, "shared-1") for kind in (EntityKind.SWITCH, EntityKind.STORAGE))
 TOPOLOGY = Topology.build(
     [
         edge
         for node, gpu, replica in zip(NODES, GPUS, REPLICAS, strict=True)
-        for edge in ((node, gpu), (gpu, replica), (replica, SERVICE))
+        for edge in ((LEAF, node), (STORAGE, node), (node, gpu), (gpu, replica), (replica, SERVICE))
     ]
 )
 
@@ -67,6 +71,71 @@ def test_an_alert_that_is_more_urgent_than_the_dead_node_pages(world):
     equal = world.alert("gpu-lost", GPUS[0], fault="gpu-lost", priority=Priority.P2)
     both = [node, replace(lost(world, NODES[1]), priority=Priority.P2), outage, equal]
     assert muted(both) == {NODES[0]: None, NODES[1]: None, SERVICE: None, GPUS[0]: MuteReason.INHIBITED}
+
+
+def cause(world, fault, entity, priority=Priority.P1):
+    return replace(world.alert(fault, entity, fault=fault, priority=priority), incident="inc-cause")
+
+
+def mutes(world, cause_alert, fault, entity, rule="x", priority=Priority.P2):
+    alert = world.alert(rule, entity, fault=fault, priority=priority)
+    return muted([cause_alert, alert])[entity] is MuteReason.INHIBITED
+
+
+@pytest.mark.parametrize(
+    ("fault", "entity", "explained", "other"),
+    [
+        ("cluster-lost", CLUSTER, ("gpu-lost", GPUS[0]), None),
+        ("cluster-lost", CLUSTER, ("traffic-drop", SERVICE), None),
+        ("switch-down", LEAF, ("node-lost", NODES[0]), ("gpu-lost", GPUS[0])),
+        ("switch-down", LEAF, ("nccl-timeout", REPLICAS[1]), ("garbled-output", REPLICAS[1])),
+        ("psu-or-fan-failed", NODES[0], ("gpu-thermal-throttle", GPUS[0]), ("gpu-thermal-throttle", GPUS[1])),
+        ("storage-slow", STORAGE, ("slow-start", REPLICAS[0]), ("engine-hung", REPLICAS[0])),
+        ("storage-slow", STORAGE, ("disk-slow", NODES[1]), ("disk-full", NODES[1])),
+        ("monitor-blind", CLUSTER, ("exporter-down", NODES[0]), ("gpu-lost", GPUS[0])),
+        ("gateway-fault", SERVICE, ("traffic-skew", REPLICAS[0]), ("engine-dead", REPLICAS[0])),
+        ("cert-or-dns", SERVICE, ("traffic-skew", REPLICAS[0]), ("gpu-lost", GPUS[0])),
+    ],
+)
+def test_a_fault_inhibits_its_consequences_where_the_topology_puts_them(world, fault, entity, explained, other):
+    above = cause(world, fault, entity)
+    assert mutes(world, above, *explained)
+    assert not mutes(world, above, *explained, priority=Priority.P0), "more urgent than the cause"
+    assert other is None or not mutes(world, above, *other)
+
+
+def test_a_blind_monitor_mutes_absent_values_but_no_burning_objective(world):
+    blind = cause(world, "monitor-blind", CLUSTER, Priority.P0)
+    assert mutes(world, blind, None, SERVICE, rule="sli-without-values")
+    assert not mutes(world, blind, None, SERVICE, rule="availability-low")
+
+
+def test_an_engine_that_serves_another_service_is_not_behind_the_lost_gateway(world):
+    other = EntityRef("c1", EntityKind.SERVICE, "llm", "code")
+    topology = Topology.build([*TOPOLOGY.edges, (REPLICAS[0], other)])
+    skews = [world.alert("traffic-fault", replica, fault="traffic-skew", priority=Priority.P2) for replica in REPLICAS]
+    alerts = mute([cause(world, "gateway-fault", SERVICE), *skews], (), (), topology)
+    assert [alert.muted_by for alert in alerts] == [None, None, MuteReason.INHIBITED]
+
+
+def test_a_symptom_of_an_engine_behind_a_lost_gateway_is_inhibited(world):
+    assert mutes(world, cause(world, "gateway-fault", SERVICE), None, REPLICAS[0], rule="anomaly")
+
+
+def test_every_consequence_is_a_fault_or_a_rule():
+    names = {entry.rule.name for entry in load_entries()} | set(faults()) | {ALL, SYMPTOMS}
+    for fault in faults().values():
+        assert fault.inhibits.dependents | fault.inhibits.dependencies <= names, fault.id
+        assert fault.id not in fault.inhibits.dependents
+
+
+def test_no_two_faults_inhibit_each_other():
+    """Two causes that mute each other would page nobody."""
+    known = faults()
+    for fault in known.values():
+        for name in (fault.inhibits.dependents | fault.inhibits.dependencies) & set(known):
+            listed = known[name].inhibits
+            assert fault.id not in listed.dependents | listed.dependencies, (fault.id, name)
 
 
 def test_maintenance_of_a_node_covers_what_rests_on_it(world):

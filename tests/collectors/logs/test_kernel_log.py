@@ -161,12 +161,30 @@ def test_an_oom_kill_is_one_event_of_the_pod_of_the_cgroup() -> None:
         ("EXT4-fs (nvme0n1p2): Remounting filesystem read-only", "disk-error"),
         ("nfs: server models-0 not responding, still trying", "storage-slow"),
         ("INFO: task kworker/u8:3:912 blocked for more than 122 seconds.", "task-hung"),
+        ("ipmi_si IPI0001:00: SEL: Power Supply 2 failure detected", "sensor-alarm"),
+        ("ipmi_si IPI0001:00: SEL: Power Supply 2 | Failure detected | Deasserted", "sensor-ok"),
+        ("SEL: Fan #0x30 | Lower Critical going low | Deasserted", "sensor-ok"),
+        ("SEL: Redundancy | Fully Redundant | Asserted", "sensor-ok"),
         ("usb 1-1: new high-speed USB device number 2", None),
         ("NVRM: loading NVIDIA UNIX Open Kernel Module", None),
     ],
 )
 def test_other_kernel_lines(message: str, code: str | None) -> None:
     assert [one.code for one in look(NodeLog(NODE), record(1, message))] == ([code] if code else [])
+
+
+@pytest.mark.parametrize(
+    ("message", "sensor"),
+    [
+        ("ipmi: SEL: Power Supply 2 failure detected; Fan 4 lower critical going low", "Power Supply 2"),
+        ("SEL: Fan #0x30 | Lower Critical going low | Deasserted", "Fan #0x30"),
+        ("IPMI: Power Supply 1: AC lost", "Power Supply 1"),
+        ("SEL: Temp 3 upper critical going high", None),
+    ],
+)
+def test_a_sensor_line_names_its_sensor(message: str, sensor: str | None) -> None:
+    (event,) = look(NodeLog(NODE), record(1, message))
+    assert event.attributes.get("sensor") == sensor
 
 
 def test_a_table_with_an_invalid_expression_is_rejected_by_name() -> None:

@@ -182,6 +182,33 @@ def test_values_within_limits_have_no_finding(find, signal, values):
     assert find({"GPU-3": {signal: values}}) == []
 
 
+def test_a_row_remap_that_waits_for_a_reset_keeps_its_finding(find):
+    waits = {"hw_accel_row_remap_pending": [1.0] * 200}
+    assert find({"GPU-3": waits}, length=200) == [("gpu-ecc-uncorrectable", "GPU-3")]
+
+
+def test_an_uncorrectable_error_counts_for_ten_minutes(find):
+    once = [0.0, 1.0, *[0.0] * 60]
+    assert find({"GPU-3": {"hw_accel_ecc_uncorrectable_total": once}}, length=62) == [
+        ("gpu-ecc-uncorrectable", "GPU-3")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("signal", "fault"),
+    [
+        ("hw_accel_ecc_correctable_total", "gpu-ecc-storm"),
+        ("hw_accel_interconnect_errors_total", "nvlink-degraded"),
+        ("hw_accel_pcie_replay_total", "pcie-degraded"),
+    ],
+)
+def test_errors_without_newer_values_have_not_ended(find, signal, fault):
+    bad = [60.0] * 4
+    assert find({"GPU-3": {signal: [*bad, *[None] * 30]}}, length=34) == [(fault, "GPU-3")]
+    assert find({"GPU-3": {signal: [*bad, *[0.0] * 30]}}, length=34) == []
+    assert find({"GPU-3": {signal: [*bad, *[3.0] * 30]}}, length=34) == [(fault, "GPU-3")], "fewer, but they go on"
+
+
 def test_a_hot_gpu_with_a_low_clock_is_throttled_without_a_counter(find):
     hot = {
         "hw_accel_throttle_thermal_ratio": [None] * 10,

@@ -55,6 +55,20 @@ def test_a_disk_io_timeout_is_a_slow_disk(find):
     assert find({}, [log_event(NODE, "machine-check", 20)]) == []
 
 
+def test_a_slow_disk_is_fast_again_once_it_works_without_stalls(find):
+    line = log_event(NODE, "disk-error", 20, "nvme nvme0: I/O tag 1 timeout, aborting")
+
+    def after(busy, stall):
+        columns = {"node_disk_busy_ratio": [1.0] * 5 + busy, "node_io_stall_ratio": [0.5] * 5 + stall}
+        return find(columns, [line])
+
+    assert after([0.4] * 18, [0.0] * 18) == []
+    assert after([0.4] * 10, [0.0] * 10) == ["disk-slow"], "not for long enough"
+    assert after([0.0] * 18, [0.0] * 18) == ["disk-slow"], "an idle disk proves nothing"
+    assert after([0.4] * 18, [0.0] * 10 + [0.3] + [0.0] * 7) == ["disk-slow"]
+    assert after([None] * 18, [None] * 18) == ["disk-slow"], "no values prove nothing"
+
+
 def test_a_busy_disk_is_slow_only_if_it_lasts(find):
     busy = {"node_disk_busy_ratio": [0.0] * 3 + [1.0] * 60, "node_io_stall_ratio": [0.0] * 3 + [0.5] * 60}
     assert find(busy) == []
@@ -78,6 +92,26 @@ def test_a_sensor_alarm_counts_for_half_an_hour(find):
     columns = {"node_clock_offset_seconds": [0.0] * 300}
     assert find(columns, [line]) == ["psu-or-fan-failed"]
     assert find({"node_clock_offset_seconds": [0.0] * 400}, [line]) == []
+
+
+def test_a_sensor_alarm_ends_with_the_line_of_the_same_sensor(find):
+    columns = {"node_clock_offset_seconds": [0.0] * 30}
+    supply = log_event(NODE, "sensor-alarm", 20, "Power Supply 2 failure detected", sensor="Power Supply 2")
+    fan = log_event(NODE, "sensor-alarm", 40, "Fan 4 lower critical", sensor="Fan 4")
+    fan_ok = log_event(NODE, "sensor-ok", 60, "Fan 4 deasserted", sensor="Fan 4")
+    supply_ok = log_event(NODE, "sensor-ok", 80, "Power Supply 2 deasserted", sensor="power supply 2")
+    assert find(columns, [supply, fan, fan_ok]) == ["psu-or-fan-failed"]
+    assert find(columns, [supply, fan, fan_ok, supply_ok]) == []
+    assert find(columns, [supply, log_event(NODE, "sensor-ok", 60, "SEL: returned to normal")]) == []
+    assert find(columns, [supply, supply_ok, log_event(NODE, "sensor-alarm", 100, "again")]) == ["psu-or-fan-failed"]
+
+
+def test_a_sensor_alarm_of_a_quarter_of_an_hour_ago_ends_with_its_line(find):
+    supply = log_event(NODE, "sensor-alarm", 20, "Power Supply 2 failure detected", sensor="Power Supply 2")
+    late = log_event(NODE, "sensor-ok", 900, "Power Supply 2 deasserted", sensor="Power Supply 2")
+    columns = {"node_clock_offset_seconds": [0.0] * 200}
+    assert find(columns, [supply]) == ["psu-or-fan-failed"]
+    assert find(columns, [supply, late]) == []
 
 
 def test_no_values_and_a_single_scrape_give_no_finding(find):

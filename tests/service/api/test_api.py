@@ -21,6 +21,8 @@ from service.api.app import create_app
 from service.api.dependencies import ApiExtras
 from service.api.routers import incidents
 from service.config.api_settings import ApiSettings
+from service.config.maintenance_settings import MaintenanceCalendarSettings
+from service.oncall.maintenance_calendars import MaintenanceCalendars
 from store.memory import MemoryMetricStore, MemoryStateStore
 
 TOKEN = "correct horse"
@@ -482,6 +484,17 @@ def test_a_silence_of_another_source_is_listed_and_ends_there():
     assert [row["source"] for row in world.get("/silences")] == ["maintenance"]
     answer = world.http.request("DELETE", "/api/v1/silences/maintenance/night", headers=ADMIN)
     assert answer.status_code == 409
+
+
+def test_windows_of_a_maintenance_calendar_are_listed_before_they_begin():
+    world = World(Story(history=timedelta(minutes=1)))
+    event = "BEGIN:VEVENT\nUID:1\nDTSTART:{:%Y%m%dT%H%M%SZ}\nDURATION:PT1H\nSUMMARY:move\nEND:VEVENT"
+    text = "\n".join(["BEGIN:VCALENDAR", event.format(NOW + timedelta(hours=2)), "END:VCALENDAR"])
+    calendar = MaintenanceCalendarSettings(name="moves", match=["cluster=edge"], url="https://calendar.example/x.ics")
+    MaintenanceCalendars([calendar], world.state, lambda _item: text).run_due(NOW)
+    (row,) = world.get("/silences")
+    assert (row["source"], row["in_force"], row["comment"]) == ("calendar", False, "moves: move")
+    assert world.http.request("DELETE", f"/api/v1/silences/{row['id']}", headers=ADMIN).status_code == 409
 
 
 def test_reads_need_the_token_away_from_loopback():

@@ -67,6 +67,7 @@ def test_an_hour_that_is_over_is_compacted_and_reads_as_before(platform):
         "upkeep",
         "flight",
         "expire_received",
+        "maintenance_calendars",
         "prune_state",
         "weekly_report",
     }

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from outrider.records.silences import Silence, SilenceWindow
 from outrider.text.i18n import LANGUAGES, texts
 from service.cli.core import tables, values
+from service.incidents import silence_preview
 
 UUID = "GPU-4fa1b2c3-1111-2222-3333-444455556666"
 CHINESE = "仅在启用投机解码时发布；否则不缺少任何信息。请检查 vllm:spec_decode_num_draft_tokens_total 指标。"
@@ -124,3 +127,13 @@ def test_every_heading_of_replays_and_forecasts_is_worded_in_both_languages():
         found = tables.heads(language, *forecast._COLUMNS, "namespace", "service", "horizon_seconds", "forecasts")
         assert not [head for head in found if head.startswith("cli.")]
     assert tables.heads("zh", "strategy", "keeps_goal") == ["策略", "达到目标"]
+
+
+def test_a_list_of_silences_shows_when_each_begins_and_its_part_of_the_week() -> None:
+    now = datetime(2026, 3, 3, tzinfo=UTC)
+    window = SilenceWindow(22 * 60, 2 * 60, (0, 1), "Asia/Shanghai")
+    planned = Silence("a", "r", None, now + timedelta(days=2), "li", starts_at=now + timedelta(days=1))
+    weekly = Silence("b", "r", None, now + timedelta(days=9), "li", window=window)
+    shown = tables.silences([silence_preview.row(item, now) for item in (planned, weekly)])
+    assert "2026-03-04T00:00:00Z" in shown
+    assert {"22:00-02:00", "mon,tue", "Asia/Shanghai"} <= set(shown.split())
