@@ -159,12 +159,14 @@ class DeliveryNote(StrEnum):
 class Receipt:
     """Proof of a delivery. ``id`` is the id that the vendor returned; empty if it returned none.
 
-    ``merged`` is the number of messages that were delivered as one.
+    ``merged`` is the number of messages that were delivered as one. ``new_thread``: the first message of the incident
+    is gone, so this one takes its place.
     """
 
     id: str = ""
     note: DeliveryNote | None = None
     merged: int = 1
+    new_thread: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -212,7 +212,7 @@ class MemoryStateReader(MemoryResponses):
                 and entry.ended_at is not None
             ]
         receipts = (receipt for *_, receipt in sorted(delivered, key=lambda item: item[:3]))
-        return next((receipt for receipt in receipts if receipt and receipt.id and receipt.merged == 1), None)
+        return state_rows.first_of_thread(receipt for receipt in receipts if receipt is not None)
 
     def dead_letters(self, limit: int = 1000, after: Position | None = None) -> tuple[DeadLetter, ...]:
         """Messages that failed for good, newest first; ``after`` is the position of a message."""

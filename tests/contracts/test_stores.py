@@ -660,6 +660,16 @@ def test_the_first_receipt_of_an_incident_is_kept(state: StateStore) -> None:
     assert state.first_receipt("im", "i2") is None
 
 
+def test_the_first_receipt_is_the_one_that_began_a_new_thread(state: StateStore) -> None:
+    names = [f"m{number:02}" for number in range(30)]
+    state.commit(commit(messages=tuple(message(name, T0 + STEP) for name in names)))
+    state.claim_messages("one", T0 + STEP, MINUTE, limit=30)
+    for number, name in enumerate(names):
+        receipt = Receipt(name, new_thread=number == 25)
+        state.finish_message(name, delivered=True, now=T0 + number * STEP, receipt=receipt)
+    assert state.first_receipt("im", "i1") == Receipt("m25", new_thread=True)
+
+
 def test_a_failure_and_its_follow_up_are_recorded_together(state: StateStore) -> None:
     copy = message("m1:fallback:mail", T0, channel="mail", failed_channels=("im",))
     state.commit(commit(messages=(message(),)))

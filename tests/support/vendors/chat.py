@@ -197,20 +197,21 @@ class WeCom(Vendor):
 
 
 def check_blocks(document: Any, invalid: Response) -> None:
-    """Block Kit: header 150, section 3,000, button 75, URL 3,000, 25 elements, 50 blocks."""
+    """Block Kit: section 3,000, button 75, URL 3,000, 25 elements, 50 blocks.
+
+    A mention in an attachment notifies nobody, and a title there would stand a second time below the text.
+    """
     for attachment in document.get("attachments", ()):
         only(attachment, {"color": str, "blocks": list}, invalid, "attachment")
         check(len(attachment["blocks"]) <= 50, "blocks", invalid)
         for block in attachment["blocks"]:
             kind = block.get("type")
-            check(kind in ("header", "section", "actions"), "block type", invalid)
+            check(kind in ("section", "actions"), "block type", invalid)
             if kind != "actions":
                 only(block, {"type": str, "text": dict}, invalid, kind)
                 only(block["text"], {"type": str, "text": str, "emoji": bool}, invalid, f"{kind}.text")
-                text_type, mentions = block["text"]["type"], r"<@[\w.+:-]+>( <@[\w.+:-]+>)*"
-                is_mention = kind == "section" and re.fullmatch(mentions, block["text"]["text"])
-                check(text_type == "plain_text" or (text_type == "mrkdwn" and is_mention), "text type", invalid)
-                check(1 <= len(block["text"]["text"]) <= (150 if kind == "header" else 3000), f"{kind} size", invalid)
+                check(block["text"]["type"] == "plain_text", "text type", invalid)
+                check(1 <= len(block["text"]["text"]) <= 3000, f"{kind} size", invalid)
                 continue
             only(block, {"type": str, "elements": list}, invalid, kind)
             check(1 <= len(block["elements"]) <= 25, "elements", invalid)
@@ -223,7 +224,13 @@ def check_blocks(document: Any, invalid: Response) -> None:
 def slack_text(document: Any) -> str:
     blocks = [block for attachment in document.get("attachments", ()) for block in attachment["blocks"]]
     texts = [block["text"]["text"] for block in blocks if block["type"] != "actions"]
-    return "\n".join(texts or [document["text"]])
+    return "\n".join([document["text"], *texts])
+
+
+def check_text(document: Any, empty: Response, long: Response) -> None:
+    """The text on top, which notifies: Slack truncates it after 40,000 characters."""
+    check(document.get("text"), "text", empty)
+    check(len(document["text"]) <= 40_000, "text size", long)
 
 
 class SlackWebhook(Vendor):
@@ -239,7 +246,7 @@ class SlackWebhook(Vendor):
         document = request.json
         invalid = Response(400, raw=b"invalid_blocks")
         only(document, {"text": str, "attachments": list, "mrkdwn": bool}, Response(400, raw=b"invalid_payload"))
-        check(len(document["text"]) <= 40_000, "text", Response(400, raw=b"msg_too_long"))
+        check_text(document, Response(400, raw=b"no_text"), Response(400, raw=b"msg_too_long"))
         check_blocks(document, invalid)
         self.accepted.append(document)
         return Response(200, raw=b"ok")
@@ -274,13 +281,14 @@ class SlackBot(Vendor):
             "unfurl_media": bool, "thread_ts": str, "reply_broadcast": bool, "ts": str,
         }  # fmt: skip
         only(document, keys, bad(ok=False, error="invalid_arguments"))
+        check_text(document, bad(ok=False, error="no_text"), bad(ok=False, error="msg_too_long"))
         check_blocks(document, bad(ok=False, error="invalid_blocks"))
         if request.path == "/api/chat.update":
             check(document.get("ts") in self.messages, "ts", bad(ok=False, error="message_not_found"))
             timestamp = document["ts"]
         else:
             check(request.path == "/api/chat.postMessage", "method", bad(ok=False, error="unknown_method"))
-            timestamp = f"1700000000.{len(self.messages):06}"
+            timestamp = f"1700000000.{len(self.accepted):06}"
             thread = document.get("thread_ts")
             if thread is not None:
                 check(thread in self.messages, "thread_ts", bad(ok=False, error="thread_not_found"))
