@@ -61,7 +61,8 @@ class ChannelType:
 
     ``limit`` is that of the vendor, or ours if ``limit_is_ours``; None: unlimited. ``merges``: messages that wait for
     the limit become one. ``accepts`` is False for messages that the channel does not send. ``tracks``: the channel
-    shows the state of an incident, and receives acknowledgements.
+    shows the state of an incident, and receives acknowledgements. ``marked`` builds a notifier whose posts name their
+    origin, so that an Outrider recognizes its own if they come back.
     """
 
     build: Callable[[Mapping[str, Any]], Notifier]
@@ -76,6 +77,11 @@ class ChannelType:
     edits: bool = False
     tracks: bool = False
     accepts: Callable[[Message], bool] | None = None
+    marked: Callable[[Mapping[str, Any], str], Notifier] | None = None
+
+    def notifier(self, values: Mapping[str, Any], origin: str) -> Notifier:
+        """A notifier with these keys. What it posts to programs names the ``origin``. Raises ConfigError."""
+        return self.build(values) if self.marked is None else self.marked(values, origin)
 
 
 NOTIFIERS: dict[str, ChannelType] = {
@@ -129,7 +135,12 @@ NOTIFIERS: dict[str, ChannelType] = {
         limit_is_ours=True,
     ),
     "webhook": ChannelType(
-        webhook.from_settings, webhook.KEYS, Reach.PROGRAM, Buttons.DATA, "4,096 characters a label"
+        webhook.from_settings,
+        webhook.KEYS,
+        Reach.PROGRAM,
+        Buttons.DATA,
+        "4,096 characters a label",
+        marked=webhook.from_settings,
     ),
     "pagerduty": ChannelType(
         pagerduty.from_settings,
@@ -216,6 +227,7 @@ NOTIFIERS: dict[str, ChannelType] = {
         "500 characters a label",
         merges=False,
         tracks=True,
+        marked=alertmanager.from_settings,
     ),
     "apprise": ChannelType(
         apprise.from_settings,

@@ -214,6 +214,10 @@ class StateReader(FeedbackReader, ResponseReader, OnCallReader, ReceivedAlertRea
         """Times and clusters of drills that end at or after a time, newest first; never their ground truth."""
         ...
 
+    def installation(self) -> str:
+        """The id of the store, which the engine, its stand-by and the API share; empty before the first write."""
+        ...
+
     def paused(self) -> bool:
         """True while remediation is paused."""
         ...

@@ -56,6 +56,15 @@ def _time_zone(value: str) -> str:
     return value
 
 
+def is_loopback_url(text: str) -> bool:
+    """True for a URL that only this host can open."""
+    try:
+        host = urlsplit(text).hostname or ""
+    except ValueError:
+        return False
+    return host == "localhost" or host.startswith("127.") or host == "::1"
+
+
 def is_web_url(text: str) -> bool:
     """True for a URL of http or https with a host."""
     try:

@@ -46,6 +46,7 @@ from outrider.topology import Topology
 from store.schema import json_codec
 from store.schema.metadata import micros
 
+INSTALLATION_BYTES: Final = 4
 KEPT_CYCLES: Final = 10_000  # 41 hours of 15 s cycles
 NOT_URGENT: Final = 2
 KEPT_PLANS: Final = 2_000  # two weeks of plans every 10 min, for the error of past forecasts

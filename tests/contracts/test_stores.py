@@ -647,6 +647,11 @@ def test_the_end_of_an_incident_does_not_overtake_its_first_message(state: State
     assert [item.id for item in state.claim_messages("one", T0 + 5 * MINUTE, MINUTE, channel="im")] == ["m1", "m2"]
 
 
+def test_a_store_has_an_id_of_its_own(state: StateStore) -> None:
+    assert len(state.installation()) == 8
+    assert state.installation() == state.installation() != MemoryStateStore().installation()
+
+
 def test_the_first_receipt_of_an_incident_is_kept(state: StateStore) -> None:
     later = message("m2", T0 + STEP, reason=NotifyReason.REPEAT)
     state.commit(commit(messages=(message("m0"), message("m1", T0 + STEP), later)))

@@ -22,7 +22,6 @@ from tests.support.messages import NOW, a_message
 from tests.support.vendors import chat
 from tests.support.vendors.server import SECRET, serving
 
-
 INVALID_BLOCKS = {"ok": False, "error": "invalid_blocks"}
 
 

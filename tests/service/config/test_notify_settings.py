@@ -126,6 +126,6 @@ def test_a_template_may_come_from_a_file(tmp_path):
     channels = {"team": {**CHAT, "template_file": str(tmp_path / "body.j2")}}
     loaded, problems, _ = reviewed(tmp_path, channels=channels)
     assert problems == []
-    assert set(alerting.notifiers(loaded)) == {"team"}
+    assert set(alerting.notifiers(loaded, "")) == {"team"}
     channels["team"]["template_file"] = str(tmp_path / "missing.j2")
     assert "cannot be read" in reviewed(tmp_path, channels=channels)[1][0][1]
