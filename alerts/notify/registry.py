@@ -60,9 +60,10 @@ class ChannelType:
     """One type of channel.
 
     ``limit`` is that of the vendor, or ours if ``limit_is_ours``; None: unlimited. ``merges``: messages that wait for
-    the limit become one. ``accepts`` is False for messages that the channel does not send. ``tracks``: the channel
-    shows the state of an incident, and receives acknowledgements. ``marked`` builds a notifier whose posts name their
-    origin, so that an Outrider recognizes its own if they come back.
+    the limit become one, and so do simultaneous pages; False for a channel that holds one alert for each incident.
+    ``accepts`` is False for messages that the channel does not send. ``tracks``: the channel shows the state of an
+    incident, and receives acknowledgements. ``marked`` builds a notifier whose posts name their origin, so that an
+    Outrider recognizes its own if they come back.
     """
 
     build: Callable[[Mapping[str, Any]], Notifier]

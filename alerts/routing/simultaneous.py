@@ -6,7 +6,7 @@ and later its escalations. It is sent under the first incident and describes all
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,14 +19,17 @@ MOST_IN_FULL = 5  # incidents described in full; the others only have title and 
 _GroupKey = tuple[str, NotifyReason, Priority | None, str, EntityKind, str, tuple[str, ...]]
 
 
-def group_simultaneous(planned: Sequence[Message], incidents: Mapping[str, Incident]) -> tuple[Message, ...]:
+def group_simultaneous(
+    planned: Sequence[Message], incidents: Mapping[str, Incident], separate: Collection[str] = ()
+) -> tuple[Message, ...]:
     """The messages, with first pages of the same people, channel, priority, cluster, kind and suspected fault merged.
 
-    ``incidents`` are those of the messages, by id. An incident without a known cause is never merged.
+    ``incidents`` are those of the messages, by id. An incident without a known cause is never merged, and neither are
+    the messages of the channels ``separate``, which hold one alert for each incident.
     """
     groups: dict[_GroupKey, list[Message]] = {}
     for message in planned:
-        key = _group_key(message, incidents)
+        key = None if message.channel in separate else _group_key(message, incidents)
         if key is not None:
             groups.setdefault(key, []).append(message)
     shared = {group[0].id: _merged(group, incidents) for group in groups.values() if len(group) > 1}

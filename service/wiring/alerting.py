@@ -43,6 +43,7 @@ def messaging_of(settings: Settings, language: Language | None = None) -> Notifi
         summary_groups=tuple(oncall.summary_groups),
         buttons_valid=oncall.buttons.valid if settings.api.public_url is not None else None,
         personal=frozenset(name for name, policy in notify.policies().items() if policy.personal),
+        separate=frozenset(name for name, policy in notify.policies().items() if not policy.merges),
         tracking=frozenset(name for name, channel in notify.channels.items() if NOTIFIERS[channel.type].tracks),
     )
 

@@ -119,6 +119,7 @@ def test_channels_that_show_the_state_of_an_incident_receive_acknowledgements(tm
     channels = {"team": CHAT, "pager": {"type": "pagerduty", "routing_key": "k"}}
     loaded, _, _ = reviewed(tmp_path, channels=channels)
     assert alerting.messaging_of(loaded).tracking == {"pager"}
+    assert alerting.messaging_of(loaded).separate == {"pager"}, "its alerts end one by one"
 
 
 def test_a_template_may_come_from_a_file(tmp_path):
