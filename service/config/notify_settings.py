@@ -13,9 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from alerts.notify.registry import NOTIFIERS, Reach
 from alerts.notify.settings import SecretFileError
 from alerts.notify.template import BodyTemplate
-from alerts.routing.routes import GROUPS
 from outrider.errors import ConfigError, ConfigProblem, UsageError
-from outrider.model import ChannelPolicy, Priority, RateLimit
+from outrider.model import ChannelPolicy, RateLimit
 from outrider.text import yaml_file
 from outrider.vocabulary.units import parse_duration
 from service.config.settings_base import Duration, Section
@@ -27,8 +26,6 @@ ChannelTypeName = Literal[
 ]  # fmt: skip
 Group = Literal["phone", "sms", "im", "mail", "report"]
 _LIMIT = re.compile(r"(\d{1,6})\s*/\s*(\S+)")
-_GATEWAYS = ("webhook", "apprise")  # reach a phone if the operator put them into one of these groups
-_PHONE_GROUPS = ("phone", "sms")
 
 
 class ChannelSettings(BaseModel):
@@ -150,27 +147,11 @@ def channel_error(name: str, channel: ChannelSettings) -> ConfigError | None:
 
 
 def notify_warnings(settings: NotifySettings, document: yaml_file.Document) -> Iterator[ConfigProblem]:
-    """Warns of secret files that cannot be read here, and of a P0 that reaches no phone and no SMS."""
+    """Warns of secret files that cannot be read here."""
     for name, channel in settings.channels.items():
         error = channel_error(name, channel)
         if isinstance(error, SecretFileError):
             yield document.problem(("notify", "channels", name), error.message)
-    if settings.channels and not _p0_reaches_a_phone(settings):
-        message = "a P0 reaches no phone and no SMS; add a channel of such a type to phone or sms"
-        yield document.problem(("notify", "groups"), message)
-
-
-def _p0_reaches_a_phone(settings: NotifySettings) -> bool:
-    for group, names in settings.groups.items():
-        channels = [settings.channels[name] for name in names if name in settings.channels]
-        if group in GROUPS[Priority.P0] and any(_reaches_a_phone(channel, group) for channel in channels):
-            return True
-    return False
-
-
-def _reaches_a_phone(channel: ChannelSettings, group: Group) -> bool:
-    reaches = NOTIFIERS[channel.type].reach in (Reach.PHONE, Reach.SMS, Reach.ON_CALL)
-    return reaches or (channel.type in _GATEWAYS and group in _PHONE_GROUPS)
 
 
 def _unknown(name: str, known: Mapping[str, ChannelSettings]) -> str:

@@ -48,6 +48,7 @@ from service.config.heartbeat_settings import (
 from service.config.maintenance_settings import MaintenanceSettings, maintenance_problems
 from service.config.notify_settings import NotifySettings, notify_problems, notify_warnings
 from service.config.oncall_settings import OnCallSettings, oncall_problems
+from service.config.phone_warnings import PhoneRoutes
 from service.config.planner_settings import PlannerSettings
 from service.config.probe_settings import ProbeSettings, probe_problems
 from service.config.receive_settings import ReceiveSettings, receive_problems
@@ -308,6 +309,7 @@ def review(path: Path, *, fleet: str | None = None) -> tuple[Settings | None, li
     if settings is not None:
         warnings += remediation_warnings(settings.remediation, settings.planner.scaling, document)
         warnings += notify_warnings(settings.notify, document)
+        warnings += _phone_warnings(settings, document)
         warnings += alertmanager_warnings(settings.alertmanager, settings.notify.channels, document)
         known = _known_services(settings, fleet)
         (problems if known.complete else warnings).extend(unknown_services(settings.remediation, known, document))
@@ -390,6 +392,15 @@ def _rule_problems(rules: RulesSettings, document: yaml_file.Document) -> Iterat
     for index, name in enumerate(rules.enable):
         if message := unknown_switch(name, known):
             yield document.problem(("rules", "enable", index), message)
+
+
+def _phone_warnings(settings: Settings, document: yaml_file.Document) -> Iterator[ConfigProblem]:
+    routes = PhoneRoutes(settings.notify.channels, settings.notify.groups, settings.oncall.teams)
+    try:
+        entries = rule_files.load_entries(settings.rules.files, settings.rules.enable)
+    except (ConfigError, UsageError):  # a problem of the rules
+        entries = ()
+    yield from routes.warnings([entry for entry in entries if entry.enabled], settings.slos, document)
 
 
 def _game_day_problems(settings: Settings, document: yaml_file.Document, fleet: str | None) -> list[ConfigProblem]:

@@ -63,6 +63,46 @@ def test_only_the_groups_of_a_p0_count(tmp_path, channels, groups, warned):
     assert bool(reviewed(tmp_path, channels=channels, groups=groups)[2]) is warned
 
 
+def warned(folder, document):
+    (folder / "outrider.yaml").write_text(json.dumps(document), encoding="utf-8")
+    _, problems, warnings = settings.review(folder / "outrider.yaml")
+    assert [str(problem) for problem in problems] == []
+    return [(one.key, one.message.split(" reaches")[0]) for one in warnings]
+
+
+TEAMS = {"people": [{"name": "li"}], "teams": [{"name": "model", "members": ["li"]}]}
+
+
+def with_groups(*groups):
+    teams = [{"name": f"t{number}", "members": ["li"], "groups": own} for number, own in enumerate(groups)]
+    return {"people": [{"name": "li"}], "teams": teams}
+
+
+@pytest.mark.parametrize(
+    ("general", "oncall", "keys"),
+    [
+        ({"im": ["team"]}, TEAMS, ["notify.groups"]),
+        ({"im": ["team"]}, with_groups({"sms": ["sms"]}), []),
+        ({"im": ["team"]}, with_groups({"sms": ["sms"]}, {"im": ["team"]}), ["oncall.teams[1].groups"]),
+        ({"sms": ["sms"]}, with_groups({"sms": [], "im": ["team"]}), ["oncall.teams[0].groups"]),
+    ],
+)
+def test_the_routes_of_each_team_must_reach_a_phone(tmp_path, general, oncall, keys):
+    notify = {"channels": {"team": CHAT, "sms": SMS}, "groups": general}
+    found = warned(tmp_path, {"notify": notify, "oncall": oncall})
+    assert found == [(key, "a P0") for key in keys]
+
+
+def test_a_p0_rule_or_slo_with_routes_of_its_own_must_reach_a_phone(tmp_path):
+    rule = {"kind": "node", "faults": ["node-lost"], "priority": "P0", "runbook": "docs/runbooks/node-lost.md"}
+    rules = [{**rule, "name": "quiet", "routes": ["im"]}, {**rule, "name": "loud", "routes": ["im", "sms"]}]
+    (tmp_path / "rules.yaml").write_text(json.dumps({"version": 1, "rules": rules}), encoding="utf-8")
+    slos = [{"name": "chat", "service": "chat", "page": "P0", "routes": ["im"]}]
+    notify = {"channels": {"team": CHAT, "sms": SMS}, "groups": {"im": ["team"], "sms": ["sms"]}}
+    found = warned(tmp_path, {"notify": notify, "slos": slos, "rules": {"files": [str(tmp_path / "rules.yaml")]}})
+    assert found == [("rules[0].routes", "a P0 of rule quiet"), ("slos[0].routes", "a P0 of this SLO")]
+
+
 def test_the_keys_of_every_channel_are_checked_without_sending(tmp_path):
     channels = {
         "a": {"type": "slack"},
