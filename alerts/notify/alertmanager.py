@@ -15,9 +15,7 @@ from typing import Any
 from alerts.notify import http, settings
 from alerts.notify.text import clean, mark_of, one_line, shorten, to_json
 from alerts.state.alert_labels import SEVERITIES
-from outrider.errors import ConfigError, UsageError
 from outrider.model import DeliveryNote, Message, NotifyReason, Priority, Receipt
-from outrider.vocabulary.units import parse_duration
 from outrider.wire.alertmanager import ALERTS_PATH, ORIGIN_LABEL, PostableAlert, post_body
 
 _NAME = "alertmanager"
@@ -124,17 +122,13 @@ def from_settings(values: Mapping[str, Any], origin: str = "") -> AlertmanagerNo
     user = settings.optional(_NAME, values, "username")
     labels = values.get("labels") or {}
     if not isinstance(labels, Mapping) or not all(str(key).isidentifier() for key in labels):
-        raise ConfigError(f"labels of the {_NAME} channel must be a mapping of label names")
-    try:
-        keep = parse_duration(str(values["keep"])) if "keep" in values else KEEP
-    except UsageError as error:
-        raise ConfigError(f"keep of the {_NAME} channel: {error.message}", hint=error.hint) from error
+        raise settings.wrong(_NAME, "labels", "a map from label name to text")
     return AlertmanagerNotifier(
         settings.url(_NAME, values),
         token=settings.optional(_NAME, values, "token"),
         login=(user, settings.optional(_NAME, values, "password")) if user else None,
         labels={str(key): str(text) for key, text in labels.items()},
         origin=origin,
-        keep=keep,
+        keep=settings.duration(_NAME, values, "keep", KEEP),
         timeout=settings.timeout(_NAME, values),
     )

@@ -22,7 +22,7 @@ from alerts.notify import recipients, settings
 from alerts.notify.colors import color_of
 from alerts.notify.text import buttons_of, clean, mark_of, one_line, shorten
 from outrider import log
-from outrider.errors import ConfigError, DeliveryError
+from outrider.errors import DeliveryError
 from outrider.model import Message, Receipt
 
 _NAME = "email"
@@ -164,14 +164,11 @@ def from_settings(values: Mapping[str, Any]) -> EmailNotifier:
     settings.accept(_NAME, values, KEYS)
     security: Security = values.get("security", "starttls")
     if security not in get_args(Security):
-        raise ConfigError(f"security of the {_NAME} channel must be one of {', '.join(get_args(Security))}")
-    listed = values.get("to") or ()
-    to = (listed,) if isinstance(listed, str) else tuple(str(address) for address in listed)
-    if not to:
-        raise ConfigError(f"the {_NAME} channel needs to", hint="give one address or a list")
+        raise settings.wrong(_NAME, "security", f"one of {', '.join(get_args(Security))}")
+    to = settings.texts(_NAME, values, "to", needed=True)
     server = Server(
         host=settings.required(_NAME, values, "host"),
-        port=int(values.get("port") or _PORTS[security]),
+        port=settings.whole(_NAME, values, "port", _PORTS[security], 1, 65_535),
         security=security,
         username=settings.optional(_NAME, values, "username"),
         password=settings.optional(_NAME, values, "password"),

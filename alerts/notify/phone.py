@@ -6,9 +6,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from alerts.notify import settings
 from alerts.notify.text import one_line, short_text, shorten
 from outrider import log
-from outrider.errors import ConfigError, DeliveryError
+from outrider.errors import DeliveryError
 from outrider.model import Fact, Message, NotifyReason, Priority, Receipt
 
 _log = log.get("notify")
@@ -75,12 +76,13 @@ def parameters(channel: str, values: Mapping[str, Any], default: Mapping[str, st
     if isinstance(given, list):
         given = {str(number): name for number, name in enumerate(given, start=1)}
     if not isinstance(given, Mapping):
-        raise ConfigError(f"template_parameters of the {channel} channel must be a mapping or a list")
+        raise settings.wrong(channel, "template_parameters", "a map or a list")
     result = {str(parameter): str(name) for parameter, name in given.items()}
     unknown = sorted(set(result.values()) - set(VALUES))
     if unknown:
         hint = f"values are {', '.join(VALUES)}"
-        raise ConfigError(f"template_parameters of the {channel} channel has no value {unknown[0]!r}", hint=hint)
+        text = f"template_parameters of the {channel} channel has no value {unknown[0]!r}"
+        raise settings.ChannelSettingError(text, "template_parameters", hint=hint)
     return result
 
 

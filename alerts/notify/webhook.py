@@ -106,7 +106,7 @@ def from_settings(values: Mapping[str, Any], origin: str = "") -> WebhookNotifie
     return WebhookNotifier(
         settings.url(_NAME, values),
         secret=settings.optional(_NAME, values, "secret"),
-        headers={str(key): str(value) for key, value in (values.get("headers") or {}).items()},
+        headers=settings.headers(_NAME, values),
         origin=origin,
         timeout=settings.timeout(_NAME, values),
     )

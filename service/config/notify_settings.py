@@ -11,13 +11,13 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from alerts.notify.registry import NOTIFIERS, Reach
-from alerts.notify.settings import SecretFileError
+from alerts.notify.settings import ChannelSettingError, SecretFileError
 from alerts.notify.template import BodyTemplate
 from outrider.errors import ConfigError, ConfigProblem, UsageError
 from outrider.model import ChannelPolicy, RateLimit
 from outrider.text import yaml_file
 from outrider.vocabulary.units import parse_duration
-from service.config.settings_base import Duration, Section
+from service.config.settings_base import Duration, Section, WebUrl, is_loopback_url
 
 ChannelTypeName = Literal[
     "dingtalk", "feishu", "wecom", "slack", "slack_bot", "teams", "email", "webhook", "pagerduty", "opsgenie",
@@ -25,6 +25,7 @@ ChannelTypeName = Literal[
     "apprise",
 ]  # fmt: skip
 Group = Literal["phone", "sms", "im", "mail", "report"]
+_OF_THE_DASHBOARD = "set it to the address of the dashboard"
 _LIMIT = re.compile(r"(\d{1,6})\s*/\s*(\S+)")
 
 
@@ -83,7 +84,7 @@ class NotifySettings(Section):
     fallback_after: Duration = Field(
         timedelta(minutes=5), description="How long a channel fails before its other messages go to the fallback."
     )
-    public_url: str = Field("http://127.0.0.1:8501", description="Base URL of links in messages.")
+    public_url: WebUrl = Field("http://127.0.0.1:8501", description="Base URL of links in messages.")
 
     def policies(self) -> dict[str, ChannelPolicy]:
         """How the messages of each channel are delivered."""
@@ -133,7 +134,7 @@ def notify_problems(settings: NotifySettings, document: yaml_file.Document) -> I
             yield document.problem((*path, "fallback"), _unknown(channel.fallback, known))
         error = channel_error(name, channel)
         if error is not None and not isinstance(error, SecretFileError):
-            yield document.problem(path, f"{error.message}; {error.hint}" if error.hint else error.message)
+            yield document.problem(_path_of(error, path, channel), _sentence(error))
 
 
 def channel_error(name: str, channel: ChannelSettings) -> ConfigError | None:
@@ -147,11 +148,34 @@ def channel_error(name: str, channel: ChannelSettings) -> ConfigError | None:
 
 
 def notify_warnings(settings: NotifySettings, document: yaml_file.Document) -> Iterator[ConfigProblem]:
-    """Warns of secret files that cannot be read here."""
+    """Warns of secret files that cannot be read here, and of links that people cannot open."""
     for name, channel in settings.channels.items():
         error = channel_error(name, channel)
         if isinstance(error, SecretFileError):
-            yield document.problem(("notify", "channels", name), error.message)
+            yield document.problem(_path_of(error, ("notify", "channels", name), channel), error.message)
+    if is_loopback_url(settings.public_url) and any(
+        _leaves_this_host(channel) for channel in settings.channels.values()
+    ):
+        message = (
+            f"links of messages lead to {settings.public_url}, which only this host can open; " + _OF_THE_DASHBOARD
+        )
+        yield document.problem(("notify", "public_url"), message)
+
+
+def _path_of(error: ConfigError, path: yaml_file.Path_, channel: ChannelSettings) -> yaml_file.Path_:
+    """The position of the key at fault; that of the channel if the key is missing."""
+    key = error.key if isinstance(error, ChannelSettingError) else ""
+    return (*path, key) if key in channel.keys else path
+
+
+def _sentence(error: ConfigError) -> str:
+    return f"{error.message}; {error.hint}" if error.hint else error.message
+
+
+def _leaves_this_host(channel: ChannelSettings) -> bool:
+    host = str(channel.keys.get("host") or "")
+    address = f"smtp://{host}" if host else str(channel.keys.get("url") or "")
+    return not is_loopback_url(address)
 
 
 def _unknown(name: str, known: Mapping[str, ChannelSettings]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from alerts.notify.registry import NOTIFIERS, Reach
 from alerts.routing.routes import GROUPS
@@ -19,7 +20,7 @@ from service.config.slo_settings import SloSettings
 _REACHES = frozenset({Reach.PHONE, Reach.SMS, Reach.ON_CALL})
 _GATEWAYS = ("webhook", "apprise")  # reach a phone if the operator put them into one of these groups
 _PHONE_GROUPS = ("phone", "sms")
-_Routes = Mapping[str, Sequence[str]]
+_Routes = Mapping[Any, Sequence[str]]
 
 
 class PhoneRoutes:

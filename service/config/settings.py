@@ -56,9 +56,10 @@ from service.config.remediation_settings import RemediationSettings, remediation
 from service.config.remediation_warnings import remediation_warnings
 from service.config.retention_settings import RetentionSettings, retention_problems
 from service.config.scaling_settings import KubernetesApiSettings, emit_problems
+from service.config.secret_files import secret_file_warnings
 from service.config.service_names import KnownServices, known_services, unknown_services
 from service.config.service_settings import ServiceSettings, service_problems
-from service.config.settings_base import Duration, Port, Section, TimeZone
+from service.config.settings_base import Duration, Port, Section, TimeZone, WebUrl
 from service.config.settings_targets import adapter_problems, duplicate_targets, target_warnings
 from service.config.slo_settings import SloSettings, slo_problems
 from service.config.store_settings import RemoteMetricsSettings
@@ -188,10 +189,8 @@ class ApiSettings(Section):
     token_file: Path | None = Field(
         None, description=("File with the admin token. Default: generated next to the store.")
     )
-    public_url: str | None = Field(
-        None,
-        description="Base URL of the API as people reach it. Without it messages have no buttons to act.",
-        pattern=r"^https?://",
+    public_url: WebUrl | None = Field(
+        None, description="Base URL of the API as people reach it. Without it messages have no buttons to act."
     )
 
 
@@ -308,6 +307,7 @@ def review(path: Path, *, fleet: str | None = None) -> tuple[Settings | None, li
     warnings = [*target_warnings(value, document), *gpu_type_warnings(value, document)]
     if settings is not None:
         warnings += remediation_warnings(settings.remediation, settings.planner.scaling, document)
+        warnings += secret_file_warnings(settings, document)
         warnings += notify_warnings(settings.notify, document)
         warnings += _phone_warnings(settings, document)
         warnings += alertmanager_warnings(settings.alertmanager, settings.notify.channels, document)
@@ -428,3 +428,5 @@ def read_secret(path: Path) -> str:
         return path.read_text(encoding="utf-8").strip()
     except OSError as error:
         raise ConfigError(f"the secret file {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the secret file {path} is not UTF-8 text", hint="write the secret as text") from error

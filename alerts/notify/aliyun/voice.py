@@ -94,7 +94,7 @@ def from_settings(values: Mapping[str, Any]) -> AliyunVoiceNotifier:
         account_of(_NAME, values, _ENDPOINT),
         settings.phones(_NAME, values),
         tts_code=settings.required(_NAME, values, "tts_code"),
-        show_number=settings.optional(_NAME, values, "show_number"),
+        show_number=settings.number(_NAME, values, "show_number"),
         play_times=settings.whole(_NAME, values, "play_times", 2, 1, 3),
         parameters=phone.parameters(_NAME, values, _PARAMETERS),
         timeout=settings.timeout(_NAME, values),

@@ -14,7 +14,7 @@ from alerts.notify import phone, recipients, settings
 from alerts.notify.tencent import api
 from outrider import log
 from outrider.clock import Clock, SystemClock
-from outrider.errors import ConfigError, DeliveryError
+from outrider.errors import DeliveryError
 from outrider.model import DeliveryNote, Message, Receipt
 
 _NAME = "tencent_sms"
@@ -100,7 +100,7 @@ def from_settings(values: Mapping[str, Any]) -> TencentSmsNotifier:
     settings.accept(_NAME, values, KEYS)
     numbers = settings.phones(_NAME, values, international=True)
     if len(numbers) > MOST_NUMBERS:
-        raise ConfigError(f"to of the {_NAME} channel has more than {MOST_NUMBERS} numbers")
+        raise settings.wrong(_NAME, "to", f"at most {MOST_NUMBERS} numbers")
     return TencentSmsNotifier(
         account_of(_NAME, values, _ENDPOINT, "sms", _VERSION),
         numbers,

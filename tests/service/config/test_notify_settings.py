@@ -20,7 +20,11 @@ SMS = {
 }  # fmt: skip
 
 
+LINKED = {"public_url": "https://outrider.example"}
+
+
 def reviewed(folder, **notify):
+    notify = LINKED | notify
     (folder / "outrider.yaml").write_text(json.dumps({"notify": notify}), encoding="utf-8")
     loaded, problems, warnings = settings.review(folder / "outrider.yaml")
     return loaded, [(one.key, one.message) for one in problems], [(one.key, one.message) for one in warnings]
@@ -64,6 +68,7 @@ def test_only_the_groups_of_a_p0_count(tmp_path, channels, groups, warned):
 
 
 def warned(folder, document):
+    document["notify"] = LINKED | document["notify"]
     (folder / "outrider.yaml").write_text(json.dumps(document), encoding="utf-8")
     _, problems, warnings = settings.review(folder / "outrider.yaml")
     assert [str(problem) for problem in problems] == []
@@ -129,7 +134,10 @@ def test_a_secret_file_of_another_machine_is_a_warning(tmp_path):
     _, problems, warnings = reviewed(tmp_path, channels=channels, groups={"sms": ["sms"]})
     assert problems == []
     assert warnings == [
-        ("notify.channels.sms", "auth_token_file of the twilio_sms channel cannot be read: No such file or directory")
+        (
+            "notify.channels.sms.auth_token_file",
+            "auth_token_file of the twilio_sms channel cannot be read: No such file or directory",
+        )
     ]
 
 
