@@ -81,6 +81,33 @@ def test_dingtalk_mentions_phones_on_a_page_only_with_links_in_place_of_buttons(
     assert other["msgtype"] == "actionCard"
 
 
+@pytest.mark.parametrize("plain", [False, True])
+def test_dingtalk_mentions_user_ids_as_such_and_numbers_as_mobiles(plain):
+    people = (
+        Recipient("li", mentions=("13800000001", "manager4220")),
+        Recipient("wang", mentions=("+86-13900000002",)),
+    )
+    with serving(chat.DingTalk()) as vendor:
+        vendor.script = [Response(200, {"errcode": 40035, "errmsg": "invalid parameter"})] * plain
+        notifier_of(vendor).send(a_message(recipients=people))
+        (page,) = vendor.accepted
+        assert vendor.rejected == []
+    assert page["at"] == {
+        "atMobiles": ["13800000001", "+86-13900000002"], "atUserIds": ["manager4220"], "isAtAll": False,
+    }  # fmt: skip
+
+
+def test_dingtalk_gives_the_plain_text_of_a_rejected_card_an_id_of_its_own_and_a_retry_the_same():
+    with serving(chat.DingTalk()) as vendor:
+        robot = notifier_of(vendor)
+        for _ in range(2):
+            vendor.script = [Response(200, {"errcode": 40035, "errmsg": "invalid parameter"})]
+            robot.send(a_message())
+        card, plain, *again = [request.json["msgUuid"] for request in vendor.requests]
+    assert card != plain
+    assert again == [card, plain]
+
+
 def test_dingtalk_with_one_button_is_a_card_that_opens_it():
     with serving(chat.DingTalk()) as vendor:
         notifier_of(vendor).send(a_message(buttons=()))

@@ -15,6 +15,7 @@ from outrider.clock import Clock
 from tests.support.json_server import Request, Response
 from tests.support.vendors.server import SECRET, Vendor, check, only
 
+MOBILE = re.compile(r"(\+86-?)?\d{11}|\+?\d{2,3}-?\d{5,14}")
 HTTP_URL = re.compile(r"https?://[^\s<>\"]+")
 
 
@@ -47,7 +48,6 @@ class DingTalk(Vendor):
     def __init__(self, clock: Clock | None = None) -> None:
         super().__init__(clock)
         self.limit = Limited(self.clock, 20, timedelta(minutes=1))
-        self.uuids: list[str] = []
 
     def settings(self) -> dict[str, Any]:
         return {"url": f"{self.url}/robot/send?access_token={SECRET}", "secret": self.secret}
@@ -81,10 +81,12 @@ class DingTalk(Vendor):
         else:
             self.check_card(document["actionCard"], invalid)
         if "at" in document:
-            only(document["at"], {"atMobiles": list, "isAtAll": bool}, invalid, "at")
+            only(document["at"], {"atMobiles": list, "atUserIds": list, "isAtAll": bool}, invalid, "at")
+            check(all(MOBILE.fullmatch(one) for one in document["at"]["atMobiles"]), "atMobiles", invalid)
             check(not document["at"]["isAtAll"], "isAtAll", invalid)
             text = document[kind]["text" if kind == "markdown" else "content"]
-            check(all(f"@{mobile}" in text for mobile in document["at"]["atMobiles"]), "mention in text", invalid)
+            mentioned = (*document["at"]["atMobiles"], *document["at"]["atUserIds"])
+            check(all(f"@{one}" in text for one in mentioned), "mention in text", invalid)
 
     @staticmethod
     def check_card(card: Any, invalid: Response) -> None:
