@@ -166,6 +166,10 @@ def test_template_parameters_are_named_by_the_operator():
     [
         (phones.AliyunSms, "isv.BUSINESS_LIMIT_CONTROL", True),
         (phones.AliyunSms, "isv.AMOUNT_NOT_ENOUGH", False),
+        (phones.AliyunSms, "isp.SYSTEM_ERROR", True),
+        (phones.AliyunSms, "isp.GATEWAY_ERROR", True),
+        (phones.AliyunSms, "isp.RAM_PERMISSION_DENY", False),
+        (phones.AliyunVoice, "isp.RES_OWNER_ID_UNKNOWN", False),
         (phones.AliyunVoice, "isv.TTS_TEMPLATE_ILLEGAL", False),
         (phones.AliyunVoice, "Throttling.User", True),
         (phones.TencentSms, "FailedOperation.TemplateIncorrectOrUnapproved", False),

@@ -174,6 +174,15 @@ def test_a_storm_is_limited_by_429_and_the_sender_may_go_on_after_the_wait():
     assert 'outcome="too_fast"' in world.metrics()
 
 
+def test_a_sender_that_names_other_tenants_has_one_allowance():
+    world = World(per_minute=2)
+    statuses = [
+        world.post("alertmanager", delivery(f"n{number}"), **{"X-Scope-OrgID": f"team-{number}"}).status_code
+        for number in range(3)
+    ]
+    assert statuses == [200, 200, 429]
+
+
 def test_too_many_firing_alerts_are_refused_for_now_and_ends_are_accepted():
     world = World(most_firing=2)
     world.post("alertmanager", delivery("n1", "n2"))
