@@ -87,15 +87,23 @@ def parameters(channel: str, values: Mapping[str, Any], default: Mapping[str, st
 
 
 def to_each(message: Message, numbers: Iterable[str], send: Callable[[str], str]) -> Receipt:
-    """Sends to every number. Succeeds if one of them was accepted; raises the error that is most worth a retry."""
+    """Sends to every number. Succeeds if one of them was accepted; raises the error that is most worth a retry.
+
+    The receipt names the other numbers that are worth a retry.
+    """
     receipts: list[str] = []
-    errors: list[DeliveryError] = []
+    errors: dict[str, DeliveryError] = {}
     for number in numbers:
         try:
             receipts.append(send(number))
         except DeliveryError as error:
-            errors.append(error)
+            errors[number] = error
             _log.warning("number_failed", message=message.id, channel=message.channel, reason=error.reason)
     if receipts:
-        return Receipt(" ".join(receipts)[:_TEXT_LIMIT])
-    raise max(errors, key=lambda error: error.retryable)
+        return Receipt(" ".join(receipts)[:_TEXT_LIMIT], unreached=worth_a_retry(errors))
+    raise max(errors.values(), key=lambda error: error.retryable)
+
+
+def worth_a_retry(errors: Mapping[str, DeliveryError]) -> tuple[str, ...]:
+    """The numbers whose error may pass."""
+    return tuple(number for number, error in errors.items() if error.retryable)

@@ -114,6 +114,7 @@ NOTIFIERS: dict[str, ChannelType] = {
         Buttons.BUTTONS,
         "3,000 characters",
         RateLimit(1, _SECOND),
+        mentions=True,
     ),
     "slack_bot": ChannelType(
         slack_bot.from_settings,
@@ -122,6 +123,7 @@ NOTIFIERS: dict[str, ChannelType] = {
         Buttons.BUTTONS,
         "3,000 characters",
         RateLimit(1, _SECOND),
+        mentions=True,
         edits=True,
         tracks=True,
     ),

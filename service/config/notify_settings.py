@@ -96,6 +96,7 @@ class NotifySettings(Section):
                 fallback_after=self.fallback_after,
                 accepts=NOTIFIERS[channel.type].accepts,
                 personal=NOTIFIERS[channel.type].reach is Reach.MAIL,
+                per_number=NOTIFIERS[channel.type].reach in (Reach.PHONE, Reach.SMS),
             )
             for name, channel in self.channels.items()
         }

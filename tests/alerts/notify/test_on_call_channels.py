@@ -187,7 +187,10 @@ def test_codes_of_the_clouds(kind, code, retryable):
 def test_one_of_two_numbers_is_enough():
     with serving(phones.TencentSms()) as vendor:
         vendor.statuses = {phones.E164[0]: "FailedOperation.PhoneNumberInBlacklist"}
-        assert notifier_of(vendor).send(a_message()).id == "5000:1"
+        receipt = notifier_of(vendor).send(a_message())
+        assert (receipt.id, receipt.unreached) == ("5000:1", ()), "a number on the blacklist stays there"
+        vendor.statuses = {phones.E164[0]: "LimitExceeded.PhoneNumberThirtySecondLimit"}
+        assert notifier_of(vendor).send(a_message()).unreached == (phones.E164[0],)
         vendor.statuses[phones.E164[1]] = "LimitExceeded.PhoneNumberDailyLimit"
         assert failure(notifier_of(vendor)).retryable
     with serving(phones.TwilioVoice()) as vendor:

@@ -149,7 +149,7 @@ def test_limits_and_fallbacks_become_policies(tmp_path):
     assert loaded.notify.policies() == {
         "a": ChannelPolicy(RateLimit(30, timedelta(minutes=1)), True, "sms", after),
         "b": ChannelPolicy(RateLimit(1, timedelta(seconds=1)), True, "a", after),
-        "sms": ChannelPolicy(RateLimit(5, timedelta(minutes=1)), True, None, after, phone.is_sms),
+        "sms": ChannelPolicy(RateLimit(5, timedelta(minutes=1)), True, None, after, phone.is_sms, per_number=True),
     }
 
 
