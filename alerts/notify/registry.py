@@ -122,7 +122,7 @@ NOTIFIERS: dict[str, ChannelType] = {
         Reach.CHAT,
         Buttons.BUTTONS,
         "3,000 characters",
-        RateLimit(1, _SECOND),
+        RateLimit(5, 6 * _SECOND),  # of its updates, 50 a minute; of its messages, one a second with short bursts
         mentions=True,
         edits=True,
         tracks=True,

@@ -1,8 +1,8 @@
 """Slack bot: a message per incident, edited in place, with a thread of what happened since.
 
 Methods ``chat.postMessage`` and ``chat.update`` (scope ``chat:write``). Errors arrive with status 200 and ``ok``
-false, or with 429 and Retry-After. Slack allows about one message a second in a channel. Source: Slack Web API
-reference, "chat.postMessage", "chat.update" and "rate limits".
+false, or with 429 and Retry-After. Slack allows about one message a second in a channel, with short bursts, and 50
+updates a minute. Source: Slack Web API reference, "chat.postMessage", "chat.update" and "rate limits".
 """
 
 from __future__ import annotations

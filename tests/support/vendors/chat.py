@@ -16,6 +16,7 @@ from tests.support.json_server import Request, Response
 from tests.support.vendors.server import SECRET, Vendor, check, only
 
 MOBILE = re.compile(r"(\+86-?)?\d{11}|\+?\d{2,3}-?\d{5,14}")
+SECOND = timedelta(seconds=1)
 HTTP_URL = re.compile(r"https?://[^\s<>\"]+")
 
 
@@ -105,11 +106,15 @@ class DingTalk(Vendor):
 
 
 class Feishu(Vendor):
-    """Signed bot: 20 KB, JSON 1.0 cards."""
+    """Signed bot: 5 messages a second, 100 a minute, 20 KB, JSON 1.0 cards."""
 
     channel_type = "feishu"
     throttled = Response(200, {"code": 11232, "msg": "frequency limited"})
     secret = SECRET
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        super().__init__(clock)
+        self.limits = (Limited(self.clock, 5, SECOND), Limited(self.clock, 100, timedelta(minutes=1)))
 
     def settings(self) -> dict[str, Any]:
         return {"url": f"{self.url}/open-apis/bot/v2/hook/{SECRET}", "secret": self.secret}
@@ -122,6 +127,8 @@ class Feishu(Vendor):
         expected = base64.b64encode(hmac.new(key, b"", hashlib.sha256).digest()).decode()
         check(document.get("sign") == expected, "sign", forbidden)
         check(abs(int(timestamp) - self.now().timestamp()) <= 3600, "timestamp", forbidden)
+        exceeded = [limit.exceeded() for limit in self.limits]  # each one counts
+        check(not any(exceeded), "limit", self.throttled)
         invalid = Response(400, {"code": 9499, "msg": "Bad Request", "data": {}})
         check(len(request.content) <= 20 * 1024, "size", invalid)
         only(document, {"timestamp": str, "sign": str, "msg_type": str, "card": dict, "content": dict}, invalid)
@@ -236,15 +243,20 @@ def check_text(document: Any, empty: Response, long: Response) -> None:
 
 
 class SlackWebhook(Vendor):
-    """Incoming webhook: answers ``ok`` or an error name."""
+    """Incoming webhook: answers ``ok`` or an error name. One message a second, in short bursts more."""
 
     channel_type = "slack"
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        super().__init__(clock)
+        self.limit = Limited(self.clock, 5, 5 * SECOND)
 
     def settings(self) -> dict[str, Any]:
         return {"url": f"{self.url}/services/T0/B0/{SECRET}"}
 
     def answer(self, request: Request) -> Response:
         check(request.path == f"/services/T0/B0/{SECRET}", "address", Response(404, raw=b"no_service"))
+        check(not self.limit.exceeded(), "limit", self.throttled)
         document = request.json
         invalid = Response(400, raw=b"invalid_blocks")
         only(document, {"text": str, "attachments": list, "mrkdwn": bool}, Response(400, raw=b"invalid_payload"))
@@ -257,7 +269,10 @@ class SlackWebhook(Vendor):
 
 
 class SlackBot(Vendor):
-    """``chat.postMessage`` and ``chat.update``. ``messages`` are the channel by timestamp."""
+    """``chat.postMessage`` and ``chat.update``. ``messages`` are the channel by timestamp.
+
+    One message a second in a channel, in short bursts more; 50 updates a minute (tier 3).
+    """
 
     channel_type = "slack_bot"
     channel = "C024BE91L"
@@ -266,6 +281,10 @@ class SlackBot(Vendor):
         super().__init__(clock)
         self.messages: dict[str, Any] = {}
         self.threads: dict[str, list[str]] = {}
+        self.limits = {
+            "/api/chat.postMessage": Limited(self.clock, 5, 5 * SECOND),
+            "/api/chat.update": Limited(self.clock, 50, timedelta(minutes=1)),
+        }
 
     def settings(self) -> dict[str, Any]:
         return {"url": f"{self.url}/api", "token": f"xoxb-{SECRET}", "channel": self.channel}
@@ -276,6 +295,7 @@ class SlackBot(Vendor):
             "token",
             bad(ok=False, error="invalid_auth"),
         )
+        check(not self.limits[request.path].exceeded(), "limit", self.throttled)
         document = request.json
         check(document.get("channel") == self.channel, "channel", bad(ok=False, error="channel_not_found"))
         keys = {
@@ -303,9 +323,13 @@ class SlackBot(Vendor):
 
 
 class Teams(Vendor):
-    """Webhook of a workflow: an Adaptive Card of 28 KB at most; answers 202."""
+    """Webhook of a workflow: an Adaptive Card of 28 KB at most, 4 a second; answers 202."""
 
     channel_type = "teams"
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        super().__init__(clock)
+        self.limit = Limited(self.clock, 4, SECOND)
 
     def settings(self) -> dict[str, Any]:
         return {"url": f"{self.url}/workflows/0/triggers/manual/paths/invoke?sig={SECRET}"}
@@ -314,6 +338,7 @@ class Teams(Vendor):
         check(
             f"sig={SECRET}" in request.path, "sig", Response(401, {"error": {"code": "DirectApiAuthorizationRequired"}})
         )
+        check(not self.limit.exceeded(), "limit", self.throttled)
         invalid = Response(400, {"error": {"code": "TriggerInputSchemaMismatch"}})
         check(len(request.content) <= 28 * 1024, "size", Response(413))
         document = request.json
