@@ -13,9 +13,10 @@ from datetime import timedelta
 from typing import Any
 
 from alerts.notify import http, settings
-from alerts.notify.text import button_text, language_of, shorten, to_json
+from alerts.notify.text import button_text, shorten, to_json
 from outrider.clock import Clock, SystemClock, rfc3339
 from outrider.model import Message, Receipt
+from outrider.text.i18n import supported
 from outrider.wire.alertmanager import ORIGIN_LABEL
 
 _NAME = "webhook"
@@ -67,7 +68,7 @@ def signature(secret: str, timestamp: str, body: bytes) -> str:
 
 def payload(message: Message, origin: str = "") -> dict[str, Any]:
     """The JSON: ``text`` and ``title`` for people, the rest for programs."""
-    language = language_of(message)
+    language = supported(message.language)
     return {
         "id": message.id,
         ORIGIN_LABEL: origin,

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from alerts.routing.wording import localize
 from outrider.model import Button, ButtonAction, ChannelPolicy, Message, NotifyReason
-from outrider.text.i18n import LANGUAGES, Language
+from outrider.text.i18n import supported
 
 _ENDS = (NotifyReason.RESOLVED, NotifyReason.ACKNOWLEDGED)
 
@@ -17,7 +17,7 @@ def fallback_copy(message: Message, policy: ChannelPolicy, now: datetime) -> Mes
     copy = _copied(message, policy, now)
     if copy is None:
         return None
-    language: Language = next((known for known in LANGUAGES if known == message.language), "en")
+    language = supported(message.language)
     return replace(copy, body=f"{localize('line.fallback', language, channel=message.channel)}\n{message.body}")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from alerts.routing.wording import localize
 from outrider.documents.summaries import entity_name, fault_name
 from outrider.model import ButtonAction, EntityKind, Fact, Incident, Message, NotifyReason, Priority
-from outrider.text.i18n import LANGUAGES, Language
+from outrider.text.i18n import supported
 
 MOST_IN_FULL = 5  # incidents described in full; the others only have title and link
 _GroupKey = tuple[str, NotifyReason, Priority | None, str, EntityKind, str, tuple[str, ...]]
@@ -51,7 +51,7 @@ def _group_key(message: Message, incidents: Mapping[str, Incident]) -> _GroupKey
 def _merged(group: Sequence[Message], incidents: Mapping[str, Incident]) -> Message:
     """One message with the content of all messages of the group."""
     first = group[0]
-    language: Language = next((known for known in LANGUAGES if known == first.language), "en")
+    language = supported(first.language)
     causes = [cause for message in group if (cause := incidents[message.incident or ""].suspected_cause) is not None]
     arguments: dict[str, Any] = {
         "count": len(group),
