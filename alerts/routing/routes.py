@@ -33,8 +33,8 @@ class NotificationSettings:
     """Notification settings.
 
     ``routes`` maps a channel group (phone, sms, im, mail, report) to channel names. ``languages`` overrides the
-    language of a channel. A P0 or P1 whose groups name no channel goes to ``fallback``; an empty one means every
-    channel of any group, so that a page is never lost to an empty list. ``explain`` returns further lines for messages
+    language of a channel. A P0 or P1 whose groups name no channel goes to every channel of any group, so that a page is
+    never lost to an empty list. ``explain`` returns further lines for messages
     of P0 or P1. ``tracking`` are the channels that show the state of an incident; they receive acknowledgements.
     ``separate`` are those that hold one alert for each incident: their pages are never grouped.
 
@@ -52,7 +52,6 @@ class NotificationSettings:
     languages: Mapping[str, Language] = field(default_factory=dict)
     groups: Mapping[Priority, tuple[str, ...]] = field(default_factory=lambda: GROUPS)
     repeat: Mapping[Priority, timedelta] = field(default_factory=lambda: REPEAT)
-    fallback: tuple[str, ...] = ()
     explain: Callable[[Incident, Language], Sequence[str]] | None = None
     tracking: frozenset[str] = frozenset()
     separate: frozenset[str] = frozenset()
@@ -100,7 +99,7 @@ class NotificationSettings:
         names = self.channels_of_groups(groups)
         if names or priority.rank > Priority.P1.rank:
             return names
-        return self.fallback or _unique(channel for channels in self.routes.values() for channel in channels)
+        return _unique(channel for channels in self.routes.values() for channel in channels)
 
 
 def _unique(names: Iterable[str]) -> tuple[str, ...]:

@@ -47,6 +47,7 @@ def _alert_ingest(settings: Settings) -> AlertIngestSettings:
             faults=options.faults,
             code_faults={str(code): xid.fault for code, xid in xids().items() if xid.fault is not None},
             own_url="" if is_loopback_url(settings.notify.public_url) else settings.notify.public_url.rstrip("/"),
+            language=settings.notify.language,
             expires_after=options.expire_after,
             most_alerts=options.per_request,
         ),
