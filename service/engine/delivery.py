@@ -16,7 +16,7 @@ from typing import Any
 from alerts.notify import recipients
 from alerts.notify.unreached import again_for
 from alerts.routing.buttons import Sign, signed
-from alerts.routing.fallback import end_copy, fallback_copy, is_fallback_due
+from alerts.routing.fallback import end_copy, fallback_copies, is_fallback_due
 from alerts.routing.merging import merge, plan_deliveries
 from outrider import log
 from outrider.audit import AuditEvent, AuditRecord
@@ -289,20 +289,21 @@ class MessageDelivery:
         age = now - message.created_at
         retry = error.retryable and age < GIVE_UP_AFTER
         policy = self._policies.get(message.channel, ChannelPolicy())
-        copy = None
+        copies: tuple[Message, ...] = ()
         if is_fallback_due(message, policy, now, failing_since, final=not retry):
-            copy = fallback_copy(message, policy, now)
+            separate = not self._policies.get(policy.fallback or "", ChannelPolicy()).merges
+            copies = fallback_copies(message, policy, now, separate=separate)
         added = self._state.finish_message(
             message.id,
             delivered=False,
             now=now,
             retry_at=now + _pause(message, error, age) if retry else None,
             error=error.message,
-            follow_ups=() if copy is None else (copy,),
+            follow_ups=copies,
         )
         if not retry:
             self._audit(now, AuditEvent.MESSAGE_FAILED, message.id, error.reason, {"error": error.message})
-        if copy is not None and added:
+        for copy in (copy for copy in copies if copy.id in added):
             detail = {"from": message.channel, "to": copy.channel, "message": copy.id, "error": error.message}
             self._audit(now, AuditEvent.FALLBACK_USED, message.id, error.reason, detail)
         _log.warning(
@@ -311,7 +312,7 @@ class MessageDelivery:
             channel=message.channel,
             reason=error.reason,
             retry=retry,
-            fallback=copy.channel if copy else None,
+            fallback=policy.fallback if copies else None,
         )
 
     def _audit(self, at: datetime, event: AuditEvent, subject: str, reason: str, detail: Mapping[str, str]) -> None:

@@ -300,6 +300,17 @@ def test_a_page_reaches_the_fallback_at_once_and_says_so():
     assert len(desk.audited("fallback_used")) == 1
 
 
+def test_a_shared_page_is_one_alert_for_each_incident_on_a_fallback_that_ends_them_one_by_one():
+    pager = Channel()
+    shared = replace(PAGE, also=("inc-2",), link="https://o.example/incident?incident=inc-1")
+    policies = {"im": ChannelPolicy(fallback="pager"), "pager": ChannelPolicy(merges=False)}
+    desk = Desk({"im": BrokenChannel(away()), "pager": pager}, policies, shared)
+    desk.run_for(timedelta(seconds=5))
+    assert [(copy.incident, copy.also) for copy in pager.sent] == [("inc-1", ()), ("inc-2", ())]
+    assert [copy.link[-5:] for copy in pager.sent] == ["inc-1", "inc-2"]
+    assert len(desk.audited("fallback_used")) == 2
+
+
 def test_a_page_of_a_paused_channel_reaches_the_fallback_at_once():
     first, second = Channel(away(retry_after=10 * MINUTE)), Channel()
     desk = Desk({"im": first, "mail": second}, {"im": ChannelPolicy(fallback="mail")}, NOTE)
