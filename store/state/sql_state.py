@@ -56,6 +56,14 @@ class SqlStateStore(SqlStateReader, SqlResponseWriter, SqlReceivedAlerts, SqlHea
         self._owner: str | None = None
         self._topologies = TopologyHistory()
         self._plans = plan_rows.PlanEncoder()
+        try:
+            self._name_installation()
+        except StoreError:
+            self.close()
+            raise
+
+    def _name_installation(self) -> None:
+        """Gives a new store its id."""
         if not self.installation():
             with self._database.writing() as connection:
                 name = secrets.token_hex(state_rows.INSTALLATION_BYTES)
