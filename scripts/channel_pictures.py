@@ -114,14 +114,14 @@ def wecom(request: Any, _language: str) -> str:
 
 
 def slack(request: Any, _language: str) -> str:
-    """Blocks beside a colored bar."""
+    """The text, and blocks beside a colored bar."""
     (attachment,) = request["attachments"]
-    header, section, actions = attachment["blocks"]
+    section, actions = attachment["blocks"]
     pairs = [(element["text"]["text"], element["url"]) for element in actions["elements"]]
     bar = f'style="border-color:{attachment["color"]}"'
     return (
-        f'<div class="bot">Outrider <small>APP</small></div><div class="card" {bar}>'
-        f"<h3>{lines(header['text']['text'])}</h3><p>{lines(section['text']['text'])}</p>{buttons(pairs)}</div>"
+        f'<div class="bot">Outrider <small>APP</small></div>{lines(html.unescape(request["text"]))}'
+        f'<div class="card" {bar}><p>{lines(section["text"]["text"])}</p>{buttons(pairs)}</div>'
     )
 
 

@@ -11,7 +11,7 @@ import yaml
 from generated import write_or_check
 
 from alerts.notify.phone import VALUES
-from alerts.notify.registry import NOTIFIERS, ChannelType
+from alerts.notify.registry import NOTIFIERS, ChannelType, Reach
 from outrider.errors import ConfigError
 from outrider.vocabulary.units import format_duration
 
@@ -36,7 +36,8 @@ _NOTES = """\
 - **limit**: the most messages in a time. *(ours)* marks a limit that the vendor does not state. `limit` of the channel
   replaces it.
 - **at the limit**: messages that wait become one message that counts and lists all (*merged*), or wait for a free slot
-  (*queued*). Messages of P0 and P1 come first. A quarter of a limit is reserved for them.
+  (*queued*). Messages of P0 and P1 come first. A quarter of a limit is reserved for them. A limit *and number* is that
+  of each phone number.
 - **state**: *edited* channels change the first message of an incident. *tracked* ones also receive acknowledgements.
 
 """
@@ -61,7 +62,9 @@ def page() -> str:
 def _row(name: str, kind: ChannelType) -> str:
     limit = "none"
     if kind.limit is not None:
-        limit = f"{kind.limit.count} per {format_duration(kind.limit.per)}{' (ours)' if kind.limit_is_ours else ''}"
+        each = " and number" if kind.reach in (Reach.PHONE, Reach.SMS) else ""
+        ours = " (ours)" if kind.limit_is_ours else ""
+        limit = f"{kind.limit.count} per {format_duration(kind.limit.per)}{each}{ours}"
     at_limit = "-" if kind.limit is None else "merged" if kind.merges else "queued"
     state = ", ".join(word for word, holds in (("edited", kind.edits), ("tracked", kind.tracks)) if holds) or "-"
     cells = [

@@ -15,10 +15,8 @@ from typing import Any
 from alerts.notify import http, settings
 from alerts.notify.text import clean, mark_of, one_line, shorten, to_json
 from alerts.state.alert_labels import SEVERITIES
-from outrider.errors import ConfigError, UsageError
 from outrider.model import DeliveryNote, Message, NotifyReason, Priority, Receipt
-from outrider.vocabulary.units import parse_duration
-from outrider.wire.alertmanager import ALERTS_PATH, PostableAlert, post_body
+from outrider.wire.alertmanager import ALERTS_PATH, ORIGIN_LABEL, PostableAlert, post_body
 
 _NAME = "alertmanager"
 KEYS = ("url", "token", "username", "password", "labels", "keep")
@@ -39,14 +37,18 @@ class AlertmanagerNotifier:
         token: str = "",
         login: tuple[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
+        origin: str = "",
         keep: timedelta = KEEP,
         timeout: timedelta = settings.TIMEOUT,
     ) -> None:
-        """``url`` without the path of the API. ``login`` is user and password; ``labels`` are added to every alert."""
+        """``url`` without the path of the API. ``login`` is user and password; ``labels`` are added to every alert.
+
+        ``origin`` names this Outrider in every alert.
+        """
         self._url = url.rstrip("/")
         self._token = token
         self._login = login
-        self._labels = dict(labels or {})
+        self._labels = {**(labels or {}), **({ORIGIN_LABEL: origin} if origin else {})}
         self._keep = keep
         self._timeout = timeout
 
@@ -114,22 +116,19 @@ def _bounded(text: str) -> str:
     return shorten(one_line(text), _LABEL_LIMIT, "…")
 
 
-def from_settings(values: Mapping[str, Any]) -> AlertmanagerNotifier:
+def from_settings(values: Mapping[str, Any], origin: str = "") -> AlertmanagerNotifier:
     """``url``, ``token``, ``username``, ``password``, ``labels``, ``keep``, ``timeout``."""
     settings.accept(_NAME, values, KEYS)
     user = settings.optional(_NAME, values, "username")
     labels = values.get("labels") or {}
     if not isinstance(labels, Mapping) or not all(str(key).isidentifier() for key in labels):
-        raise ConfigError(f"labels of the {_NAME} channel must be a mapping of label names")
-    try:
-        keep = parse_duration(str(values["keep"])) if "keep" in values else KEEP
-    except UsageError as error:
-        raise ConfigError(f"keep of the {_NAME} channel: {error.message}", hint=error.hint) from error
+        raise settings.wrong(_NAME, "labels", "a map from label name to text")
     return AlertmanagerNotifier(
         settings.url(_NAME, values),
         token=settings.optional(_NAME, values, "token"),
         login=(user, settings.optional(_NAME, values, "password")) if user else None,
         labels={str(key): str(text) for key, text in labels.items()},
-        keep=keep,
+        origin=origin,
+        keep=settings.duration(_NAME, values, "keep", KEEP),
         timeout=settings.timeout(_NAME, values),
     )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from alerts.notify import settings
 from alerts.notify.text import buttons_of, inert, mark_of, one_line, shorten
 from outrider import log
-from outrider.errors import ConfigError, DeliveryError
+from outrider.errors import DeliveryError
 from outrider.model import Message, NotifyReason, Priority, Receipt
 
 if TYPE_CHECKING:
@@ -88,15 +88,13 @@ def _add(services: Apprise, url: str) -> bool:
 def from_settings(values: Mapping[str, Any]) -> AppriseNotifier:
     """``urls`` (or ``urls_file`` with one a line), ``timeout``."""
     settings.accept(_NAME, values, KEYS)
-    named = settings.optional(_NAME, values, "urls").split() if values.get("urls_file") else ()
-    urls = (*named, *settings.texts(_NAME, values, "urls"))
-    if not urls:
-        raise ConfigError(f"the {_NAME} channel needs urls", hint="give them as urls or urls_file")
+    urls = settings.texts(_NAME, values, "urls", needed=True)
     services = _empty()
     for number, url in enumerate(urls, start=1):
         if not _add(services, url):
-            raise ConfigError(
+            raise settings.ChannelSettingError(
                 f"URL {number} of the {_NAME} channel is not one that Apprise knows",
+                "urls",
                 hint="see https://appriseit.com/services/",
             )
     return AppriseNotifier(services, timeout=settings.timeout(_NAME, values))

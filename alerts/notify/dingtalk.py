@@ -2,9 +2,10 @@ r"""DingTalk group robot, signed: an action card with buttons, or Markdown where
 
 The signature is base64(HMAC-SHA256(secret, "timestamp\nsecret")), URL-encoded, next to the timestamp in milliseconds,
 which may differ by an hour at most. DingTalk rejects a message with status 200 and a nonzero ``errcode``. A robot
-takes 20 messages a minute and is then locked for ten minutes. ``msgUuid`` makes a second attempt recognizable. An
-action card cannot mention anyone, so a page that does is Markdown with links. Source: DingTalk open platform, "custom
-robot access", "security settings" and "custom robots send group messages".
+takes 20 messages a minute and is then locked for ten minutes. ``msgUuid`` makes a second attempt recognizable; the
+plain text in place of a rejected card has its own. An action card cannot mention anyone, so a page that does is
+Markdown with links. People are mentioned by mobile number (``atMobiles``) or user id (``atUserIds``). Source: DingTalk
+open platform, "custom robot access", "security settings" and "custom robots send group messages".
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
@@ -40,6 +42,7 @@ _BUSY = -1
 _TOO_MANY = frozenset({130101, 410100})  # the robot is locked for ten minutes
 _LOCKED = timedelta(minutes=10)
 _INVALID_PARAMETER = 40035
+_MOBILE = re.compile(r"(\+?86-?)?1\d{10}|\+\d{5,19}|\d{2,3}-\d{5,14}")  # 11 digits, or with the country code
 
 
 class DingTalkNotifier:
@@ -105,8 +108,8 @@ def plain_payload(message: Message, at_mobiles: tuple[str, ...] = ()) -> dict[st
         lambda text: {
             "msgtype": "text",
             "text": {"content": f"{title}\n{text}{mentions}"},
-            "at": {"atMobiles": list(mentioned), "isAtAll": False},
-            "msgUuid": _uuid(message),
+            "at": _at(mentioned),
+            "msgUuid": _uuid(f"{message.id}:plain"),
         },
     )
 
@@ -134,8 +137,8 @@ def _markdown(message: Message, text: str, mentioned: tuple[str, ...]) -> dict[s
             "title": _title(message),
             "text": "\n\n".join(part for part in parts if part),
         },
-        "at": {"atMobiles": list(mentioned), "isAtAll": False},
-        "msgUuid": _uuid(message),
+        "at": _at(mentioned),
+        "msgUuid": _uuid(message.id),
     }
 
 
@@ -149,11 +152,16 @@ def _action_card(message: Message, text: str, buttons: list[tuple[str, str]]) ->
     else:
         card["btnOrientation"] = "1" if len(buttons) == 2 else "0"
         card["btns"] = [{"title": label, "actionURL": url} for label, url in buttons]
-    return {"msgtype": "actionCard", "actionCard": card, "msgUuid": _uuid(message)}
+    return {"msgtype": "actionCard", "actionCard": card, "msgUuid": _uuid(message.id)}
 
 
-def _uuid(message: Message) -> str:
-    return hashlib.sha256(message.id.encode()).hexdigest()[:32]
+def _at(mentioned: tuple[str, ...]) -> dict[str, Any]:
+    mobiles = [one for one in mentioned if _MOBILE.fullmatch(one)]
+    return {"atMobiles": mobiles, "atUserIds": [one for one in mentioned if one not in mobiles], "isAtAll": False}
+
+
+def _uuid(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def _raise_for_errcode(response: http.HttpResponse) -> None:

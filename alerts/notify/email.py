@@ -19,17 +19,16 @@ from email.utils import format_datetime
 from typing import Any, Literal, get_args
 
 from alerts.notify import recipients, settings
+from alerts.notify.colors import color_of
 from alerts.notify.text import buttons_of, clean, mark_of, one_line, shorten
 from outrider import log
-from outrider.errors import ConfigError, DeliveryError
-from outrider.model import Message, NotifyReason, Priority, Receipt
+from outrider.errors import DeliveryError
+from outrider.model import Message, Receipt
 
 _NAME = "email"
 KEYS = ("host", "port", "security", "from", "to", "username", "password")
 _SUBJECT_LIMIT = 500  # characters; a header of any length is legal, but no reader shows it
 _BODY_LIMIT = 100_000
-_COLORS = {Priority.P0: "#b91c1c", Priority.P1: "#c2410c", Priority.P2: "#a16207", Priority.P3: "#475569"}
-_GOOD = "#15803d"
 _log = log.get("notify")
 Security = Literal["starttls", "tls", "plain"]
 _PORTS: dict[Security, int] = {"starttls": 587, "tls": 465, "plain": 25}
@@ -142,8 +141,7 @@ def _mail_id(text: str) -> str:
 
 
 def _html(message: Message) -> str:
-    resolved = message.reason is NotifyReason.RESOLVED
-    color = _GOOD if resolved else _COLORS.get(message.priority or Priority.P3, _COLORS[Priority.P3])
+    color = color_of(message)
     lines = "<br>\n".join(html.escape(line) for line in _body(message).splitlines())
     style = f"display:inline-block;padding:6px 14px;margin:0 8px 8px 0;border:1px solid {color};color:{color}"
     links = "".join(
@@ -166,14 +164,11 @@ def from_settings(values: Mapping[str, Any]) -> EmailNotifier:
     settings.accept(_NAME, values, KEYS)
     security: Security = values.get("security", "starttls")
     if security not in get_args(Security):
-        raise ConfigError(f"security of the {_NAME} channel must be one of {', '.join(get_args(Security))}")
-    listed = values.get("to") or ()
-    to = (listed,) if isinstance(listed, str) else tuple(str(address) for address in listed)
-    if not to:
-        raise ConfigError(f"the {_NAME} channel needs to", hint="give one address or a list")
+        raise settings.wrong(_NAME, "security", f"one of {', '.join(get_args(Security))}")
+    to = settings.texts(_NAME, values, "to", needed=True)
     server = Server(
         host=settings.required(_NAME, values, "host"),
-        port=int(values.get("port") or _PORTS[security]),
+        port=settings.whole(_NAME, values, "port", _PORTS[security], 1, 65_535),
         security=security,
         username=settings.optional(_NAME, values, "username"),
         password=settings.optional(_NAME, values, "password"),

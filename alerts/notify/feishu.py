@@ -20,7 +20,7 @@ from alerts.notify import http, recipients, settings
 from alerts.notify.plain_text import send_card
 from alerts.notify.text import buttons_of, fit_body, inert, one_line, shorten, to_json
 from outrider.clock import Clock, SystemClock
-from outrider.errors import CardRejectedError, ConfigError, DeliveryError
+from outrider.errors import CardRejectedError, DeliveryError
 from outrider.model import Message, NotifyReason, Priority, Receipt
 
 _NAME = "feishu"
@@ -159,7 +159,7 @@ def from_settings(values: Mapping[str, Any]) -> FeishuNotifier:
     settings.accept(_NAME, values, KEYS)
     users = settings.texts(_NAME, values, "at_users")
     if not all(_USER_ID.fullmatch(user) for user in users):
-        raise ConfigError(f"at_users of the {_NAME} channel must be open ids or user ids", hint="or all")
+        raise settings.wrong(_NAME, "at_users", "open ids or user ids", hint="or all")
     return FeishuNotifier(
         settings.url(_NAME, values),
         secret=settings.optional(_NAME, values, "secret"),

@@ -6,9 +6,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from alerts.notify import settings
 from alerts.notify.text import one_line, short_text, shorten
 from outrider import log
-from outrider.errors import ConfigError, DeliveryError
+from outrider.errors import DeliveryError
 from outrider.model import Fact, Message, NotifyReason, Priority, Receipt
 
 _log = log.get("notify")
@@ -75,25 +76,34 @@ def parameters(channel: str, values: Mapping[str, Any], default: Mapping[str, st
     if isinstance(given, list):
         given = {str(number): name for number, name in enumerate(given, start=1)}
     if not isinstance(given, Mapping):
-        raise ConfigError(f"template_parameters of the {channel} channel must be a mapping or a list")
+        raise settings.wrong(channel, "template_parameters", "a map or a list")
     result = {str(parameter): str(name) for parameter, name in given.items()}
     unknown = sorted(set(result.values()) - set(VALUES))
     if unknown:
         hint = f"values are {', '.join(VALUES)}"
-        raise ConfigError(f"template_parameters of the {channel} channel has no value {unknown[0]!r}", hint=hint)
+        text = f"template_parameters of the {channel} channel has no value {unknown[0]!r}"
+        raise settings.ChannelSettingError(text, "template_parameters", hint=hint)
     return result
 
 
 def to_each(message: Message, numbers: Iterable[str], send: Callable[[str], str]) -> Receipt:
-    """Sends to every number. Succeeds if one of them was accepted; raises the error that is most worth a retry."""
+    """Sends to every number. Succeeds if one of them was accepted; raises the error that is most worth a retry.
+
+    The receipt names the other numbers that are worth a retry.
+    """
     receipts: list[str] = []
-    errors: list[DeliveryError] = []
+    errors: dict[str, DeliveryError] = {}
     for number in numbers:
         try:
             receipts.append(send(number))
         except DeliveryError as error:
-            errors.append(error)
+            errors[number] = error
             _log.warning("number_failed", message=message.id, channel=message.channel, reason=error.reason)
     if receipts:
-        return Receipt(" ".join(receipts)[:_TEXT_LIMIT])
-    raise max(errors, key=lambda error: error.retryable)
+        return Receipt(" ".join(receipts)[:_TEXT_LIMIT], unreached=worth_a_retry(errors))
+    raise max(errors.values(), key=lambda error: error.retryable)
+
+
+def worth_a_retry(errors: Mapping[str, DeliveryError]) -> tuple[str, ...]:
+    """The numbers whose error may pass."""
+    return tuple(number for number, error in errors.items() if error.retryable)

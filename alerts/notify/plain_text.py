@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from alerts.notify.text import language_of
 from outrider import log
 from outrider.errors import CardRejectedError
 from outrider.model import DeliveryNote, Message, Receipt
-from outrider.text.i18n import translate
+from outrider.text.i18n import supported, translate
 
 _log = log.get("notify")
 
@@ -20,5 +19,5 @@ def send_card(message: Message, card: Callable[[Message], Receipt], plain: Calla
         return card(message)
     except CardRejectedError as error:
         _log.warning("card_rejected", message=message.id, channel=message.channel, reason=error.reason)
-    note = translate("notify.line.card_rejected", language_of(message))
+    note = translate("notify.line.card_rejected", supported(message.language))
     return replace(plain(replace(message, body=f"{note}\n{message.body}")), note=DeliveryNote.PLAIN_TEXT)

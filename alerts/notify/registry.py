@@ -60,8 +60,10 @@ class ChannelType:
     """One type of channel.
 
     ``limit`` is that of the vendor, or ours if ``limit_is_ours``; None: unlimited. ``merges``: messages that wait for
-    the limit become one. ``accepts`` is False for messages that the channel does not send. ``tracks``: the channel
-    shows the state of an incident, and receives acknowledgements.
+    the limit become one, and so do simultaneous pages; False for a channel that holds one alert for each incident.
+    ``accepts`` is False for messages that the channel does not send. ``tracks``: the channel shows the state of an
+    incident, and receives acknowledgements. ``marked`` builds a notifier whose posts name their origin, so that an
+    Outrider recognizes its own if they come back.
     """
 
     build: Callable[[Mapping[str, Any]], Notifier]
@@ -76,6 +78,11 @@ class ChannelType:
     edits: bool = False
     tracks: bool = False
     accepts: Callable[[Message], bool] | None = None
+    marked: Callable[[Mapping[str, Any], str], Notifier] | None = None
+
+    def notifier(self, values: Mapping[str, Any], origin: str) -> Notifier:
+        """A notifier with these keys. What it posts to programs names the ``origin``. Raises ConfigError."""
+        return self.build(values) if self.marked is None else self.marked(values, origin)
 
 
 NOTIFIERS: dict[str, ChannelType] = {
@@ -107,6 +114,7 @@ NOTIFIERS: dict[str, ChannelType] = {
         Buttons.BUTTONS,
         "3,000 characters",
         RateLimit(1, _SECOND),
+        mentions=True,
     ),
     "slack_bot": ChannelType(
         slack_bot.from_settings,
@@ -114,7 +122,8 @@ NOTIFIERS: dict[str, ChannelType] = {
         Reach.CHAT,
         Buttons.BUTTONS,
         "3,000 characters",
-        RateLimit(1, _SECOND),
+        RateLimit(5, 6 * _SECOND),  # of its updates, 50 a minute; of its messages, one a second with short bursts
+        mentions=True,
         edits=True,
         tracks=True,
     ),
@@ -129,7 +138,12 @@ NOTIFIERS: dict[str, ChannelType] = {
         limit_is_ours=True,
     ),
     "webhook": ChannelType(
-        webhook.from_settings, webhook.KEYS, Reach.PROGRAM, Buttons.DATA, "4,096 characters a label"
+        webhook.from_settings,
+        webhook.KEYS,
+        Reach.PROGRAM,
+        Buttons.DATA,
+        "4,096 characters a label",
+        marked=webhook.from_settings,
     ),
     "pagerduty": ChannelType(
         pagerduty.from_settings,
@@ -216,6 +230,7 @@ NOTIFIERS: dict[str, ChannelType] = {
         "500 characters a label",
         merges=False,
         tracks=True,
+        marked=alertmanager.from_settings,
     ),
     "apprise": ChannelType(
         apprise.from_settings,

@@ -8,13 +8,13 @@ from typing import Any
 from jinja2 import StrictUndefined, TemplateError
 from jinja2.sandbox import SandboxedEnvironment
 
-from alerts.notify.text import buttons_of, language_of, one_line, shorten
+from alerts.notify.text import buttons_of, one_line, shorten
 from outrider import log
 from outrider.clock import rfc3339
 from outrider.errors import ConfigError
 from outrider.model import DeliveryNote, Message, Receipt
 from outrider.ports import Notifier, ThreadingNotifier
-from outrider.text.i18n import translate
+from outrider.text.i18n import supported, translate
 
 _log = log.get("notify")
 _BODY_LIMIT = 100_000
@@ -42,7 +42,7 @@ class BodyTemplate:
         except _ERRORS as error:
             _log.warning("template_failed", message=message.id, channel=message.channel, error=type(error).__name__)
             text = shorten(one_line(str(error)) or type(error).__name__, _ERROR_LIMIT, "…")
-            note = translate("notify.line.template_failed", language_of(message), error=text)
+            note = translate("notify.line.template_failed", supported(message.language), error=text)
             return replace(message, body=f"{note}\n{message.body}"), False
         return replace(message, body=shorten(body, _BODY_LIMIT, "…")), True
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from outrider.model import Button, ButtonAction, Fact, Message, NotifyReason
-from outrider.text.i18n import Language, translate
+from outrider.text.i18n import Language, supported, translate
 
 Built = TypeVar("Built")
 _MOST_INPUT = 200_000  # characters of a text that are read at all: a label of 1 MB must not delay a page
@@ -18,11 +18,6 @@ _MOST_FITTED = 28_672  # characters: no channel accepts a request of more bytes
 _INERT = str.maketrans("<>*`@", "＜＞＊｀＠")
 _LINK_END = re.compile(r"\](?=[(\[:])")  # only then do brackets make a link
 _LINE_STARTS = {"#": "＃", "=": "＝", "+": "＋"}
-
-
-def language_of(message: Message) -> Language:
-    """The language of a message, English if it is not supported."""
-    return "zh" if message.language == "zh" else "en"
 
 
 def shorten(text: str, limit: int, mark: str) -> str:
@@ -57,7 +52,7 @@ def fit_body(message: Message, build: Callable[[str], Built], fits: Callable[[Bu
 
 def mark_of(message: Message) -> str:
     """The truncation mark."""
-    return translate("notify.truncated", language_of(message))
+    return translate("notify.truncated", supported(message.language))
 
 
 def one_line(text: str) -> str:
@@ -90,7 +85,7 @@ def to_json(value: Any) -> bytes:
 
 def buttons_of(message: Message) -> list[tuple[str, str]]:
     """Texts and URLs of the buttons. The page of the incident is the last one, unless the message has its own."""
-    language = language_of(message)
+    language = supported(message.language)
     buttons = list(message.buttons)
     if message.link and all(button.action is not ButtonAction.OPEN for button in buttons):
         buttons.append(Button(ButtonAction.OPEN, message.link))
@@ -112,7 +107,7 @@ def short_text(message: Message, limit: int) -> str:
 
     The text of a message without these facts is its title.
     """
-    language = language_of(message)
+    language = supported(message.language)
     known = {fact: one_line(text) for fact, text in message.facts.items()}
     if Fact.WHAT not in known or message.reason in (NotifyReason.REPORT, NotifyReason.SHIFT_SUMMARY, NotifyReason.TEST):
         return shorten(one_line(message.title), limit, "…")

@@ -13,9 +13,11 @@ from datetime import timedelta
 from typing import Any
 
 from alerts.notify import http, settings
-from alerts.notify.text import button_text, language_of, shorten, to_json
+from alerts.notify.text import button_text, shorten, to_json
 from outrider.clock import Clock, SystemClock, rfc3339
 from outrider.model import Message, Receipt
+from outrider.text.i18n import supported
+from outrider.wire.alertmanager import ORIGIN_LABEL
 
 _NAME = "webhook"
 KEYS = ("url", "secret", "headers")
@@ -32,19 +34,21 @@ class WebhookNotifier:
         *,
         secret: str = "",
         headers: Mapping[str, str] | None = None,
+        origin: str = "",
         timeout: timedelta = settings.TIMEOUT,
         clock: Clock | None = None,
     ) -> None:
-        """An empty ``secret`` sends no signature."""
+        """An empty ``secret`` sends no signature. ``origin`` names this Outrider in what it posts."""
         self._url = url
         self._secret = secret
         self._headers = dict(headers or {})
+        self._origin = origin
         self._timeout = timeout
         self._clock = clock or SystemClock()
 
     def send(self, message: Message) -> Receipt:
         """Delivers the message, or raises DeliveryError. The ``id`` of a JSON response becomes the receipt."""
-        body = to_json(payload(message))
+        body = to_json(payload(message, self._origin))
         timestamp = str(int(self._clock.now().timestamp()))
         headers = self._headers | {
             "Content-Type": "application/json; charset=utf-8",
@@ -62,11 +66,12 @@ def signature(secret: str, timestamp: str, body: bytes) -> str:
     return hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
 
 
-def payload(message: Message) -> dict[str, Any]:
+def payload(message: Message, origin: str = "") -> dict[str, Any]:
     """The JSON: ``text`` and ``title`` for people, the rest for programs."""
-    language = language_of(message)
+    language = supported(message.language)
     return {
         "id": message.id,
+        ORIGIN_LABEL: origin,
         "reason": message.reason.value,
         "priority": message.priority.value if message.priority else None,
         "incident": message.incident,
@@ -96,12 +101,13 @@ def payload(message: Message) -> dict[str, Any]:
     }
 
 
-def from_settings(values: Mapping[str, Any]) -> WebhookNotifier:
+def from_settings(values: Mapping[str, Any], origin: str = "") -> WebhookNotifier:
     """``url``, ``secret``, ``headers``, ``timeout``."""
     settings.accept(_NAME, values, KEYS)
     return WebhookNotifier(
         settings.url(_NAME, values),
         secret=settings.optional(_NAME, values, "secret"),
-        headers={str(key): str(value) for key, value in (values.get("headers") or {}).items()},
+        headers=settings.headers(_NAME, values),
+        origin=origin,
         timeout=settings.timeout(_NAME, values),
     )

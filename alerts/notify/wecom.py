@@ -24,7 +24,7 @@ from alerts.notify.text import (
     shorten_bytes,
     to_json,
 )
-from outrider.errors import CardRejectedError, ConfigError, DeliveryError
+from outrider.errors import CardRejectedError, DeliveryError
 from outrider.model import Message, NotifyReason, Priority, Receipt
 
 _NAME = "wecom"
@@ -107,5 +107,5 @@ def from_settings(values: Mapping[str, Any]) -> WeComNotifier:
     settings.accept(_NAME, values, KEYS)
     users = settings.texts(_NAME, values, "at_users")
     if not all(_USER_ID.fullmatch(user) for user in users):
-        raise ConfigError(f"at_users of the {_NAME} channel must be user ids")
+        raise settings.wrong(_NAME, "at_users", "user ids")
     return WeComNotifier(settings.url(_NAME, values), at_users=users, timeout=settings.timeout(_NAME, values))

@@ -7,18 +7,38 @@ from datetime import datetime
 
 from alerts.routing.wording import localize
 from outrider.model import Button, ButtonAction, ChannelPolicy, Message, NotifyReason
-from outrider.text.i18n import LANGUAGES, Language
+from outrider.text.i18n import supported
 
 _ENDS = (NotifyReason.RESOLVED, NotifyReason.ACKNOWLEDGED)
 
 
-def fallback_copy(message: Message, policy: ChannelPolicy, now: datetime) -> Message | None:
-    """The message for the fallback, with a line that names the failed channel; None without another channel."""
+def fallback_copies(
+    message: Message, policy: ChannelPolicy, now: datetime, *, separate: bool = False
+) -> tuple[Message, ...]:
+    """The message for the fallback, with a line that names the failed channel; empty without another channel.
+
+    ``separate``: the fallback holds one alert for each incident, so that a shared page becomes one message for each.
+    """
     copy = _copied(message, policy, now)
     if copy is None:
-        return None
-    language: Language = next((known for known in LANGUAGES if known == message.language), "en")
-    return replace(copy, body=f"{localize('line.fallback', language, channel=message.channel)}\n{message.body}")
+        return ()
+    line = localize("line.fallback", supported(message.language), channel=message.channel)
+    copy = replace(copy, body=f"{line}\n{message.body}")
+    if not separate or message.incident is None:
+        return (copy,)
+    return (replace(copy, also=()), *(_of_other(copy, message.incident, other) for other in message.also))
+
+
+def _of_other(copy: Message, first: str, incident: str) -> Message:
+    """The copy for another incident of a shared page. The buttons that act are those of the first one."""
+    return replace(
+        copy,
+        id=f"{copy.id}:{incident}",
+        incident=incident,
+        also=(),
+        link=copy.link.replace(first, incident) if copy.link else copy.link,
+        buttons=(),
+    )
 
 
 def is_fallback_due(

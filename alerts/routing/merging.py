@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from alerts.routing.wording import localize
 from outrider.documents.summaries import earliest
 from outrider.model import Fact, Message, Priority
-from outrider.text.i18n import LANGUAGES, Language
+from outrider.text.i18n import Language, supported
 
 MOST_LISTED = 30  # messages of a merged one that are listed; the audit record names all
 _MOST_NAMED = 5  # places and services
@@ -78,7 +78,7 @@ def _in_order(messages: Sequence[Message]) -> list[Message]:
 def merge(messages: Sequence[Message]) -> Message:
     """One message with the titles and links of all; at least two, from ``plan_deliveries``."""
     first = min(messages, key=lambda message: (not message.is_urgent, message.rank))
-    language: Language = next((known for known in LANGUAGES if known == first.language), "en")
+    language = supported(first.language)
     counts = Counter(message.priority.value if message.priority else "" for message in messages)
     listed = ", ".join(f"{counts[name]} {name}".strip() for name in sorted(counts, key=lambda name: name or "P9"))
     ordered = sorted(messages, key=lambda message: message.rank)

@@ -137,7 +137,9 @@ def messages(
         reasons[incident.id] = planner.run()
         planned += planner.messages
         incidents.append(planner.incident)
-    sent = simultaneous.group_simultaneous(planned, {incident.id: incident for incident in incidents})
+    sent = simultaneous.group_simultaneous(
+        planned, {incident.id: incident for incident in incidents}, messaging.separate
+    )
     others = [
         *_plan_approvals(of_incident.get("plan", []), messaging, now),
         *_of_breaker(breaker, messaging, responders, now),

@@ -33,9 +33,10 @@ class NotificationSettings:
     """Notification settings.
 
     ``routes`` maps a channel group (phone, sms, im, mail, report) to channel names. ``languages`` overrides the
-    language of a channel. A P0 or P1 whose groups name no channel goes to ``fallback``; an empty one means every
-    channel of any group, so that a page is never lost to an empty list. ``explain`` returns further lines for messages
+    language of a channel. A P0 or P1 whose groups name no channel goes to every channel of any group, so that a page is
+    never lost to an empty list. ``explain`` returns further lines for messages
     of P0 or P1. ``tracking`` are the channels that show the state of an incident; they receive acknowledgements.
+    ``separate`` are those that hold one alert for each incident: their pages are never grouped.
 
     ``ladders`` are those of unacknowledged incidents with a team; ``settle`` is the time for which a cause must stand
     before the incident moves to another team. An open incident is reported on ``status_every``. Follow-ups closed less
@@ -51,9 +52,9 @@ class NotificationSettings:
     languages: Mapping[str, Language] = field(default_factory=dict)
     groups: Mapping[Priority, tuple[str, ...]] = field(default_factory=lambda: GROUPS)
     repeat: Mapping[Priority, timedelta] = field(default_factory=lambda: REPEAT)
-    fallback: tuple[str, ...] = ()
     explain: Callable[[Incident, Language], Sequence[str]] | None = None
     tracking: frozenset[str] = frozenset()
+    separate: frozenset[str] = frozenset()
     ladders: Mapping[Priority, Ladder] = field(default_factory=lambda: LADDERS)
     settle: timedelta = timedelta(minutes=1)
     status_every: Mapping[Priority, timedelta] = field(default_factory=lambda: STATUS_EVERY)
@@ -98,7 +99,7 @@ class NotificationSettings:
         names = self.channels_of_groups(groups)
         if names or priority.rank > Priority.P1.rank:
             return names
-        return self.fallback or _unique(channel for channels in self.routes.values() for channel in channels)
+        return _unique(channel for channels in self.routes.values() for channel in channels)
 
 
 def _unique(names: Iterable[str]) -> tuple[str, ...]:

@@ -6,27 +6,30 @@ and later its escalations. It is sent under the first incident and describes all
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from alerts.routing.wording import localize
 from outrider.documents.summaries import entity_name, fault_name
 from outrider.model import ButtonAction, EntityKind, Fact, Incident, Message, NotifyReason, Priority
-from outrider.text.i18n import LANGUAGES, Language
+from outrider.text.i18n import supported
 
 MOST_IN_FULL = 5  # incidents described in full; the others only have title and link
 _GroupKey = tuple[str, NotifyReason, Priority | None, str, EntityKind, str, tuple[str, ...]]
 
 
-def group_simultaneous(planned: Sequence[Message], incidents: Mapping[str, Incident]) -> tuple[Message, ...]:
+def group_simultaneous(
+    planned: Sequence[Message], incidents: Mapping[str, Incident], separate: Collection[str] = ()
+) -> tuple[Message, ...]:
     """The messages, with first pages of the same people, channel, priority, cluster, kind and suspected fault merged.
 
-    ``incidents`` are those of the messages, by id. An incident without a known cause is never merged.
+    ``incidents`` are those of the messages, by id. An incident without a known cause is never merged, and neither are
+    the messages of the channels ``separate``, which hold one alert for each incident.
     """
     groups: dict[_GroupKey, list[Message]] = {}
     for message in planned:
-        key = _group_key(message, incidents)
+        key = None if message.channel in separate else _group_key(message, incidents)
         if key is not None:
             groups.setdefault(key, []).append(message)
     shared = {group[0].id: _merged(group, incidents) for group in groups.values() if len(group) > 1}
@@ -48,7 +51,7 @@ def _group_key(message: Message, incidents: Mapping[str, Incident]) -> _GroupKey
 def _merged(group: Sequence[Message], incidents: Mapping[str, Incident]) -> Message:
     """One message with the content of all messages of the group."""
     first = group[0]
-    language: Language = next((known for known in LANGUAGES if known == first.language), "en")
+    language = supported(first.language)
     causes = [cause for message in group if (cause := incidents[message.incident or ""].suspected_cause) is not None]
     arguments: dict[str, Any] = {
         "count": len(group),

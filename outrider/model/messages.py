@@ -159,12 +159,16 @@ class DeliveryNote(StrEnum):
 class Receipt:
     """Proof of a delivery. ``id`` is the id that the vendor returned; empty if it returned none.
 
-    ``merged`` is the number of messages that were delivered as one.
+    ``merged`` is the number of messages that were delivered as one. ``new_thread``: the first message of the incident
+    is gone, so this one takes its place. ``unreached`` are the phone numbers that failed for now, while others were
+    accepted.
     """
 
     id: str = ""
     note: DeliveryNote | None = None
     merged: int = 1
+    new_thread: bool = False
+    unreached: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +196,7 @@ class ChannelPolicy:
     ``limit`` None: unlimited. ``merges``: messages that wait for the limit may become one. ``fallback`` receives what
     the channel cannot deliver: urgent messages at once, others ``fallback_after`` the first failure. ``accepts`` is
     False for messages that the channel does not send, such as the end of an incident on a phone; None accepts all.
-    ``personal``: it delivers to the named recipients alone.
+    ``personal``: it delivers to the named recipients alone. ``per_number``: the limit is that of each phone number.
     """
 
     limit: RateLimit | None = None
@@ -201,3 +205,4 @@ class ChannelPolicy:
     fallback_after: timedelta = timedelta(minutes=5)
     accepts: Callable[[Message], bool] | None = None
     personal: bool = False
+    per_number: bool = False

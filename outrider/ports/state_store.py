@@ -157,7 +157,10 @@ class StateReader(FeedbackReader, ResponseReader, OnCallReader, ReceivedAlertRea
         ...
 
     def first_receipt(self, channel: str, incident: str) -> Receipt | None:
-        """The receipt of the first message of an incident that a channel delivered by itself; None without one."""
+        """The receipt of the first message of an incident that a channel delivered by itself; None without one.
+
+        One that began a new thread takes its place.
+        """
         ...
 
     def dead_letters(self, limit: int = 1000, after: Position | None = None) -> tuple[DeadLetter, ...]:
@@ -209,6 +212,10 @@ class StateReader(FeedbackReader, ResponseReader, OnCallReader, ReceivedAlertRea
 
     def drill_windows(self, since: datetime) -> tuple[DrillWindow, ...]:
         """Times and clusters of drills that end at or after a time, newest first; never their ground truth."""
+        ...
+
+    def installation(self) -> str:
+        """The id of the store, which the engine, its stand-by and the API share; empty before the first write."""
         ...
 
     def paused(self) -> bool:

@@ -17,10 +17,18 @@ ALERTS_PATH: Final = "/api/v2/alerts"
 SILENCES_PATH: Final = "/api/v2/silences"
 SILENCE_PATH: Final = "/api/v2/silence/"
 ORIGIN_LABEL: Final = "outrider_origin"
-"""Label of every alert that an Outrider emits: its cluster. An alert that returns with it is dropped."""
+"""Label of every alert that an Outrider emits, with its ``origin_of``. An alert that returns with it is dropped."""
 MOST_LABEL_BYTES: Final = 2_000
 MOST_ANNOTATION_BYTES: Final = 40_000  # 10,000 characters of any script
 _NAME = re.compile(r"[^a-zA-Z0-9_]")
+
+
+def origin_of(cluster: str, installation: str) -> str:
+    """The origin of what one installation sends: its cluster, and the id of its store.
+
+    Two Outriders of one cluster, or with the default name of it, stay distinct.
+    """
+    return f"{cluster}-{installation}" if installation else cluster
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,8 +62,10 @@ def emitted(alerts: Iterable[Alert], priorities: frozenset[Priority]) -> dict[st
     return result
 
 
-def watchdog(origin: str, base_url: str, started_at: datetime, now: datetime, interval: timedelta) -> PostableAlert:
+def watchdog(
+    origin: str, base_url: str, language: Language, started_at: datetime, now: datetime, interval: timedelta
+) -> PostableAlert:
     """The alert that always fires: its absence shows that Outrider, or its way to a person, is broken."""
     labels: Mapping[str, str] = {"alertname": WATCHDOG, "severity": "none", "cluster": origin, ORIGIN_LABEL: origin}
-    summary = "Outrider is alive. If this alert is absent, Outrider or its alerts do not arrive."
-    return PostableAlert(labels, started_at, now + LASTS_INTERVALS * interval, {"summary": summary}, base_url)
+    summary = {"summary": translate("alerts.watchdog-fires", language)}
+    return PostableAlert(labels, started_at, now + LASTS_INTERVALS * interval, summary, base_url)

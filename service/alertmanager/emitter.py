@@ -77,7 +77,8 @@ class AlertEmitter:
         due = self._alerts(now) if options.alerts else []
         if options.watchdog and self._is_alive():
             self._alive_since = self._alive_since or now
-            due.append(watchdog(options.origin, options.base_url, self._alive_since, now, options.interval))
+            since = self._alive_since
+            due.append(watchdog(options.origin, options.base_url, options.language, since, now, options.interval))
         else:
             self._alive_since = None
         return due

@@ -23,6 +23,11 @@ from service.alertmanager.client import AlertmanagerClient, AlertmanagerError, R
 SOURCE = "alertmanager"
 _log = log.get("alertmanager")
 _MARK = re.compile(r"\[outrider ([^\s/\]]+)/([^\s\]]+)\]\s*$")
+# what a silence of our origin alone selects there: all that we emit, which is no received alert
+_ALL_OF_OURS = (
+    LabelMatcher("alertname", MatchOperator.MATCHES, ".+"),
+    LabelMatcher("source", MatchOperator.EQUAL, ""),
+)
 _TOLERANCE = timedelta(seconds=5)
 _LONGEST = timedelta(days=400)  # of a maintenance window without an end
 _STANDING = ("active", "pending")
@@ -161,7 +166,7 @@ class SilenceSync:
             until=item.ends_at,
             by=item.created_by,
             comment=item.comment,
-            matchers=others or tuple(by_origin),
+            matchers=others or (_ALL_OF_OURS if by_origin else ()),
             starts_at=item.starts_at,
             source=SOURCE,
         )

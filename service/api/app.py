@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Histogram
 from collectors.logs.matcher import LogMatcher
 from collectors.receive import otlp_logs as otlp_lines
 from outrider.ports import MetricStore, StateStore
+from outrider.wire.alertmanager import origin_of
 from service.api import errors
 from service.api.context import LATE_AFTER_CYCLES, Context, CycleWatch
 from service.api.dependencies import ApiExtras
@@ -83,6 +84,7 @@ def create_app(
         version="1",
         openapi_url=f"{PREFIX}/openapi.json",
     )
+    origin = origin_of(settings.cluster, state.installation())
     watch = CycleWatch(parts.clock, settings.interval * LATE_AFTER_CYCLES)
     signer = signer_of(settings.public_url, settings.button_key)
     app.state.context = Context(state, metrics, settings, parts, watch, RosterSource(settings.oncall, state), signer)
@@ -93,7 +95,8 @@ def create_app(
         parts.registry.register(IngestBufferCollector(parts.ingest_buffer))
     app.state.alert_receiver = None
     if settings.ingest is not None:
-        app.state.alert_receiver = AlertReceiver(settings.ingest.alerts, parts.clock, parts.registry)
+        alerts = settings.ingest.alerts.of_origin(origin)
+        app.state.alert_receiver = AlertReceiver(alerts, parts.clock, parts.registry)
     app.state.log_lines = LogMatcher(otlp_lines.SOURCE)
     errors.install(app)
     for router in _ROUTERS:
@@ -103,7 +106,7 @@ def create_app(
     for router in signed:
         app.include_router(router, prefix=PREFIX)
     app.include_router(health.router)
-    parts.registry.register(StateCollector(state, settings.cluster))
+    parts.registry.register(StateCollector(state, origin))
     if isinstance(metrics, SqlMetricStore):
         parts.registry.register(StoreCollector(metrics))
     if settings.spool is not None:

@@ -15,7 +15,7 @@ from outrider.errors import ConfigProblem
 from outrider.model import Priority
 from outrider.text import yaml_file
 from outrider.vocabulary.faults import faults
-from service.config.settings_base import Duration, Section
+from service.config.settings_base import PositiveDuration, Section
 
 BUILT_IN = ("alertmanager", "grafana", "cloudevents")
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
@@ -82,7 +82,7 @@ class AlertReceiveSettings(Section):
     json_sources: dict[str, JsonSourceSettings] = Field(
         {}, description="Map from source name to the mapping of its JSON; posted to /api/v1/received/json/NAME."
     )
-    expire_after: Duration = Field(
+    expire_after: PositiveDuration = Field(
         timedelta(hours=24), description="Time after which an alert that its source does not repeat is resolved."
     )
     per_minute: _Count = Field(60_000, description="Maximum alerts per minute and sender; more are rejected (429).")

@@ -12,7 +12,7 @@ from outrider.model import Priority
 from outrider.text import yaml_file
 from service.config.access_settings import AccessSettings
 from service.config.notify_settings import ChannelSettings
-from service.config.settings_base import Duration, is_web_url
+from service.config.settings_base import Duration, PositiveDuration, is_web_url
 
 _LEAST = timedelta(seconds=5)
 
@@ -29,7 +29,7 @@ class AlertmanagerSettings(AccessSettings):
     every: Duration = Field(
         timedelta(seconds=30), description="Time between two deliveries; an alert ends after four without one."
     )
-    timeout: Duration = Field(timedelta(seconds=5), description="Timeout of a request.")
+    timeout: PositiveDuration = Field(timedelta(seconds=5), description="Timeout of a request.")
 
 
 def alertmanager_problems(settings: AlertmanagerSettings, document: yaml_file.Document) -> Iterator[ConfigProblem]:

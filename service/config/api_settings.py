@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -61,6 +61,10 @@ class AlertIngestSettings:
     per_minute: int = 60_000
     most_firing: int = 20_000
     body_bytes: int = 8 * 1024 * 1024
+
+    def of_origin(self, origin: str) -> AlertIngestSettings:
+        """The settings of the installation whose alerts have this origin: they are recognized if they come back."""
+        return replace(self, rules=replace(self.rules, origin=origin))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,15 +11,15 @@ from outrider.errors import ConfigProblem, UsageError
 from outrider.records.heartbeats import Watchdog
 from outrider.records.silences import parse_matcher, selects_everything
 from outrider.text import yaml_file
-from service.config.settings_base import Duration, Section, is_web_url
+from service.config.settings_base import PositiveDuration, Section, is_web_url
 
 
 class HeartbeatSettings(Section):
     """Requests to a dead man's switch while cycles complete with fresh values."""
 
     urls: list[str] = Field([], description="URLs to request with GET, for example of healthchecks.io.")
-    every: Duration = Field(timedelta(minutes=1), description="Time between two requests.")
-    timeout: Duration = Field(timedelta(seconds=10), description="Timeout of a request.")
+    every: PositiveDuration = Field(timedelta(minutes=1), description="Time between two requests.")
+    timeout: PositiveDuration = Field(timedelta(seconds=10), description="Timeout of a request.")
 
 
 class WatchdogSettings(Section):
@@ -29,7 +29,9 @@ class WatchdogSettings(Section):
     match: list[str] = Field(
         [], description="Matchers of the received alert that is the heartbeat, such as alertname=Watchdog."
     )
-    within: Duration = Field(timedelta(minutes=10), description="Time without a heartbeat after which it is absent.")
+    within: PositiveDuration = Field(
+        timedelta(minutes=10), description="Time without a heartbeat after which it is absent."
+    )
 
     def watchdog(self) -> Watchdog:
         """Returns the watchdog."""

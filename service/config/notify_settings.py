@@ -11,14 +11,13 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from alerts.notify.registry import NOTIFIERS, Reach
-from alerts.notify.settings import SecretFileError
+from alerts.notify.settings import ChannelSettingError, SecretFileError
 from alerts.notify.template import BodyTemplate
-from alerts.routing.routes import GROUPS
 from outrider.errors import ConfigError, ConfigProblem, UsageError
-from outrider.model import ChannelPolicy, Priority, RateLimit
+from outrider.model import ChannelPolicy, RateLimit
 from outrider.text import yaml_file
 from outrider.vocabulary.units import parse_duration
-from service.config.settings_base import Duration, Section
+from service.config.settings_base import Duration, Section, WebUrl, is_loopback_url
 
 ChannelTypeName = Literal[
     "dingtalk", "feishu", "wecom", "slack", "slack_bot", "teams", "email", "webhook", "pagerduty", "opsgenie",
@@ -26,9 +25,8 @@ ChannelTypeName = Literal[
     "apprise",
 ]  # fmt: skip
 Group = Literal["phone", "sms", "im", "mail", "report"]
+_OF_THE_DASHBOARD = "set it to the address of the dashboard"
 _LIMIT = re.compile(r"(\d{1,6})\s*/\s*(\S+)")
-_GATEWAYS = ("webhook", "apprise")  # reach a phone if the operator put them into one of these groups
-_PHONE_GROUPS = ("phone", "sms")
 
 
 class ChannelSettings(BaseModel):
@@ -86,7 +84,7 @@ class NotifySettings(Section):
     fallback_after: Duration = Field(
         timedelta(minutes=5), description="How long a channel fails before its other messages go to the fallback."
     )
-    public_url: str = Field("http://127.0.0.1:8501", description="Base URL of links in messages.")
+    public_url: WebUrl = Field("http://127.0.0.1:8501", description="Base URL of links in messages.")
 
     def policies(self) -> dict[str, ChannelPolicy]:
         """How the messages of each channel are delivered."""
@@ -98,6 +96,7 @@ class NotifySettings(Section):
                 fallback_after=self.fallback_after,
                 accepts=NOTIFIERS[channel.type].accepts,
                 personal=NOTIFIERS[channel.type].reach is Reach.MAIL,
+                per_number=NOTIFIERS[channel.type].reach in (Reach.PHONE, Reach.SMS),
             )
             for name, channel in self.channels.items()
         }
@@ -136,7 +135,7 @@ def notify_problems(settings: NotifySettings, document: yaml_file.Document) -> I
             yield document.problem((*path, "fallback"), _unknown(channel.fallback, known))
         error = channel_error(name, channel)
         if error is not None and not isinstance(error, SecretFileError):
-            yield document.problem(path, f"{error.message}; {error.hint}" if error.hint else error.message)
+            yield document.problem(_path_of(error, path, channel), _sentence(error))
 
 
 def channel_error(name: str, channel: ChannelSettings) -> ConfigError | None:
@@ -150,27 +149,34 @@ def channel_error(name: str, channel: ChannelSettings) -> ConfigError | None:
 
 
 def notify_warnings(settings: NotifySettings, document: yaml_file.Document) -> Iterator[ConfigProblem]:
-    """Warns of secret files that cannot be read here, and of a P0 that reaches no phone and no SMS."""
+    """Warns of secret files that cannot be read here, and of links that people cannot open."""
     for name, channel in settings.channels.items():
         error = channel_error(name, channel)
         if isinstance(error, SecretFileError):
-            yield document.problem(("notify", "channels", name), error.message)
-    if settings.channels and not _p0_reaches_a_phone(settings):
-        message = "a P0 reaches no phone and no SMS; add a channel of such a type to phone or sms"
-        yield document.problem(("notify", "groups"), message)
+            yield document.problem(_path_of(error, ("notify", "channels", name), channel), error.message)
+    if is_loopback_url(settings.public_url) and any(
+        _leaves_this_host(channel) for channel in settings.channels.values()
+    ):
+        message = (
+            f"links of messages lead to {settings.public_url}, which only this host can open; " + _OF_THE_DASHBOARD
+        )
+        yield document.problem(("notify", "public_url"), message)
 
 
-def _p0_reaches_a_phone(settings: NotifySettings) -> bool:
-    for group, names in settings.groups.items():
-        channels = [settings.channels[name] for name in names if name in settings.channels]
-        if group in GROUPS[Priority.P0] and any(_reaches_a_phone(channel, group) for channel in channels):
-            return True
-    return False
+def _path_of(error: ConfigError, path: yaml_file.Path_, channel: ChannelSettings) -> yaml_file.Path_:
+    """The position of the key at fault; that of the channel if the key is missing."""
+    key = error.key if isinstance(error, ChannelSettingError) else ""
+    return (*path, key) if key in channel.keys else path
 
 
-def _reaches_a_phone(channel: ChannelSettings, group: Group) -> bool:
-    reaches = NOTIFIERS[channel.type].reach in (Reach.PHONE, Reach.SMS, Reach.ON_CALL)
-    return reaches or (channel.type in _GATEWAYS and group in _PHONE_GROUPS)
+def _sentence(error: ConfigError) -> str:
+    return f"{error.message}; {error.hint}" if error.hint else error.message
+
+
+def _leaves_this_host(channel: ChannelSettings) -> bool:
+    host = str(channel.keys.get("host") or "")
+    address = f"smtp://{host}" if host else str(channel.keys.get("url") or "")
+    return not is_loopback_url(address)
 
 
 def _unknown(name: str, known: Mapping[str, ChannelSettings]) -> str:

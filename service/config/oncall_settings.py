@@ -15,7 +15,7 @@ from alerts.routing.escalation import LADDERS, Ladder
 from outrider.errors import ConfigProblem
 from outrider.model import Layer, Priority
 from outrider.text import install_hints, yaml_file
-from service.config.settings_base import Duration, Section, TimeZone
+from service.config.settings_base import Duration, PositiveDuration, Section, TimeZone
 from service.config.time_span_settings import HoursSettings
 from service.config.wall_times import DateAndTime, TimeOfDay
 
@@ -175,7 +175,7 @@ class TeamSettings(Section):
 class LadderSettings(Section):
     """Steps of an unacknowledged incident."""
 
-    after: Duration = Field(description="Time on each step until the next one is notified.", examples=["10m"])
+    after: PositiveDuration = Field(description="Time on each step until the next one is notified.", examples=["10m"])
     steps: list[_Step] = Field(
         ["on_call", "second", "lead", "team"],
         description="Whom each step notifies. A step that adds nobody is left out.",
@@ -220,7 +220,9 @@ class OnCallSettings(Section):
     settle: Duration = Field(
         timedelta(minutes=1), description="Time for which a cause must stand before its incident moves to another team."
     )
-    status_every: Duration = Field(timedelta(minutes=15), description="Interval of status messages on an open P0.")
+    status_every: PositiveDuration = Field(
+        timedelta(minutes=15), description="Interval of status messages on an open P0."
+    )
     recurs_within: Duration = Field(
         timedelta(days=14),
         description="Time after the closing of a follow-up in which the same fault counts as repeated.",

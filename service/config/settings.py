@@ -53,6 +53,7 @@ from service.config.maintenance_settings import (
 )
 from service.config.notify_settings import NotifySettings, notify_problems, notify_warnings
 from service.config.oncall_settings import OnCallSettings, oncall_problems
+from service.config.phone_warnings import PhoneRoutes
 from service.config.planner_settings import PlannerSettings
 from service.config.probe_settings import ProbeSettings, probe_problems
 from service.config.receive_settings import ReceiveSettings, receive_problems
@@ -60,9 +61,10 @@ from service.config.remediation_settings import RemediationSettings, remediation
 from service.config.remediation_warnings import remediation_warnings
 from service.config.retention_settings import RetentionSettings, retention_problems
 from service.config.scaling_settings import KubernetesApiSettings, emit_problems
+from service.config.secret_files import secret_file_warnings
 from service.config.service_names import KnownServices, known_services, unknown_services
 from service.config.service_settings import ServiceSettings, service_problems
-from service.config.settings_base import Duration, Port, Section, TimeZone
+from service.config.settings_base import Duration, Port, Section, TimeZone, WebUrl
 from service.config.settings_targets import adapter_problems, duplicate_targets, target_warnings
 from service.config.slo_settings import SloSettings, slo_problems
 from service.config.store_settings import RemoteMetricsSettings
@@ -192,10 +194,8 @@ class ApiSettings(Section):
     token_file: Path | None = Field(
         None, description=("File with the admin token. Default: generated next to the store.")
     )
-    public_url: str | None = Field(
-        None,
-        description="Base URL of the API as people reach it. Without it messages have no buttons to act.",
-        pattern=r"^https?://",
+    public_url: WebUrl | None = Field(
+        None, description="Base URL of the API as people reach it. Without it messages have no buttons to act."
     )
 
 
@@ -315,7 +315,9 @@ def review(path: Path, *, fleet: str | None = None) -> tuple[Settings | None, li
     warnings = [*target_warnings(value, document), *gpu_type_warnings(value, document)]
     if settings is not None:
         warnings += remediation_warnings(settings.remediation, settings.planner.scaling, document)
+        warnings += secret_file_warnings(settings, document)
         warnings += notify_warnings(settings.notify, document)
+        warnings += _phone_warnings(settings, document)
         warnings += alertmanager_warnings(settings.alertmanager, settings.notify.channels, document)
         known = _known_services(settings, fleet)
         (problems if known.complete else warnings).extend(unknown_services(settings.remediation, known, document))
@@ -401,6 +403,15 @@ def _rule_problems(rules: RulesSettings, document: yaml_file.Document) -> Iterat
             yield document.problem(("rules", "enable", index), message)
 
 
+def _phone_warnings(settings: Settings, document: yaml_file.Document) -> Iterator[ConfigProblem]:
+    routes = PhoneRoutes(settings.notify.channels, settings.notify.groups, settings.oncall.teams)
+    try:
+        entries = rule_files.load_entries(settings.rules.files, settings.rules.enable)
+    except (ConfigError, UsageError):  # a problem of the rules
+        entries = ()
+    yield from routes.warnings([entry for entry in entries if entry.enabled], settings.slos, document)
+
+
 def _game_day_problems(settings: Settings, document: yaml_file.Document, fleet: str | None) -> list[ConfigProblem]:
     """Checks that game days have a simulated fleet, a cluster of it, and a window within the week."""
     problems = []
@@ -426,3 +437,5 @@ def read_secret(path: Path) -> str:
         return path.read_text(encoding="utf-8").strip()
     except OSError as error:
         raise ConfigError(f"the secret file {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the secret file {path} is not UTF-8 text", hint="write the secret as text") from error

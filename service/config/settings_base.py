@@ -56,6 +56,15 @@ def _time_zone(value: str) -> str:
     return value
 
 
+def is_loopback_url(text: str) -> bool:
+    """True for a URL that only this host can open."""
+    try:
+        host = urlsplit(text).hostname or ""
+    except ValueError:
+        return False
+    return host == "localhost" or host.startswith("127.") or host == "::1"
+
+
 def is_web_url(text: str) -> bool:
     """True for a URL of http or https with a host."""
     try:
@@ -65,7 +74,15 @@ def is_web_url(text: str) -> bool:
     return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
+def _web_url(value: str) -> str:
+    if not is_web_url(value):
+        raise ValueError("expected a URL that starts with https:// or http:// and names a host")
+    return value
+
+
+WebUrl = Annotated[str, AfterValidator(_web_url)]
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
+PositiveDuration = Annotated[Duration, Field(gt=timedelta(0))]
 Ratio = Annotated[float, Field(ge=0, le=1)]
 NameServers = Annotated[list[str], AfterValidator(_name_servers)]
 TimeZone = Annotated[str, AfterValidator(_time_zone)]

@@ -13,8 +13,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from alerts.notify import recipients
+from alerts.notify.unreached import again_for
 from alerts.routing.buttons import Sign, signed
-from alerts.routing.fallback import end_copy, fallback_copy, is_fallback_due
+from alerts.routing.fallback import end_copy, fallback_copies, is_fallback_due
 from alerts.routing.merging import merge, plan_deliveries
 from outrider import log
 from outrider.audit import AuditEvent, AuditRecord
@@ -43,12 +45,33 @@ _PAUSED = "paused"
 
 
 @dataclass(slots=True)
-class _ChannelState:
-    """What is known about a channel since the start of the process. Times are monotonic, except ``failing_since``."""
+class _Lane:
+    """Messages of a channel that share its limit and its failures: all, or those to the same phone numbers.
 
-    window: RateWindow
+    Known since the start of the process. Times are monotonic, except ``failing_since``.
+    """
+
+    windows: tuple[RateWindow, ...]
     blocked_until: float = 0.0
     failing_since: datetime | None = None
+
+    def free(self, now: float) -> int | None:
+        """The number of messages that may be sent now; None: any number."""
+        slots = [count for window in self.windows if (count := window.free(now)) is not None]
+        return min(slots, default=None)
+
+    def wait(self, now: float) -> float:
+        """Seconds until another message may be sent."""
+        return max(window.wait(now) for window in self.windows)
+
+    def is_full(self, now: float) -> bool:
+        """True if nothing may be sent now, without a pause that its messages should know of."""
+        return self.free(now) == 0 and self.blocked_until <= now
+
+    def record(self, now: float) -> None:
+        """Counts one message."""
+        for window in self.windows:
+            window.record(now)
 
 
 class MessageDelivery:
@@ -80,7 +103,8 @@ class MessageDelivery:
         self._time = SteadyTime(clock)
         self._owner = owner
         self._policies = policies or {}
-        self._channels: dict[str, _ChannelState] = {}
+        self._lanes: dict[tuple[str, tuple[str, ...]], _Lane] = {}
+        self._windows: dict[tuple[str, str], RateWindow] = {}
 
     def run_once(self) -> int:
         """Delivers the due messages of each channel once, one channel after another. Returns their number."""
@@ -120,28 +144,47 @@ class MessageDelivery:
 
     def _deliver_channel(self, channel: str) -> int:
         """Claims and delivers due messages of a channel. Returns the number of messages that were decided on."""
-        known = self._channels.get(channel)
-        policy = self._policies.get(channel, ChannelPolicy())
-        if known is None:
-            known = self._channels.setdefault(channel, _ChannelState(RateWindow(policy.limit)))
-        started = self._clock.monotonic()
-        slots, wakes = known.window.free(started), self._wakes
-        blocked = known.blocked_until > started
-        if slots == 0 and not blocked:
+        policy, wakes = self._policies.get(channel, ChannelPolicy()), self._wakes
+        if not policy.per_number and self._lane(channel, ()).is_full(self._clock.monotonic()):
             return 0
         most = MOST_CLAIMED if policy.limit is None else MOST_MERGED
         claimed = self._state.claim_messages(self._owner, self._time.now(), LEASE, most, channel=channel)
-        wanted = self._skip_unwanted(claimed, policy)
-        if blocked:
-            pause, text = timedelta(seconds=known.blocked_until - started), f"the {channel} channel requested a pause"
-            self._fail_all(wanted, known, DeliveryError(text, retryable=True, reason=_PAUSED, retry_after=pause))
-            return len(claimed)
+        lanes: dict[tuple[str, ...], list[Message]] = {}
+        for message in self._skip_unwanted(claimed, policy):
+            numbers = recipients.phones(message, ()) if policy.per_number else ()
+            lanes.setdefault(numbers, []).append(message)
+        waiting = sum(
+            self._deliver_lane(self._lane(channel, numbers), messages, policy, wakes)
+            for numbers, messages in lanes.items()
+        )
+        return len(claimed) - waiting
+
+    def _lane(self, channel: str, numbers: tuple[str, ...]) -> _Lane:
+        """The lane of these phone numbers. Two lanes with a number in common share its limit."""
+        known = self._lanes.get((channel, numbers))
+        if known is None:
+            limit = self._policies.get(channel, ChannelPolicy()).limit
+            keys = [(channel, number) for number in numbers or ("",)]
+            windows = tuple(self._windows.setdefault(key, RateWindow(limit)) for key in keys)
+            known = self._lanes.setdefault((channel, numbers), _Lane(windows))
+        return known
+
+    def _deliver_lane(self, lane: _Lane, messages: Sequence[Message], policy: ChannelPolicy, wakes: int) -> int:
+        """Delivers claimed messages. Returns the number of those that wait for the limit."""
+        now = self._clock.monotonic()
+        if lane.blocked_until > now:
+            pause, text = (
+                timedelta(seconds=lane.blocked_until - now),
+                f"the {messages[0].channel} channel requested a pause",
+            )
+            self._fail_all(messages, lane, DeliveryError(text, retryable=True, reason=_PAUSED, retry_after=pause))
+            return 0
         most_sent = 0 if policy.limit is None else policy.limit.count
-        merges = policy.merges and not _clears_soon(len(wanted), policy)
-        plan = plan_deliveries(wanted, slots, most=most_sent, merges=merges)
-        self._send_all(plan.batches, known, wakes)
-        self._put_back(plan.waiting, known)
-        return len(claimed) - len(plan.waiting)
+        merges = policy.merges and not _clears_soon(len(messages), policy)
+        plan = plan_deliveries(messages, lane.free(now), most=most_sent, merges=merges)
+        self._send_all(plan.batches, lane, wakes)
+        self._put_back(plan.waiting, lane)
+        return len(plan.waiting)
 
     def _skip_unwanted(self, messages: Sequence[Message], policy: ChannelPolicy) -> Sequence[Message]:
         """Ends the messages that the channel does not send; they use none of its slots. Returns the others."""
@@ -153,7 +196,7 @@ class MessageDelivery:
                 self._delivered([message], message, Receipt(note=DeliveryNote.NOT_NEEDED))
         return wanted
 
-    def _send_all(self, batches: Sequence[tuple[Message, ...]], known: _ChannelState, wakes: int) -> None:
+    def _send_all(self, batches: Sequence[tuple[Message, ...]], lane: _Lane, wakes: int) -> None:
         """Sends the batches in order. After failures in a row or a requested pause the others wait as well.
 
         If a page may have been decided since the claim, at ``wakes``, the others that are not urgent return for it.
@@ -161,30 +204,30 @@ class MessageDelivery:
         failures = 0
         for index, batch in enumerate(batches):
             if index and self._wakes != wakes and not batch[0].is_urgent:
-                self._put_back([message for rest in batches[index:] for message in rest], known)
+                self._put_back([message for rest in batches[index:] for message in rest], lane)
                 return
-            error = self._send(batch, known)
+            error = self._send(batch, lane)
             failures = 0 if error is None or not error.retryable else failures + 1
             if error is not None and (error.retry_after is not None or failures == _FAILURES_IN_A_ROW):
-                self._fail_all([message for rest in batches[index + 1 :] for message in rest], known, error)
+                self._fail_all([message for rest in batches[index + 1 :] for message in rest], lane, error)
                 return
 
-    def _put_back(self, messages: Sequence[Message], known: _ChannelState) -> None:
+    def _put_back(self, messages: Sequence[Message], lane: _Lane) -> None:
         """Returns claimed messages that exceed the limit to the outbox."""
-        pause = timedelta(seconds=max(1.0, known.window.wait(self._clock.monotonic())))
+        pause = timedelta(seconds=max(1.0, lane.wait(self._clock.monotonic())))
         now = self._time.now()
         for message in messages:
             self._state.finish_message(message.id, delivered=False, now=now, retry_at=now + pause)
 
-    def _send(self, batch: tuple[Message, ...], known: _ChannelState) -> DeliveryError | None:
+    def _send(self, batch: tuple[Message, ...], lane: _Lane) -> DeliveryError | None:
         message = batch[0] if len(batch) == 1 else merge(batch)
-        known.window.record(self._clock.monotonic())
+        lane.record(self._clock.monotonic())
         try:
             receipt = self._deliver(message)
         except DeliveryError as error:
-            self._fail_all(batch, known, error)
+            self._fail_all(batch, lane, error)
             return error
-        known.failing_since = None
+        lane.failing_since = None
         self._delivered(batch, message, replace(receipt, merged=len(batch)))
         return None
 
@@ -208,8 +251,10 @@ class MessageDelivery:
 
     def _delivered(self, batch: Sequence[Message], message: Message, receipt: Receipt) -> None:
         now = self._time.now()
-        copies = tuple(copy for part in batch for copy in self._end_copies(part, now))
-        self._state.deliver_messages([part.id for part in batch], receipt, now, copies)
+        copies = [copy for part in batch for copy in self._end_copies(part, now)]
+        if receipt.unreached:
+            copies.append(again_for(message, receipt.unreached))
+        self._state.deliver_messages([part.id for part in batch], receipt, now, tuple(copies))
         detail = {
             "channel": message.channel,
             "receipt": receipt.id,
@@ -229,35 +274,36 @@ class MessageDelivery:
         copy = end_copy(message, policy, now, earlier)
         return () if copy is None else (copy,)
 
-    def _fail_all(self, messages: Sequence[Message], known: _ChannelState, error: DeliveryError) -> None:
+    def _fail_all(self, messages: Sequence[Message], lane: _Lane, error: DeliveryError) -> None:
         """Records a failure of each message, and the pause of the channel."""
         now = self._time.now()
         if error.reason != _PAUSED:
-            known.failing_since = known.failing_since or now
+            lane.failing_since = lane.failing_since or now
             if error.retry_after is not None:
                 pause = error.retry_after.total_seconds()
-                known.blocked_until = max(known.blocked_until, self._clock.monotonic() + pause)
+                lane.blocked_until = max(lane.blocked_until, self._clock.monotonic() + pause)
         for message in messages:
-            self._failed(message, error, now, known.failing_since)
+            self._failed(message, error, now, lane.failing_since)
 
     def _failed(self, message: Message, error: DeliveryError, now: datetime, failing_since: datetime | None) -> None:
         age = now - message.created_at
         retry = error.retryable and age < GIVE_UP_AFTER
         policy = self._policies.get(message.channel, ChannelPolicy())
-        copy = None
+        copies: tuple[Message, ...] = ()
         if is_fallback_due(message, policy, now, failing_since, final=not retry):
-            copy = fallback_copy(message, policy, now)
+            separate = not self._policies.get(policy.fallback or "", ChannelPolicy()).merges
+            copies = fallback_copies(message, policy, now, separate=separate)
         added = self._state.finish_message(
             message.id,
             delivered=False,
             now=now,
             retry_at=now + _pause(message, error, age) if retry else None,
             error=error.message,
-            follow_ups=() if copy is None else (copy,),
+            follow_ups=copies,
         )
         if not retry:
             self._audit(now, AuditEvent.MESSAGE_FAILED, message.id, error.reason, {"error": error.message})
-        if copy is not None and added:
+        for copy in (copy for copy in copies if copy.id in added):
             detail = {"from": message.channel, "to": copy.channel, "message": copy.id, "error": error.message}
             self._audit(now, AuditEvent.FALLBACK_USED, message.id, error.reason, detail)
         _log.warning(
@@ -266,7 +312,7 @@ class MessageDelivery:
             channel=message.channel,
             reason=error.reason,
             retry=retry,
-            fallback=copy.channel if copy else None,
+            fallback=policy.fallback if copies else None,
         )
 
     def _audit(self, at: datetime, event: AuditEvent, subject: str, reason: str, detail: Mapping[str, str]) -> None:

@@ -13,7 +13,7 @@ from datetime import timedelta
 
 from outrider.model import Alert, Fact, Incident, Message
 from outrider.records.drill import DrillWindow
-from outrider.text.i18n import LANGUAGES, Language, translate
+from outrider.text.i18n import supported, translate
 
 BY_HAND = "drill"  # name of a window that does not belong to a game day
 AFTER = timedelta(minutes=2)  # an incident that opens this soon after the end may belong to the drill
@@ -55,7 +55,7 @@ def _window_of(incident: Incident, cluster_of: Mapping[str, str], running: Seque
 def _marked(message: Message, window: DrillWindow | None) -> Message:
     if window is None:
         return message
-    language: Language = next((known for known in LANGUAGES if known == message.language), "en")
+    language = supported(message.language)
     name = translate("notify.drill_by_hand", language) if window.name == BY_HAND else window.name
     title = translate("notify.drill_title", language, title=message.title)
     body = translate("notify.drill_body", language, name=name, body=message.body)

@@ -11,21 +11,22 @@ from outrider.errors import DeliveryError
 from outrider.model import Message, Priority
 from outrider.text.i18n import Language
 from outrider.text.unknown_names import no_such
+from outrider.wire.alertmanager import origin_of
 from service.config.settings import Settings
 from service.wiring import alerting as wiring_alerting
 
 _COSTLY = (Reach.PHONE, Reach.SMS)
 
 
-def run(settings: Settings, channel: str, language: Language, now: datetime) -> dict[str, Any]:
+def run(settings: Settings, channel: str, language: Language, now: datetime, installation: str = "") -> dict[str, Any]:
     """Sends samples until one fails. Returns their receipts and the error, if any.
 
-    Raises UsageError for an unknown channel.
+    ``installation`` is the id of the store, empty if there is none yet. Raises UsageError for an unknown channel.
     """
     configured = settings.notify.channels.get(channel)
     if configured is None:
         raise no_such("channel", channel, settings.notify.channels, without="none; name one under notify.channels")
-    notifier = wiring_alerting.notifier(channel, configured)
+    notifier = wiring_alerting.notifier(channel, configured, origin_of(settings.cluster, installation))
     samples, error = [], None
     for message in _messages(settings, channel, language, now):
         try:

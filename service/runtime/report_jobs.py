@@ -53,7 +53,7 @@ def weekly(
         as_of = newest[0].at if newest else now
         written = write(state, metrics, week or week_before(as_of), formats, out, language, as_of, report)
     if send:
-        _send(settings, written, now, language)
+        _send(settings, written, now, language, state.installation())
     return written
 
 
@@ -87,8 +87,8 @@ def week_before(instant: datetime) -> str:
     return f"{year}-W{week:02d}"
 
 
-def _send(settings: Settings, written: WrittenReport, now: datetime, language: Language) -> None:
-    senders = wiring_alerting.notifiers(settings)
+def _send(settings: Settings, written: WrittenReport, now: datetime, language: Language, installation: str) -> None:
+    senders = wiring_alerting.notifiers(settings, installation)
     channels = settings.notify.groups.get("report", [])
     if not channels:
         raise UnavailableError("no channel is configured for reports", hint="name one under notify.groups.report")

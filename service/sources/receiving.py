@@ -16,6 +16,7 @@ from outrider.records.ingest_buffer import BufferSize, IngestBuffer, PushedBlock
 from service.config.api_settings import AlertIngestSettings, IngestSettings
 from service.config.receive_settings import ReceiveRuleSettings
 from service.config.settings import Settings, read_secret
+from service.config.settings_base import is_loopback_url
 from store import factory, migrate
 
 
@@ -45,8 +46,8 @@ def _alert_ingest(settings: Settings) -> AlertIngestSettings:
             priorities={severity.lower(): priority for severity, priority in options.priorities.items()},
             faults=options.faults,
             code_faults={str(code): xid.fault for code, xid in xids().items() if xid.fault is not None},
-            origin=settings.cluster,
-            own_url=settings.notify.public_url.rstrip("/"),
+            own_url="" if is_loopback_url(settings.notify.public_url) else settings.notify.public_url.rstrip("/"),
+            language=settings.notify.language,
             expires_after=options.expire_after,
             most_alerts=options.per_request,
         ),

@@ -13,6 +13,7 @@ from detectors.rca.fault_catalogue import Knowledge
 from outrider.model import Incident, Priority
 from outrider.ports import Notifier, StateStore
 from outrider.text.i18n import Language
+from outrider.wire.alertmanager import origin_of
 from service.alertmanager.client import AlertmanagerClient
 from service.alertmanager.emitter import AlertEmitter, EmitOptions
 from service.alertmanager.silence_sync import SilenceSync, SyncOptions
@@ -42,6 +43,7 @@ def messaging_of(settings: Settings, language: Language | None = None) -> Notifi
         summary_groups=tuple(oncall.summary_groups),
         buttons_valid=oncall.buttons.valid if settings.api.public_url is not None else None,
         personal=frozenset(name for name, policy in notify.policies().items() if policy.personal),
+        separate=frozenset(name for name, policy in notify.policies().items() if not policy.merges),
         tracking=frozenset(name for name, channel in notify.channels.items() if NOTIFIERS[channel.type].tracks),
     )
 
@@ -56,14 +58,15 @@ def explained(knowledge: Knowledge, incident: Incident, language: Language) -> l
     return explanation_text.page_lines(explanation.explain(incident, knowledge), language)
 
 
-def notifiers(settings: Settings) -> dict[str, Notifier]:
-    """Returns a notifier for each configured channel."""
-    return {name: notifier(name, channel) for name, channel in settings.notify.channels.items()}
+def notifiers(settings: Settings, installation: str) -> dict[str, Notifier]:
+    """Returns a notifier for each configured channel. ``installation`` is the id of the store."""
+    origin = origin_of(settings.cluster, installation)
+    return {name: notifier(name, channel, origin) for name, channel in settings.notify.channels.items()}
 
 
-def notifier(name: str, channel: ChannelSettings) -> Notifier:
+def notifier(name: str, channel: ChannelSettings, origin: str) -> Notifier:
     """Returns the notifier of one channel, with its template. Raises ConfigError."""
-    built, template = NOTIFIERS[channel.type].build(channel.keys), channel.body_template(name)
+    built, template = NOTIFIERS[channel.type].notifier(channel.keys, origin), channel.body_template(name)
     return built if template is None else templated(built, template)
 
 
@@ -89,8 +92,9 @@ def alertmanager(settings: Settings, state: StateStore, liveness: Liveness) -> A
     if not options.urls:
         return None
     clients = [AlertmanagerClient(url, options.access, options.timeout) for url in options.urls]
+    origin = origin_of(settings.cluster, state.installation())
     emit = EmitOptions(
-        origin=settings.cluster,
+        origin=origin,
         base_url=settings.notify.public_url.rstrip("/"),
         language=settings.notify.language,
         interval=options.every,
@@ -99,7 +103,7 @@ def alertmanager(settings: Settings, state: StateStore, liveness: Liveness) -> A
         watchdog=options.watchdog,
     )
     sync = SyncOptions(
-        settings.cluster,
+        origin,
         read=options.read_silences,
         write=options.write_silences,
         maintenance=tuple(window.silence() for window in settings.maintenance),

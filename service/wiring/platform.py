@@ -136,7 +136,7 @@ def platform(
     cycle = Cycle(_parts(settings, source, clock, state, buffered, detection, planning, messaging))
     dispatcher = Dispatcher(
         state,
-        notifiers(settings),
+        notifiers(settings, state.installation()),
         actuator(settings),
         clock,
         cycle,

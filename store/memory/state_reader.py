@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -79,6 +80,7 @@ class MemoryStateReader(MemoryResponses):
         """Starts empty."""
         super().__init__()
         self._lock = RLock()
+        self._installation = secrets.token_hex(state_rows.INSTALLATION_BYTES)
         self._alerts: dict[tuple[str, datetime], Alert] = {}
         self._incidents: dict[str, Incident] = {}
         self._plans: list[tuple[datetime, Plan]] = []
@@ -212,7 +214,7 @@ class MemoryStateReader(MemoryResponses):
                 and entry.ended_at is not None
             ]
         receipts = (receipt for *_, receipt in sorted(delivered, key=lambda item: item[:3]))
-        return next((receipt for receipt in receipts if receipt and receipt.id and receipt.merged == 1), None)
+        return state_rows.first_of_thread(receipt for receipt in receipts if receipt is not None)
 
     def dead_letters(self, limit: int = 1000, after: Position | None = None) -> tuple[DeadLetter, ...]:
         """Messages that failed for good, newest first; ``after`` is the position of a message."""
@@ -308,6 +310,10 @@ class MemoryStateReader(MemoryResponses):
     def detector_statuses(self) -> tuple[DetectorStatus, ...]:
         """Rollout stage of each detector, by name; empty before the first cycle."""
         return self._statuses
+
+    def installation(self) -> str:
+        """The id of the store."""
+        return self._installation
 
     def paused(self) -> bool:
         """True while remediation is paused."""

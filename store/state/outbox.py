@@ -16,7 +16,6 @@ from store.sql.backend import added
 from store.state import keyset_pagination, state_rows
 
 _TABLE = metadata.message
-_FIRST_RECEIPTS = 20  # read at most to find one that is not of a merged delivery
 
 
 def due_channels(connection: sa.Connection, now: datetime) -> tuple[str, ...]:
@@ -78,16 +77,15 @@ def finish(
 
 
 def first_receipt(connection: sa.Connection, channel: str, incident: str) -> Receipt | None:
-    """The receipt of the first message of an incident that a channel delivered by itself."""
+    """The receipt of the first message of an incident that a channel delivered by itself, or of its replacement."""
     query = (
         sa.select(_TABLE.c.receipt)
         .where(_TABLE.c.incident == incident, _TABLE.c.channel == channel, _TABLE.c.status == "delivered")
         .where(_TABLE.c.receipt.is_not(None))
         .order_by(_TABLE.c.ended_at_us, _TABLE.c.created_at_us, _TABLE.c.id)
-        .limit(_FIRST_RECEIPTS)
     )
     receipts = (json_codec.loads(Receipt, text) for text in connection.execute(query).scalars().all())
-    return next((receipt for receipt in receipts if receipt.merged == 1 and receipt.id), None)
+    return state_rows.first_of_thread(receipts)
 
 
 def dead_letters(connection: sa.Connection, limit: int, after: Position | None) -> tuple[DeadLetter, ...]:

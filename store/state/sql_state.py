@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -31,14 +32,14 @@ from outrider.records.feedback import Feedback
 from store.migrations.runner import open_upgraded
 from store.schema import json_codec, metadata
 from store.schema.metadata import micros
-from store.sql.backend import put
+from store.sql.backend import added, put
 from store.state import operator_rows, outbox, plan_rows, retention, state_rows
 from store.state.audit_rows import append as _append
 from store.state.commit_rows import CommitRows
 from store.state.heartbeats import SqlHeartbeats
 from store.state.received_alerts import SqlReceivedAlerts, resolve_by_hand
 from store.state.sql_response import SqlResponseWriter
-from store.state.sql_state_reader import BREAKER, DETECTOR_STATUSES, SqlStateReader, breaker_of
+from store.state.sql_state_reader import BREAKER, DETECTOR_STATUSES, INSTALLATION, SqlStateReader, breaker_of
 from store.state.topology_history import TopologyHistory
 
 T = TypeVar("T")
@@ -55,6 +56,18 @@ class SqlStateStore(SqlStateReader, SqlResponseWriter, SqlReceivedAlerts, SqlHea
         self._owner: str | None = None
         self._topologies = TopologyHistory()
         self._plans = plan_rows.PlanEncoder()
+        try:
+            self._name_installation()
+        except StoreError:
+            self.close()
+            raise
+
+    def _name_installation(self) -> None:
+        """Gives a new store its id."""
+        if not self.installation():
+            with self._database.writing() as connection:
+                name = secrets.token_hex(state_rows.INSTALLATION_BYTES)
+                added(connection, metadata.flag, {"name": INSTALLATION, "value": name})
 
     def take_over(self, owner: str) -> None:
         """Makes this handle the only one that may commit cycles; late commits of others are rejected."""

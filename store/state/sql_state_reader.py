@@ -40,6 +40,7 @@ from store.state import keyset_pagination, outbox, plan_rows, state_rows, topolo
 from store.state.sql_response import SqlResponseReader
 
 DETECTOR_STATUSES = "standings"  # statuses of all detectors, one document; the stored name
+INSTALLATION = "installation"
 BREAKER = "breaker"
 _IDS_AT_ONCE = 500
 
@@ -285,6 +286,13 @@ class SqlStateReader(SqlResponseReader):
                 query = sa.select(table.c.id, table.c.payload).where(some, table.c.payload.is_not(None))
                 result.update({row.id: row.payload for row in connection.execute(query)})
         return {name: state_rows.unpack_window(payload) for name, payload in result.items()}
+
+    def installation(self) -> str:
+        """The id of the store; empty before the first write."""
+        table = metadata.flag
+        with self._database.reading() as connection:
+            value = connection.execute(sa.select(table.c.value).where(table.c.name == INSTALLATION)).scalar()
+        return str(value or "")
 
     def paused(self) -> bool:
         """True while remediation is paused."""

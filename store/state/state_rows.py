@@ -35,6 +35,7 @@ from outrider.model import (
     Message,
     Outcome,
     OutcomeStatus,
+    Receipt,
     RemediationSession,
     SignalKey,
     Verdict,
@@ -45,6 +46,7 @@ from outrider.topology import Topology
 from store.schema import json_codec
 from store.schema.metadata import micros
 
+INSTALLATION_BYTES: Final = 4
 KEPT_CYCLES: Final = 10_000  # 41 hours of 15 s cycles
 NOT_URGENT: Final = 2
 KEPT_PLANS: Final = 2_000  # two weeks of plans every 10 min, for the error of past forecasts
@@ -173,6 +175,15 @@ def finished(action: Action, outcome: Outcome) -> Action:
         started_at=action.started_at or outcome.started_at,
         ended_at=outcome.ended_at,
     )
+
+
+def first_of_thread(receipts: Iterable[Receipt]) -> Receipt | None:
+    """The receipt of the message that the others of its incident follow, from the ``receipts`` of a channel in order.
+
+    It is the first one that was not merged with messages of other incidents, or the last one that began a new thread.
+    """
+    own = [receipt for receipt in receipts if receipt.merged == 1 and receipt.id]
+    return next((receipt for receipt in reversed(own) if receipt.new_thread), own[0] if own else None)
 
 
 def unknown(kind: str, key: str) -> StoreError:

@@ -9,7 +9,7 @@ import pytest
 
 from alerts.notify import phone, recipients
 from alerts.notify.registry import NOTIFIERS, Reach
-from alerts.routing.fallback import fallback_copy
+from alerts.routing.fallback import fallback_copies
 from alerts.routing.merging import merge
 from outrider.model import ButtonAction, ChannelPolicy, NotifyReason, Priority, Recipient
 from tests.contracts.test_notifiers import Channel
@@ -99,13 +99,13 @@ def test_an_escalation_calls_and_a_summary_does_not(reason, priority, calls):
 
 
 def test_a_fallback_mentions_nobody_of_the_failed_channel():
-    copy = fallback_copy(a_message(recipients=(LI,)), ChannelPolicy(fallback="sms"), NOW)
+    (copy,) = fallback_copies(a_message(recipients=(LI,)), ChannelPolicy(fallback="sms"), NOW)
     assert copy.recipients == (replace(LI, mentions=()),)
     assert ButtonAction.ACKNOWLEDGE in {button.action for button in copy.buttons}
 
 
 def test_the_fallback_of_a_mail_to_one_person_has_no_button_under_the_name_of_that_person():
-    copy = fallback_copy(a_message(recipients=(LI,)), ChannelPolicy(fallback="ding", personal=True), NOW)
+    (copy,) = fallback_copies(a_message(recipients=(LI,)), ChannelPolicy(fallback="ding", personal=True), NOW)
     assert {button.action for button in copy.buttons} <= {ButtonAction.OPEN}
 
 

@@ -647,6 +647,11 @@ def test_the_end_of_an_incident_does_not_overtake_its_first_message(state: State
     assert [item.id for item in state.claim_messages("one", T0 + 5 * MINUTE, MINUTE, channel="im")] == ["m1", "m2"]
 
 
+def test_a_store_has_an_id_of_its_own(state: StateStore) -> None:
+    assert len(state.installation()) == 8
+    assert state.installation() == state.installation() != MemoryStateStore().installation()
+
+
 def test_the_first_receipt_of_an_incident_is_kept(state: StateStore) -> None:
     later = message("m2", T0 + STEP, reason=NotifyReason.REPEAT)
     state.commit(commit(messages=(message("m0"), message("m1", T0 + STEP), later)))
@@ -658,6 +663,16 @@ def test_the_first_receipt_of_an_incident_is_kept(state: StateStore) -> None:
     assert state.first_receipt("im", "i1") == Receipt("1.2"), "that of a merged delivery belongs to several incidents"
     assert state.first_receipt("mail", "i1") is None
     assert state.first_receipt("im", "i2") is None
+
+
+def test_the_first_receipt_is_the_one_that_began_a_new_thread(state: StateStore) -> None:
+    names = [f"m{number:02}" for number in range(30)]
+    state.commit(commit(messages=tuple(message(name, T0 + STEP) for name in names)))
+    state.claim_messages("one", T0 + STEP, MINUTE, limit=30)
+    for number, name in enumerate(names):
+        receipt = Receipt(name, new_thread=number == 25)
+        state.finish_message(name, delivered=True, now=T0 + number * STEP, receipt=receipt)
+    assert state.first_receipt("im", "i1") == Receipt("m25", new_thread=True)
 
 
 def test_a_failure_and_its_follow_up_are_recorded_together(state: StateStore) -> None:

@@ -2,7 +2,7 @@ r"""Signed requests of Alibaba Cloud's APIs, signature method V3 (ACS3-HMAC-SHA2
 
 Parameters are in the query. StringToSign is "ACS3-HMAC-SHA256\n" and the hex SHA-256 of the canonical request: method,
 path, query, headers, their names, hash of the body. Errors arrive with status 200 and a ``Code`` other than OK, or with
-400 and above. Source: Alibaba Cloud, "request syntax and signature method V3".
+400 and above. Source: Alibaba Cloud, "request syntax and signature method V3", and "API error codes" of both.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ VERSION = "2017-05-25"  # of both APIs
 _ALGORITHM = "ACS3-HMAC-SHA256"
 _LIMITED = "isv.BUSINESS_LIMIT_CONTROL"  # too many messages or calls to one number
 _PAUSE = timedelta(minutes=1)
-_RETRYABLE = ("Throttling", "ServiceUnavailable", "InternalError", "isp.", _LIMITED)
+# isp. are the codes of the provider; some, such as isp.RAM_PERMISSION_DENY, do not pass by themselves
+_RETRYABLE = (
+    "Throttling", "ServiceUnavailable", "InternalError", "isp.SYSTEM_ERROR", "isp.GATEWAY_ERROR", "isp.UNKNOWN",
+    _LIMITED,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,11 @@ hour and 20 times a day at most. Source: Alibaba Cloud voice service, "SingleCal
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Any
 
-from alerts.notify import phone, recipients, settings
-from alerts.notify.aliyun import api
-from alerts.notify.aliyun.sms import account_of
-from outrider.clock import Clock, SystemClock
+from alerts.notify import phone, settings
+from alerts.notify.aliyun.template import TemplateSender, sender_of
 from outrider.model import DeliveryNote, Message, Receipt
 
 _NAME = "aliyun_voice"
@@ -38,27 +34,12 @@ _PARAMETERS = {"priority": "priority", "what": "what", "where": "where"}
 class AliyunVoiceNotifier:
     """Calls a list of numbers."""
 
-    def __init__(
-        self,
-        account: api.Account,
-        to: tuple[str, ...],
-        *,
-        tts_code: str,
-        show_number: str = "",
-        play_times: int = 2,
-        parameters: Mapping[str, str] | None = None,
-        timeout: timedelta = settings.TIMEOUT,
-        clock: Clock | None = None,
-    ) -> None:
-        """``show_number`` empty: a number of the shared pool. ``parameters`` as for SMS."""
-        self._account = account
-        self._to = to
+    def __init__(self, sender: TemplateSender, *, tts_code: str, show_number: str = "", play_times: int = 2) -> None:
+        """``show_number`` empty: a number of the shared pool."""
+        self._sender = sender
         self._tts_code = tts_code
         self._show_number = show_number
         self._play_times = play_times
-        self._parameters = dict(_PARAMETERS if parameters is None else parameters)
-        self._timeout = timeout
-        self._clock = clock or SystemClock()
 
     def send(self, message: Message) -> Receipt:
         """Calls every number for a page of a P0; raises DeliveryError if no call was accepted."""
@@ -66,7 +47,7 @@ class AliyunVoiceNotifier:
             return Receipt(note=DeliveryNote.NOT_NEEDED)
         call = {
             "TtsCode": self._tts_code,
-            "TtsParam": tts_param(message, self._parameters),
+            "TtsParam": self._sender.values(message, VARIABLES_LIMIT, VARIABLES_LIMIT),
             "PlayTimes": str(self._play_times),
             "OutId": hashlib.sha256(message.id.encode()).hexdigest()[:OUT_ID_LIMIT_BYTES],
         }
@@ -74,28 +55,18 @@ class AliyunVoiceNotifier:
             call["CalledShowNumber"] = self._show_number
 
         def dial(number: str) -> str:
-            parameters = {**call, "CalledNumber": number}
-            answer = api.call(_NAME, self._account, "SingleCallByTts", parameters, self._timeout, self._clock)
+            answer = self._sender.call(_NAME, "SingleCallByTts", {**call, "CalledNumber": number})
             return str(answer.get("CallId", ""))
 
-        return phone.to_each(message, recipients.phones(message, self._to, china=True), dial)
-
-
-def tts_param(message: Message, parameters: Mapping[str, str]) -> str:
-    """The values of the template, as JSON."""
-    values = phone.template_values(message, parameters.values(), VARIABLES_LIMIT, VARIABLES_LIMIT)
-    return json.dumps(dict(zip(parameters, values, strict=True)), ensure_ascii=False)
+        return phone.to_each(message, self._sender.numbers(message), dial)
 
 
 def from_settings(values: Mapping[str, Any]) -> AliyunVoiceNotifier:
     """``access_key_id``, ``access_key_secret``, ``tts_code``, ``show_number``, ``play_times``, ``to``."""
     settings.accept(_NAME, values, KEYS)
     return AliyunVoiceNotifier(
-        account_of(_NAME, values, _ENDPOINT),
-        settings.phones(_NAME, values),
+        sender_of(_NAME, values, _ENDPOINT, _PARAMETERS),
         tts_code=settings.required(_NAME, values, "tts_code"),
-        show_number=settings.optional(_NAME, values, "show_number"),
+        show_number=settings.number(_NAME, values, "show_number"),
         play_times=settings.whole(_NAME, values, "play_times", 2, 1, 3),
-        parameters=phone.parameters(_NAME, values, _PARAMETERS),
-        timeout=settings.timeout(_NAME, values),
     )

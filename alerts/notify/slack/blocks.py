@@ -1,21 +1,26 @@
-"""The message as Block Kit. Texts are ``plain_text``, in which nothing is markup; only mentions are.
+"""The message as Slack shows it: mentions and title as its text, body and buttons as blocks beside a colored bar.
 
-Limits of Slack (Block Kit reference): 150 characters a header, 3,000 a section, 75 a button, 25 buttons.
+Slack notifies a mentioned user only if the mention is in the text of the message, not in an attachment. The text is
+mrkdwn, so the title is escaped; the blocks are ``plain_text``, in which nothing is markup. Limits of Slack (Block Kit
+reference): 3,000 characters a section, 75 a button, 25 buttons, 40,000 a text.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from alerts.notify import recipients
+from alerts.notify.colors import color_of
 from alerts.notify.text import buttons_of, clean, mark_of, one_line, shorten
-from outrider.model import Message, NotifyReason, Priority
+from outrider.model import Message
 
-HEADER_LIMIT = 150
+TITLE_LIMIT = 500
 SECTION_LIMIT = 3000
 _BUTTON_LIMIT, _MOST_BUTTONS = 75, 25
-_COLORS = {Priority.P0: "#b91c1c", Priority.P1: "#c2410c", Priority.P2: "#a16207", Priority.P3: "#475569"}
-_GOOD = "#15803d"
+_INERT = str.maketrans("*`", "＊｀")
+_EMPHASIS = {"_": "＿", "~": "～"}
+_EMPHASIS_EDGE = re.compile(r"(?<![^\W_~])[_~]|[_~](?![^\W_~])")  # inside of a word they are no markup
 # what a first attempt may be rejected with although the plain text is accepted
 CARD_ERRORS = frozenset(
     {"invalid_blocks", "invalid_blocks_format", "invalid_attachments", "invalid_payload", "msg_blocks_too_long",
@@ -24,19 +29,9 @@ CARD_ERRORS = frozenset(
 
 
 def content(message: Message) -> dict[str, Any]:
-    """``text`` is for notifications, the blocks are for the channel."""
-    title = one_line(message.title)
-    resolved = message.reason is NotifyReason.RESOLVED
-    color = _GOOD if resolved else _COLORS.get(message.priority or Priority.P3, _COLORS[Priority.P3])
+    """``text`` has the mentions and the title, the attachment has body and buttons."""
     body = shorten(clean(message.body), SECTION_LIMIT, mark_of(message))
-    blocks: list[dict[str, Any]] = [
-        {"type": "header", "text": _plain(shorten(title, HEADER_LIMIT, "…"))},
-        {"type": "section", "text": _plain(body or "…")},
-    ]
-    mentioned = recipients.mentions(message, ())
-    if mentioned:
-        users = " ".join(f"<@{escape(user)}>" for user in mentioned)
-        blocks.append({"type": "section", "text": {"type": "mrkdwn", "text": users}})
+    blocks: list[dict[str, Any]] = [{"type": "section", "text": _plain(body or "…")}]
     buttons = buttons_of(message)[:_MOST_BUTTONS]
     if buttons:
         elements = [
@@ -50,18 +45,25 @@ def content(message: Message) -> dict[str, Any]:
             for number, (label, url) in enumerate(buttons)
         ]
         blocks.append({"type": "actions", "elements": elements})
-    return {"text": escape(shorten(title, SECTION_LIMIT, "…")), "attachments": [{"color": color, "blocks": blocks}]}
+    return {"text": _headline(message), "attachments": [{"color": color_of(message), "blocks": blocks}]}
 
 
 def plain_content(message: Message) -> dict[str, Any]:
-    """Title and body as one text without blocks."""
-    text = f"{one_line(message.title)}\n{clean(message.body)}"
-    return {"text": escape(shorten(text, SECTION_LIMIT, mark_of(message))), "mrkdwn": False}
+    """Mentions, title and body as one text without blocks."""
+    return {"text": f"{_headline(message)}\n{_escape(shorten(clean(message.body), SECTION_LIMIT, mark_of(message)))}"}
 
 
-def escape(text: str) -> str:
-    """Escapes ``&``, ``<`` and ``>``, with which Slack's links and mentions begin."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+def _headline(message: Message) -> str:
+    mentions = [f"<@{_escape(user)}>" for user in recipients.mentions(message, ())]
+    return " ".join([*mentions, _escape(shorten(one_line(message.title), TITLE_LIMIT, "…"))])
+
+
+def _escape(text: str) -> str:
+    """The text without markup: ``<`` begins links and mentions, ``>`` a quotation."""
+    lines = (_EMPHASIS_EDGE.sub(lambda found: _EMPHASIS[found[0]], line) for line in text.splitlines())
+    inert = (f"＞{line[1:]}" if line.startswith(">") else line for line in lines)
+    escaped = "\n".join(inert).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return escaped.translate(_INERT)
 
 
 def _plain(text: str) -> dict[str, Any]:

@@ -1,13 +1,14 @@
 """Slack bot: a message per incident, edited in place, with a thread of what happened since.
 
 Methods ``chat.postMessage`` and ``chat.update`` (scope ``chat:write``). Errors arrive with status 200 and ``ok``
-false, or with 429 and Retry-After. Slack allows about one message a second in a channel. Source: Slack Web API
-reference, "chat.postMessage", "chat.update" and "rate limits".
+false, or with 429 and Retry-After. Slack allows about one message a second in a channel, with short bursts, and 50
+updates a minute. Source: Slack Web API reference, "chat.postMessage", "chat.update" and "rate limits".
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -28,6 +29,7 @@ _RETRYABLE = frozenset(
 _LIMITED = frozenset({"ratelimited", "rate_limited"})
 _PAUSE = timedelta(seconds=30)
 _GONE = frozenset({"message_not_found", "cant_update_message", "edit_window_closed", "is_inactive"})
+_NO_THREAD = frozenset({"thread_not_found", "message_not_found", "cannot_reply_to_message"})
 # these change the first message; a request for approval only adds to the thread
 _NEW_STATE = frozenset(
     {NotifyReason.PRIORITY_RAISED, NotifyReason.REPEAT, NotifyReason.STATUS, NotifyReason.ESCALATED,
@@ -53,7 +55,8 @@ class SlackBotNotifier:
     def follow_up(self, message: Message, first: Receipt) -> Receipt:
         """Shows the new state in the first message, and adds the message to its thread.
 
-        The first message is edited before, because editing it twice does no harm.
+        The first message is edited before, because editing it twice does no harm. If somebody deleted it, the message
+        begins a new thread.
         """
         channel, _, timestamp = first.id.partition(":")
         if message.reason in _NEW_STATE:
@@ -61,11 +64,16 @@ class SlackBotNotifier:
         thread: dict[str, Any] = {"thread_ts": timestamp}
         if message.reason in _BROADCAST:
             thread["reply_broadcast"] = True
-        return send_card(
-            message,
-            lambda card: self._post({**content(card), **thread}, channel),
-            lambda text: self._post({**plain_content(text), **thread}, channel),
-        )
+        try:
+            return send_card(
+                message,
+                lambda card: self._post({**content(card), **thread}, channel),
+                lambda text: self._post({**plain_content(text), **thread}, channel),
+            )
+        except DeliveryError as error:
+            if error.reason not in _NO_THREAD:
+                raise
+        return replace(self.send(message), new_thread=True)
 
     def _post(self, document: Mapping[str, Any], channel: str = "") -> Receipt:
         answer = self._call("chat.postMessage", {**document, "channel": channel or self._channel})

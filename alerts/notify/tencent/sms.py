@@ -14,7 +14,7 @@ from alerts.notify import phone, recipients, settings
 from alerts.notify.tencent import api
 from outrider import log
 from outrider.clock import Clock, SystemClock
-from outrider.errors import ConfigError, DeliveryError
+from outrider.errors import DeliveryError
 from outrider.model import DeliveryNote, Message, Receipt
 
 _NAME = "tencent_sms"
@@ -83,16 +83,21 @@ def _receipt(message: Message, answer: Mapping[str, Any]) -> Receipt:
     """The serial numbers of the accepted numbers."""
     statuses = [status for status in answer.get("SendStatusSet") or () if isinstance(status, dict)]
     accepted = [status for status in statuses if status.get("Code") == "Ok"]
-    errors = [api.error_of(_NAME, str(status.get("Code", ""))) for status in statuses if status not in accepted]
+    errors = {
+        str(status.get("PhoneNumber", "")): api.error_of(_NAME, str(status.get("Code", "")))
+        for status in statuses
+        if status not in accepted
+    }
     if not accepted:
         raise (
-            max(errors, key=lambda error: error.retryable)
+            max(errors.values(), key=lambda error: error.retryable)
             if errors
             else DeliveryError(f"the {_NAME} channel returned no status", retryable=True, reason="no_status")
         )
     if errors:
         _log.warning("numbers_failed", message=message.id, failed=len(errors), of=len(statuses))
-    return Receipt(" ".join(str(status.get("SerialNo", "")) for status in accepted)[:500])
+    serials = " ".join(str(status.get("SerialNo", "")) for status in accepted)[:500]
+    return Receipt(serials, unreached=tuple(number for number in phone.worth_a_retry(errors) if number))
 
 
 def from_settings(values: Mapping[str, Any]) -> TencentSmsNotifier:
@@ -100,7 +105,7 @@ def from_settings(values: Mapping[str, Any]) -> TencentSmsNotifier:
     settings.accept(_NAME, values, KEYS)
     numbers = settings.phones(_NAME, values, international=True)
     if len(numbers) > MOST_NUMBERS:
-        raise ConfigError(f"to of the {_NAME} channel has more than {MOST_NUMBERS} numbers")
+        raise settings.wrong(_NAME, "to", f"at most {MOST_NUMBERS} numbers")
     return TencentSmsNotifier(
         account_of(_NAME, values, _ENDPOINT, "sms", _VERSION),
         numbers,

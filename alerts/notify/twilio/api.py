@@ -51,5 +51,5 @@ def account_of(channel: str, values: Mapping[str, Any]) -> Account:
     sid = settings.required(channel, values, "account_sid")
     key = settings.optional(channel, values, "api_key")
     password = settings.required(channel, values, "api_key_secret" if key else "auth_token")
-    sender = settings.required(channel, values, "from")
+    sender = settings.number(channel, values, "from") or settings.required(channel, values, "from")
     return Account(sid, key or sid, password, sender, settings.url(channel, values, API))

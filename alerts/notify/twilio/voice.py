@@ -11,9 +11,10 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from alerts.notify import phone, recipients, settings
-from alerts.notify.text import language_of, short_text
+from alerts.notify.text import short_text
 from alerts.notify.twilio import api
 from outrider.model import DeliveryNote, Message, Receipt
+from outrider.text.i18n import supported
 
 _NAME = "twilio_voice"
 KEYS = ("account_sid", "auth_token", "api_key", "api_key_secret", "from", "to", "play_times", "url")
@@ -54,7 +55,7 @@ class TwilioVoiceNotifier:
 def twiml(message: Message, play_times: int = 2) -> str:
     """The instructions of the call."""
     text = escape(short_text(message, _TEXT_LIMIT))
-    voice = _VOICES[language_of(message)]
+    voice = _VOICES[supported(message.language)]
     return f'<Response><Say language="{voice}" loop="{play_times}">{text}</Say></Response>'
 
 

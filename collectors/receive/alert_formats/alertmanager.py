@@ -23,6 +23,7 @@ from collectors.receive.alert_formats.record import (
 )
 from collectors.receive.protocol import malformed
 from outrider.model import Priority
+from outrider.text.i18n import translate
 
 ALERTMANAGER, GRAFANA = "alertmanager", "grafana"
 TRUNCATED = "AlertsTruncated"  # name of the alert about alerts that the source left out
@@ -81,7 +82,7 @@ def _add_truncated(
         firing=count > 0,
         labels={**texts(document.get("groupLabels")), "alertname": TRUNCATED, "receiver": document.get("receiver", "")},
         fingerprint=f"truncated-{digest}",
-        summary=f"{count} alerts of this group were not sent (max_alerts)",
+        summary=translate("alerts.truncated", rules.language, count=count),
         group=f"truncated-{digest}",
         resolves_group=True,
     )

@@ -62,7 +62,7 @@ def decode(source: str, body: bytes, mapping: JsonMapping, rules: AlertRules, no
         name = first_filled(mapping.name, context)
         if not name:
             result.problems.append(f"alert {number} has none of {', '.join(mapping.name)}")
-        elif rules.is_own({ORIGIN_LABEL: _origin(context)}):
+        elif rules.is_own({ORIGIN_LABEL: _origin(context)}, first_filled(mapping.url, context)):
             result.looped += 1
         else:
             result.alerts.append(received(source, _reported(name, context, mapping), rules, now))

@@ -21,6 +21,7 @@ from collectors.receive.json_paths import instant
 from collectors.receive.protocol import ReceiveError, RejectionReason, malformed
 from outrider.model import AlertState, Priority
 from outrider.records.received_alerts import ReceivedAlert, ended
+from outrider.text.i18n import Language
 from outrider.wire.alertmanager import ORIGIN_LABEL
 from outrider.wire.sanitize import clean, fitted
 
@@ -47,7 +48,7 @@ class AlertRules:
     ``priorities`` and ``faults`` are the configured ones, by severity in lower case and by alert name. ``origin`` marks
     the alerts that this Outrider emits. ``expires_after`` ends an alert that its source does not repeat.
     ``code_faults`` are the faults of NVIDIA XID codes. ``own_url`` begins the links of messages: an alert with such a
-    link is one that a notification channel of this Outrider posted.
+    link is one that a notification channel of this Outrider posted. ``language`` is that of texts about a delivery.
     """
 
     priorities: Mapping[str, Priority] = field(default_factory=dict)
@@ -55,6 +56,7 @@ class AlertRules:
     code_faults: Mapping[str, str] = field(default_factory=dict)
     origin: str = ""
     own_url: str = ""
+    language: Language = "en"
     expires_after: timedelta = timedelta(hours=24)
     most_alerts: int = 10_000
 

@@ -4,6 +4,7 @@ No key may exist in one language only. Both have the same keys with the same pla
 """
 
 # After a number, ``[replica|replicas]`` gives the singular and the plural: ``{n} [replica|replicas]``.
+# In Chinese ``{age:duration}`` writes a duration such as ``1h 30m`` with Chinese units.
 
 from __future__ import annotations
 
@@ -17,7 +18,15 @@ import yaml
 
 Language = Literal["en", "zh"]
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
+_DURATION = re.compile(r"\{(\w+):duration\}")
+_AMOUNT = re.compile(r"(\d+)(ms|[dhms])(?![a-z])")
+_UNITS = {"d": "天", "h": "小时", "m": "分钟", "s": "秒", "ms": "毫秒"}
 _COUNTED = re.compile(r"\{(\w+)\} \[([^|\[\]]+)\|([^|\[\]]+)\]")
+
+
+def supported(language: str) -> Language:
+    """The language, English if it is none of ours."""
+    return next((known for known in LANGUAGES if known == language), "en")
 
 
 @cache
@@ -48,7 +57,10 @@ def fill(text: str, /, **arguments: object) -> str:
         text = _COUNTED.sub(
             lambda match: f"{{{match[1]}}} {match[2 if str(arguments.get(match[1])) == '1' else 3]}", text
         )
-    return text.format_map(_Missing(arguments))
+    values = _Missing(arguments)
+    for name in _DURATION.findall(text):
+        values[name] = _AMOUNT.sub(lambda part: f"{part[1]} {_UNITS[part[2]]}", str(values[name]))
+    return _DURATION.sub(r"{\1}", text).format_map(values)
 
 
 class _Missing(dict[str, object]):

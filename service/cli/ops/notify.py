@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -9,7 +10,7 @@ import typer
 
 from outrider.clock import SystemClock
 from outrider.documents import serialization
-from outrider.errors import UsageError
+from outrider.errors import StoreError, UsageError
 from outrider.text.i18n import translate
 from service.cli.core import client, tables
 from service.cli.core.common import NO, ON_A_TERMINAL, YES, Context, leaf
@@ -27,7 +28,10 @@ _MOST = 10_000
 @leaf(app, "test", example="outrider notify test oncall")
 def test(context: Context, channel: Channel) -> int:
     """Send a sample of each priority to a channel; SMS and calls get that of P0 only."""
-    result = channel_test.run(context.settings(), channel, context.language, SystemClock().now())
+    settings, installation = context.settings(), ""
+    with suppress(StoreError), wiring_stores.state_reader(settings) as store:  # a channel can be tested without a store
+        installation = store.installation()
+    result = channel_test.run(settings, channel, context.language, SystemClock().now(), installation)
     context.show(result, lambda shown: _test_text(shown, context))
     return NO if result["error"] else YES
 

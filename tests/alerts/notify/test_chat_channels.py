@@ -16,11 +16,13 @@ from alerts.notify import dingtalk, feishu
 from alerts.notify.registry import NOTIFIERS
 from outrider.clock import ManualClock
 from outrider.errors import ConfigError, DeliveryError
-from outrider.model import DeliveryNote, NotifyReason, Priority, Receipt
+from outrider.model import DeliveryNote, NotifyReason, Priority, Receipt, Recipient
 from tests.support.json_server import Response
 from tests.support.messages import NOW, a_message
 from tests.support.vendors import chat
 from tests.support.vendors.server import SECRET, serving
+
+INVALID_BLOCKS = {"ok": False, "error": "invalid_blocks"}
 
 
 def failure(notifier, message=None):
@@ -77,6 +79,33 @@ def test_dingtalk_mentions_phones_on_a_page_only_with_links_in_place_of_buttons(
     assert page["markdown"]["text"].endswith("@13800000000")
     assert "[确认](https://outrider.example/buttons/acknowledge?token=" in page["markdown"]["text"]
     assert other["msgtype"] == "actionCard"
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_dingtalk_mentions_user_ids_as_such_and_numbers_as_mobiles(plain):
+    people = (
+        Recipient("li", mentions=("13800000001", "manager4220")),
+        Recipient("wang", mentions=("+86-13900000002",)),
+    )
+    with serving(chat.DingTalk()) as vendor:
+        vendor.script = [Response(200, {"errcode": 40035, "errmsg": "invalid parameter"})] * plain
+        notifier_of(vendor).send(a_message(recipients=people))
+        (page,) = vendor.accepted
+        assert vendor.rejected == []
+    assert page["at"] == {
+        "atMobiles": ["13800000001", "+86-13900000002"], "atUserIds": ["manager4220"], "isAtAll": False,
+    }  # fmt: skip
+
+
+def test_dingtalk_gives_the_plain_text_of_a_rejected_card_an_id_of_its_own_and_a_retry_the_same():
+    with serving(chat.DingTalk()) as vendor:
+        robot = notifier_of(vendor)
+        for _ in range(2):
+            vendor.script = [Response(200, {"errcode": 40035, "errmsg": "invalid parameter"})]
+            robot.send(a_message())
+        card, plain, *again = [request.json["msgUuid"] for request in vendor.requests]
+    assert card != plain
+    assert again == [card, plain]
 
 
 def test_dingtalk_with_one_button_is_a_card_that_opens_it():
@@ -197,7 +226,6 @@ def test_plain_text_is_short_enough_and_inert(kind):
         (text,) = vendor.texts
         assert vendor.rejected == []
     if kind in (chat.SlackWebhook, chat.SlackBot):
-        assert vendor.accepted[0]["mrkdwn"] is False
         assert not any(active in text for active in ("<at", "<!", "<@"))
     elif kind is not chat.DingTalk:  # whose text type has no markup
         assert not any(active in text for active in ("<at", "<!", "<@", "](http"))
@@ -218,6 +246,56 @@ def test_slack_webhook_that_was_removed_fails_for_good():
         assert not failure(notifier_of(vendor)).retryable
 
 
+@pytest.mark.parametrize("kind", [chat.SlackWebhook, chat.SlackBot])
+@pytest.mark.parametrize("rejected", [True, False])
+def test_slack_mentions_people_in_the_text_where_it_notifies_them(kind, rejected):
+    named = (Recipient("wang", mentions=("U024BE7LH",)),)
+    rejection = Response(400, raw=b"invalid_blocks") if kind is chat.SlackWebhook else Response(200, INVALID_BLOCKS)
+    with serving(kind()) as vendor:
+        vendor.script = [rejection] * rejected
+        notifier_of(vendor).send(a_message("en", recipients=named))
+        (document,) = vendor.accepted
+        assert vendor.rejected == []
+    assert document["text"].splitlines()[0].startswith("<@U024BE7LH> [P0]")
+    assert "U024BE7LH" not in json.dumps(document.get("attachments", ()))
+
+
+@pytest.mark.parametrize("kind", [chat.SlackWebhook, chat.SlackBot])
+def test_slack_shows_the_title_once(kind):
+    message = a_message("en")
+    with serving(kind()) as vendor:
+        notifier_of(vendor).send(message)
+        assert vendor.texts[0].count(message.title) == 1
+
+
+@pytest.mark.parametrize(
+    ("title", "text"),
+    [
+        ("*bold* `code`", "＊bold＊ ｀code｀"),
+        ("_node_1_ is ~gone~", "＿node_1＿ is ～gone～"),
+        ("> 90 % <!here> & more", "＞ 90 % &lt;!here&gt; &amp; more"),
+        ("TTFT > 2 s on gpu_lost", "TTFT &gt; 2 s on gpu_lost"),
+    ],
+)
+def test_slack_shows_markup_in_a_title_as_it_is(title, text):
+    with serving(chat.SlackWebhook()) as vendor:
+        notifier_of(vendor).send(a_message("en", title=title))
+        assert vendor.accepted[0]["text"] == text
+
+
+def test_slack_bot_begins_a_new_thread_if_the_first_message_was_deleted():
+    with serving(chat.SlackBot()) as vendor:
+        bot = notifier_of(vendor)
+        first = bot.send(a_message("en"))
+        del vendor.messages[first.id.split(":")[1]]
+        second = bot.follow_up(a_message("en", reason=NotifyReason.ESCALATED, title="escalated"), first)
+        assert second.new_thread
+        bot.follow_up(a_message("en", reason=NotifyReason.RESOLVED, title="[resolved]"), second)
+        timestamp = second.id.split(":")[1]
+        assert vendor.messages[timestamp]["text"] == "[resolved]"
+        assert len(vendor.threads[timestamp]) == 1
+
+
 def test_slack_bot_keeps_an_incident_in_one_thread_and_edits_the_first_message():
     with serving(chat.SlackBot()) as vendor:
         bot = notifier_of(vendor)
@@ -233,7 +311,7 @@ def test_slack_bot_keeps_an_incident_in_one_thread_and_edits_the_first_message()
         assert vendor.rejected == []
     assert edited["text"] == "[resolved] Engine hung"
     assert edited["attachments"][0]["color"] == "#15803d"
-    labels = [button["text"]["text"] for button in edited["attachments"][0]["blocks"][2]["elements"]]
+    labels = [button["text"]["text"] for button in edited["attachments"][0]["blocks"][1]["elements"]]
     assert labels == ["Open in Outrider"], "a resolved incident cannot be acknowledged"
     assert [reply.get("reply_broadcast") for reply in replies] == [True, None]
 

@@ -34,7 +34,7 @@ def request_of(name: str, language: str) -> Any:
         parts = {part.get_content_subtype(): part.get_content().replace("\r", "") for part in mail.iter_parts()}
         return {"subject": mail["Subject"], "from": mail["From"], "to": mail["To"], **parts}
     with serving(VENDORS[name]()) as vendor:
-        NOTIFIERS[name].build(vendor.settings()).send(a_message(language))
+        NOTIFIERS[name].notifier(vendor.settings(), "prod-1b6d9c40").send(a_message(language))
         assert vendor.rejected == []
         document = vendor.accepted[0]
     return {key: value for key, value in document.items() if key not in VOLATILE} if name == "feishu" else document

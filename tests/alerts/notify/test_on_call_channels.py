@@ -166,6 +166,10 @@ def test_template_parameters_are_named_by_the_operator():
     [
         (phones.AliyunSms, "isv.BUSINESS_LIMIT_CONTROL", True),
         (phones.AliyunSms, "isv.AMOUNT_NOT_ENOUGH", False),
+        (phones.AliyunSms, "isp.SYSTEM_ERROR", True),
+        (phones.AliyunSms, "isp.GATEWAY_ERROR", True),
+        (phones.AliyunSms, "isp.RAM_PERMISSION_DENY", False),
+        (phones.AliyunVoice, "isp.RES_OWNER_ID_UNKNOWN", False),
         (phones.AliyunVoice, "isv.TTS_TEMPLATE_ILLEGAL", False),
         (phones.AliyunVoice, "Throttling.User", True),
         (phones.TencentSms, "FailedOperation.TemplateIncorrectOrUnapproved", False),
@@ -183,7 +187,10 @@ def test_codes_of_the_clouds(kind, code, retryable):
 def test_one_of_two_numbers_is_enough():
     with serving(phones.TencentSms()) as vendor:
         vendor.statuses = {phones.E164[0]: "FailedOperation.PhoneNumberInBlacklist"}
-        assert notifier_of(vendor).send(a_message()).id == "5000:1"
+        receipt = notifier_of(vendor).send(a_message())
+        assert (receipt.id, receipt.unreached) == ("5000:1", ()), "a number on the blacklist stays there"
+        vendor.statuses = {phones.E164[0]: "LimitExceeded.PhoneNumberThirtySecondLimit"}
+        assert notifier_of(vendor).send(a_message()).unreached == (phones.E164[0],)
         vendor.statuses[phones.E164[1]] = "LimitExceeded.PhoneNumberDailyLimit"
         assert failure(notifier_of(vendor)).retryable
     with serving(phones.TwilioVoice()) as vendor:

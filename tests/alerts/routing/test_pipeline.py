@@ -380,6 +380,20 @@ def test_simultaneous_pages_of_one_fault_are_one_message(world):
     assert set(result.reasons.values()) == {NotifyReason.OPENED}
 
 
+def test_a_channel_that_holds_one_alert_for_each_incident_has_a_page_and_an_end_of_each(world):
+    found, alerts = alike(world, *services(world, "chat", "code"))
+    messaging = replace(MESSAGING, separate=frozenset({"slack"}))
+    result = messages([], found, alerts, [], messaging, world.t0)
+    assert [(one.channel, one.incident, one.also) for one in result.messages] == [
+        ("ding", "inc-0", ("inc-1",)),
+        ("slack", "inc-0", ()),
+        ("slack", "inc-1", ()),
+    ]
+    ended = [replace(result.incidents[0], resolved_at=world.at(60)), result.incidents[1]]
+    over = messages(result.incidents, ended, alerts, [], messaging, world.at(60))
+    assert [(one.channel, one.incident) for one in over.messages] == [("ding", "inc-0"), ("slack", "inc-0")]
+
+
 def test_after_a_shared_page_each_incident_has_its_own_messages(world):
     found, alerts = alike(world, *services(world, "chat", "code"))
     result = messages([], found, alerts, [], MESSAGING, world.t0).incidents

@@ -101,6 +101,14 @@ def test_alerts_that_the_source_left_out_are_one_visible_alert_until_none_is():
     assert (over.group, over.is_firing) == (about.group, False)
 
 
+def test_the_note_about_truncated_alerts_is_in_the_language_of_messages():
+    document = webhook(alert(), truncatedAlerts=42)
+    assert (
+        read(document, AlertRules(language="en")).notes[-1].summary == "42 alerts of this group not sent (max_alerts)"
+    )
+    assert read(document, AlertRules(language="zh")).notes[-1].summary == "该分组有 42 条告警未发送（max_alerts）"
+
+
 def test_an_alert_that_this_outrider_emitted_is_dropped_and_counted():
     delivery = read(webhook(alert({ORIGIN_LABEL: "prod"}), alert({ORIGIN_LABEL: "other"})))
     assert delivery.looped == 1

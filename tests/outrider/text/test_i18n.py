@@ -7,7 +7,7 @@ from importlib import resources
 
 import pytest
 
-from outrider.text.i18n import LANGUAGES, fill, texts, translate
+from outrider.text.i18n import LANGUAGES, fill, supported, texts, translate
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_no_file_defines_a_key_twice(language):
 def test_both_languages_define_the_same_keys_with_the_same_placeholders():
     english, chinese = texts("en"), texts("zh")
     assert english.keys() == chinese.keys()
-    placeholders = re.compile(r"\{(\w+)\}")
+    placeholders = re.compile(r"\{(\w+)(?::duration)?\}")
     assert [k for k in english if set(placeholders.findall(english[k])) != set(placeholders.findall(chinese[k]))] == []
 
 
@@ -88,3 +88,25 @@ def test_an_alert_title_has_at_most_60_characters():
     titles = {key: text for key, text in texts("en").items() if re.fullmatch(r"alerts\.[a-z0-9-]+\.name", key)}
     assert len(titles) > 30
     assert [key for key, text in titles.items() if len(text) > 60] == []
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("5m", "请在 5 分钟内确认"),
+        ("1h 30m", "请在 1 小时 30 分钟内确认"),
+        ("250ms", "请在 250 毫秒内确认"),
+        ("2d", "请在 2 天内确认"),
+    ],
+)
+def test_durations_in_chinese_sentences_have_chinese_units(value, text):
+    assert translate("notify.line.answer", "zh", duration=value) == text
+    assert translate("notify.line.answer", "en", duration=value) == f"Acknowledge within: {value}"
+
+
+def test_a_missing_duration_leaves_its_placeholder():
+    assert fill("{age:duration} ago", n=1) == "{age} ago"
+
+
+def test_a_language_that_is_not_ours_is_english():
+    assert [supported(name) for name in ("zh", "en", "fr", "")] == ["zh", "en", "en", "en"]

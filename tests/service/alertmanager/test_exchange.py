@@ -241,6 +241,17 @@ def test_a_silence_of_alertmanager_mutes_our_alerts_until_it_ends_there(pair, ma
     assert events == [AuditEvent.UNSILENCED, AuditEvent.SILENCED]
 
 
+def test_a_silence_of_our_origin_alone_mutes_all_that_we_emit_and_no_received_alert(pair, make):
+    world = make("alone", pair[0])
+    silence_there(pair[0], equal("outrider_origin", "alone"))
+    world.sync.run_due(now())
+    (silence,) = [item for item in world.state.silences(now()) if item.source]
+    then = in_force([silence], now() + timedelta(seconds=1))
+    assert silenced(world.alert(), then)
+    assert silenced(world.alert(entity=GPU), then)
+    assert not silenced(replace(world.alert(), labels={RECEIVED_FROM: "grafana"}), then)
+
+
 def test_a_silence_of_ours_is_created_there_once_and_ends_there_with_ours(pair, make):
     world = make("writes", *pair)
     ours = Silence("s1", "node-lost", NODE, now() + 60 * MINUTE, "ann", "swap", (parse_matcher('priority!="P0"'),))

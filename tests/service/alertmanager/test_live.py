@@ -18,6 +18,7 @@ from outrider.model import Alert, AlertReason, AlertState, CycleRecord, EntityKi
 from outrider.ports import CycleCommit
 from outrider.records.heartbeats import Watchdog
 from outrider.records.silences import parse_matcher
+from outrider.wire.alertmanager import origin_of
 from service.alertmanager.client import AlertmanagerClient
 from service.alertmanager.emitter import AlertEmitter, EmitOptions
 from service.api.dependencies import ApiExtras
@@ -68,7 +69,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     if why is not None:
         pytest.skip(why)
     watchdog = Watchdog("prometheus", (parse_matcher("alertname=Watchdog"),), 10 * MINUTE)
-    alerts = AlertIngestSettings(rules=AlertRules(origin="here"), watchdogs=(watchdog,))
+    alerts = AlertIngestSettings(watchdogs=(watchdog,))
     settings = ApiSettings(token="admin", cluster="here", ingest=IngestSettings(token=TOKEN, alerts=alerts))
     state, extras = MemoryStateStore(), ApiExtras()
     with serving(state, settings, extras) as url:
@@ -96,7 +97,7 @@ def test_an_alert_that_we_emitted_and_that_comes_back_is_dropped_and_counted(wor
     )  # fmt: skip
     state = MemoryStateStore()
     state.commit(CycleCommit(CycleRecord("c", datetime.now(UTC), 0.1, 1, 1, 1, 0, 1, 0), alerts=(own,)))
-    options = EmitOptions(origin="here", base_url="", watchdog=False)
+    options = EmitOptions(origin=origin_of("here", world.state.installation()), base_url="", watchdog=False)
     emitter = AlertEmitter(state, [AlertmanagerClient(world.server.url)], options, lambda _now: True)
     emitter.run_due(datetime.now(UTC))
     emitter.close()
@@ -157,7 +158,13 @@ def test_our_alerts_are_series_in_a_real_prometheus(tmp_path: Path):
         until(found, "Prometheus has scraped the series")
         (series,) = found()
         names = ("alertname", "priority", "kind", "entity", "outrider_origin")
-        assert [series["metric"][name] for name in names] == ["node-lost", "P0", "node", "n1", "prod"]
+        assert [series["metric"][name] for name in names] == [
+            "node-lost",
+            "P0",
+            "node",
+            "n1",
+            f"prod-{state.installation()}",
+        ]
         pending = json.loads(prometheus.get("/api/v1/query?query=" + quote('ALERTS{alertstate="pending"}')))
         assert len(pending["data"]["result"]) == 1
 

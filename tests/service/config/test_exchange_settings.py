@@ -44,7 +44,8 @@ def test_the_settings_reach_the_endpoints(tmp_path):
     assert alerts.rules.priority("disaster") is Priority.P0
     assert alerts.rules.fault("HostGone") == "node-lost"
     assert alerts.rules.code_faults["79"] == "gpu-lost"
-    assert (alerts.rules.origin, alerts.rules.own_url) == ("default", "http://127.0.0.1:8501")
+    assert alerts.rules.language == settings.notify.language
+    assert alerts.rules.own_url == "", "other Outriders have the same default"
     assert alerts.mappings["zabbix"].labels == {"node": ("{host}", "{ip}")}
     assert [watchdog.name for watchdog in alerts.watchdogs] == ["prometheus", "backup job"]
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from alerts.notify import phone, recipients
 from outrider.clock import ManualClock, SystemClock
 from outrider.errors import DeliveryError, StoreError
 from outrider.model import (
@@ -19,6 +20,7 @@ from outrider.model import (
     Priority,
     RateLimit,
     Receipt,
+    Recipient,
 )
 from outrider.ports import CycleCommit
 from service.engine.delivery import LEASE, MessageDelivery
@@ -182,6 +184,67 @@ def test_messages_that_a_phone_does_not_send_take_no_slot_of_its_limit():
     assert reasons == {"m-0": "not_needed", "m-1": "delivered"}
 
 
+LI, WANG = Recipient("li", phone="+86 138-0000-0001"), Recipient("wang", phone="+8613800000002")
+EACH_NUMBER = ChannelPolicy(RateLimit(1, MINUTE), per_number=True)
+
+
+def test_the_limit_of_a_phone_is_that_of_each_number():
+    phone = Channel()
+    calls = [
+        replace(PAGE, id=f"m-{number}", incident=f"inc-{number}", recipients=people)
+        for number, people in enumerate([(LI,), (WANG,), (LI, WANG), ()])
+    ]
+    desk = Desk({"im": phone}, {"im": EACH_NUMBER}, *calls)
+    desk.delivery.run_once()
+    assert sorted(phone.ids) == ["m-0", "m-1", "m-3"], "m-2 would ring twice within a minute"
+    desk.run_for(timedelta(seconds=61))
+    assert phone.ids[-1] == "m-2"
+
+
+def test_a_number_that_asks_for_a_pause_delays_no_other():
+    busy = DeliveryError("busy", retryable=True, reason="limit", retry_after=MINUTE)
+    phone = Channel(busy)
+    calls = [replace(PAGE, id="m-0", recipients=(LI,)), replace(PAGE, id="m-1", incident="inc-2", recipients=(WANG,))]
+    desk = Desk({"im": phone}, {"im": EACH_NUMBER}, *calls)
+    desk.delivery.run_once()
+    assert phone.ids == ["m-1"]
+
+
+class Switchboard:
+    """Calls each number of a message; some are busy at first, and some do not exist."""
+
+    def __init__(self, *, busy=(), wrong=()) -> None:
+        self.busy, self.wrong, self.called = list(busy), wrong, []
+
+    def send(self, message):
+        return phone.to_each(message, recipients.phones(message, ("+8613800000009",)), self._call)
+
+    def _call(self, number):
+        self.called.append(number)
+        if number in self.wrong:
+            raise DeliveryError("no such number", retryable=False, reason="wrong")
+        if number in self.busy:
+            self.busy.remove(number)
+            raise DeliveryError("busy", retryable=True, reason="busy")
+        return number
+
+
+@pytest.mark.parametrize("people", [(LI, WANG), (LI, Recipient("zhao"))])
+def test_a_number_that_failed_is_called_again_without_those_that_were_reached(people):
+    board = Switchboard(busy=["+8613800000001"] * 2)
+    desk = Desk({"im": board}, {"im": EACH_NUMBER}, replace(PAGE, recipients=(*people, WANG)))
+    desk.run_for(5 * MINUTE)
+    assert board.called == ["+8613800000001", "+8613800000002", *["+8613800000001"] * 2]
+    assert len(desk.audited("message_delivered")) == 2
+
+
+def test_a_number_that_does_not_exist_is_called_once():
+    board = Switchboard(wrong=["+8613800000001"])
+    desk = Desk({"im": board}, {"im": EACH_NUMBER}, replace(PAGE, recipients=(LI, WANG)))
+    desk.run_for(5 * MINUTE)
+    assert board.called == ["+8613800000001", "+8613800000002"]
+
+
 def test_a_requested_pause_is_kept_for_the_whole_channel():
     channel = Channel(away(reason="http_429", retry_after=timedelta(seconds=90)))
     desk = Desk({"im": channel}, {}, *notes(3))
@@ -235,6 +298,17 @@ def test_a_page_reaches_the_fallback_at_once_and_says_so():
     assert first.ids == ["m-1"], "the channel itself receives it later"
     assert len(second.sent) == 1, "the fallback receives it once"
     assert len(desk.audited("fallback_used")) == 1
+
+
+def test_a_shared_page_is_one_alert_for_each_incident_on_a_fallback_that_ends_them_one_by_one():
+    pager = Channel()
+    shared = replace(PAGE, also=("inc-2",), link="https://o.example/incident?incident=inc-1")
+    policies = {"im": ChannelPolicy(fallback="pager"), "pager": ChannelPolicy(merges=False)}
+    desk = Desk({"im": BrokenChannel(away()), "pager": pager}, policies, shared)
+    desk.run_for(timedelta(seconds=5))
+    assert [(copy.incident, copy.also) for copy in pager.sent] == [("inc-1", ()), ("inc-2", ())]
+    assert [copy.link[-5:] for copy in pager.sent] == ["inc-1", "inc-2"]
+    assert len(desk.audited("fallback_used")) == 2
 
 
 def test_a_page_of_a_paused_channel_reaches_the_fallback_at_once():

@@ -15,6 +15,8 @@ from outrider.clock import Clock
 from tests.support.json_server import Request, Response
 from tests.support.vendors.server import SECRET, Vendor, check, only
 
+MOBILE = re.compile(r"(\+86-?)?\d{11}|\+?\d{2,3}-?\d{5,14}")
+SECOND = timedelta(seconds=1)
 HTTP_URL = re.compile(r"https?://[^\s<>\"]+")
 
 
@@ -47,7 +49,6 @@ class DingTalk(Vendor):
     def __init__(self, clock: Clock | None = None) -> None:
         super().__init__(clock)
         self.limit = Limited(self.clock, 20, timedelta(minutes=1))
-        self.uuids: list[str] = []
 
     def settings(self) -> dict[str, Any]:
         return {"url": f"{self.url}/robot/send?access_token={SECRET}", "secret": self.secret}
@@ -81,10 +82,12 @@ class DingTalk(Vendor):
         else:
             self.check_card(document["actionCard"], invalid)
         if "at" in document:
-            only(document["at"], {"atMobiles": list, "isAtAll": bool}, invalid, "at")
+            only(document["at"], {"atMobiles": list, "atUserIds": list, "isAtAll": bool}, invalid, "at")
+            check(all(MOBILE.fullmatch(one) for one in document["at"]["atMobiles"]), "atMobiles", invalid)
             check(not document["at"]["isAtAll"], "isAtAll", invalid)
             text = document[kind]["text" if kind == "markdown" else "content"]
-            check(all(f"@{mobile}" in text for mobile in document["at"]["atMobiles"]), "mention in text", invalid)
+            mentioned = (*document["at"]["atMobiles"], *document["at"]["atUserIds"])
+            check(all(f"@{one}" in text for one in mentioned), "mention in text", invalid)
 
     @staticmethod
     def check_card(card: Any, invalid: Response) -> None:
@@ -103,11 +106,15 @@ class DingTalk(Vendor):
 
 
 class Feishu(Vendor):
-    """Signed bot: 20 KB, JSON 1.0 cards."""
+    """Signed bot: 5 messages a second, 100 a minute, 20 KB, JSON 1.0 cards."""
 
     channel_type = "feishu"
     throttled = Response(200, {"code": 11232, "msg": "frequency limited"})
     secret = SECRET
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        super().__init__(clock)
+        self.limits = (Limited(self.clock, 5, SECOND), Limited(self.clock, 100, timedelta(minutes=1)))
 
     def settings(self) -> dict[str, Any]:
         return {"url": f"{self.url}/open-apis/bot/v2/hook/{SECRET}", "secret": self.secret}
@@ -120,6 +127,8 @@ class Feishu(Vendor):
         expected = base64.b64encode(hmac.new(key, b"", hashlib.sha256).digest()).decode()
         check(document.get("sign") == expected, "sign", forbidden)
         check(abs(int(timestamp) - self.now().timestamp()) <= 3600, "timestamp", forbidden)
+        exceeded = [limit.exceeded() for limit in self.limits]  # each one counts
+        check(not any(exceeded), "limit", self.throttled)
         invalid = Response(400, {"code": 9499, "msg": "Bad Request", "data": {}})
         check(len(request.content) <= 20 * 1024, "size", invalid)
         only(document, {"timestamp": str, "sign": str, "msg_type": str, "card": dict, "content": dict}, invalid)
@@ -197,20 +206,21 @@ class WeCom(Vendor):
 
 
 def check_blocks(document: Any, invalid: Response) -> None:
-    """Block Kit: header 150, section 3,000, button 75, URL 3,000, 25 elements, 50 blocks."""
+    """Block Kit: section 3,000, button 75, URL 3,000, 25 elements, 50 blocks.
+
+    A mention in an attachment notifies nobody, and a title there would stand a second time below the text.
+    """
     for attachment in document.get("attachments", ()):
         only(attachment, {"color": str, "blocks": list}, invalid, "attachment")
         check(len(attachment["blocks"]) <= 50, "blocks", invalid)
         for block in attachment["blocks"]:
             kind = block.get("type")
-            check(kind in ("header", "section", "actions"), "block type", invalid)
+            check(kind in ("section", "actions"), "block type", invalid)
             if kind != "actions":
                 only(block, {"type": str, "text": dict}, invalid, kind)
                 only(block["text"], {"type": str, "text": str, "emoji": bool}, invalid, f"{kind}.text")
-                text_type, mentions = block["text"]["type"], r"<@[\w.+:-]+>( <@[\w.+:-]+>)*"
-                is_mention = kind == "section" and re.fullmatch(mentions, block["text"]["text"])
-                check(text_type == "plain_text" or (text_type == "mrkdwn" and is_mention), "text type", invalid)
-                check(1 <= len(block["text"]["text"]) <= (150 if kind == "header" else 3000), f"{kind} size", invalid)
+                check(block["text"]["type"] == "plain_text", "text type", invalid)
+                check(1 <= len(block["text"]["text"]) <= 3000, f"{kind} size", invalid)
                 continue
             only(block, {"type": str, "elements": list}, invalid, kind)
             check(1 <= len(block["elements"]) <= 25, "elements", invalid)
@@ -223,23 +233,34 @@ def check_blocks(document: Any, invalid: Response) -> None:
 def slack_text(document: Any) -> str:
     blocks = [block for attachment in document.get("attachments", ()) for block in attachment["blocks"]]
     texts = [block["text"]["text"] for block in blocks if block["type"] != "actions"]
-    return "\n".join(texts or [document["text"]])
+    return "\n".join([document["text"], *texts])
+
+
+def check_text(document: Any, empty: Response, long: Response) -> None:
+    """The text on top, which notifies: Slack truncates it after 40,000 characters."""
+    check(document.get("text"), "text", empty)
+    check(len(document["text"]) <= 40_000, "text size", long)
 
 
 class SlackWebhook(Vendor):
-    """Incoming webhook: answers ``ok`` or an error name."""
+    """Incoming webhook: answers ``ok`` or an error name. One message a second, in short bursts more."""
 
     channel_type = "slack"
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        super().__init__(clock)
+        self.limit = Limited(self.clock, 5, 5 * SECOND)
 
     def settings(self) -> dict[str, Any]:
         return {"url": f"{self.url}/services/T0/B0/{SECRET}"}
 
     def answer(self, request: Request) -> Response:
         check(request.path == f"/services/T0/B0/{SECRET}", "address", Response(404, raw=b"no_service"))
+        check(not self.limit.exceeded(), "limit", self.throttled)
         document = request.json
         invalid = Response(400, raw=b"invalid_blocks")
         only(document, {"text": str, "attachments": list, "mrkdwn": bool}, Response(400, raw=b"invalid_payload"))
-        check(len(document["text"]) <= 40_000, "text", Response(400, raw=b"msg_too_long"))
+        check_text(document, Response(400, raw=b"no_text"), Response(400, raw=b"msg_too_long"))
         check_blocks(document, invalid)
         self.accepted.append(document)
         return Response(200, raw=b"ok")
@@ -248,7 +269,10 @@ class SlackWebhook(Vendor):
 
 
 class SlackBot(Vendor):
-    """``chat.postMessage`` and ``chat.update``. ``messages`` are the channel by timestamp."""
+    """``chat.postMessage`` and ``chat.update``. ``messages`` are the channel by timestamp.
+
+    One message a second in a channel, in short bursts more; 50 updates a minute (tier 3).
+    """
 
     channel_type = "slack_bot"
     channel = "C024BE91L"
@@ -257,6 +281,10 @@ class SlackBot(Vendor):
         super().__init__(clock)
         self.messages: dict[str, Any] = {}
         self.threads: dict[str, list[str]] = {}
+        self.limits = {
+            "/api/chat.postMessage": Limited(self.clock, 5, 5 * SECOND),
+            "/api/chat.update": Limited(self.clock, 50, timedelta(minutes=1)),
+        }
 
     def settings(self) -> dict[str, Any]:
         return {"url": f"{self.url}/api", "token": f"xoxb-{SECRET}", "channel": self.channel}
@@ -267,6 +295,7 @@ class SlackBot(Vendor):
             "token",
             bad(ok=False, error="invalid_auth"),
         )
+        check(not self.limits[request.path].exceeded(), "limit", self.throttled)
         document = request.json
         check(document.get("channel") == self.channel, "channel", bad(ok=False, error="channel_not_found"))
         keys = {
@@ -274,13 +303,14 @@ class SlackBot(Vendor):
             "unfurl_media": bool, "thread_ts": str, "reply_broadcast": bool, "ts": str,
         }  # fmt: skip
         only(document, keys, bad(ok=False, error="invalid_arguments"))
+        check_text(document, bad(ok=False, error="no_text"), bad(ok=False, error="msg_too_long"))
         check_blocks(document, bad(ok=False, error="invalid_blocks"))
         if request.path == "/api/chat.update":
             check(document.get("ts") in self.messages, "ts", bad(ok=False, error="message_not_found"))
             timestamp = document["ts"]
         else:
             check(request.path == "/api/chat.postMessage", "method", bad(ok=False, error="unknown_method"))
-            timestamp = f"1700000000.{len(self.messages):06}"
+            timestamp = f"1700000000.{len(self.accepted):06}"
             thread = document.get("thread_ts")
             if thread is not None:
                 check(thread in self.messages, "thread_ts", bad(ok=False, error="thread_not_found"))
@@ -293,9 +323,13 @@ class SlackBot(Vendor):
 
 
 class Teams(Vendor):
-    """Webhook of a workflow: an Adaptive Card of 28 KB at most; answers 202."""
+    """Webhook of a workflow: an Adaptive Card of 28 KB at most, 4 a second; answers 202."""
 
     channel_type = "teams"
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        super().__init__(clock)
+        self.limit = Limited(self.clock, 4, SECOND)
 
     def settings(self) -> dict[str, Any]:
         return {"url": f"{self.url}/workflows/0/triggers/manual/paths/invoke?sig={SECRET}"}
@@ -304,6 +338,7 @@ class Teams(Vendor):
         check(
             f"sig={SECRET}" in request.path, "sig", Response(401, {"error": {"code": "DirectApiAuthorizationRequired"}})
         )
+        check(not self.limit.exceeded(), "limit", self.throttled)
         invalid = Response(400, {"error": {"code": "TriggerInputSchemaMismatch"}})
         check(len(request.content) <= 28 * 1024, "size", Response(413))
         document = request.json

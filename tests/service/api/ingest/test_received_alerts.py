@@ -14,7 +14,6 @@ import pytest
 from prometheus_client import generate_latest
 
 from collectors.receive.alert_formats.json_mapping import JsonMapping
-from collectors.receive.alert_formats.record import AlertRules
 from outrider.clock import ManualClock
 from outrider.errors import StoreUnavailableError
 from outrider.model import AlertState
@@ -23,8 +22,13 @@ from outrider.records.silences import parse_matcher
 from service.api.app import create_app
 from service.api.dependencies import ApiExtras
 from service.config.api_settings import AlertIngestSettings, ApiSettings, IngestSettings
+from service.config.settings import Settings
+from service.wiring import alerting
 from store.memory import MemoryMetricStore, MemoryStateStore
+from tests.support.messages import a_message
 from tests.support.senders import START
+from tests.support.vendors.registry import VENDORS
+from tests.support.vendors.server import serving
 
 ADMIN, PUSH, SECRET = "admin token", "push token", "shared secret"
 HEALTH = {
@@ -42,8 +46,10 @@ class World:
         self.state = state or MemoryStateStore()
         self.extras = ApiExtras(clock=self.clock)
         alerts = AlertIngestSettings(
-            rules=AlertRules(origin="c"),
-            mappings={"zabbix": JsonMapping(name=("{name}",), labels={"node": ("{host}",)})},
+            mappings={
+                "outrider": JsonMapping(name=("{title}",), url=("{link}",)),
+                "zabbix": JsonMapping(name=("{name}",), labels={"node": ("{host}",)}),
+            },
             watchdogs=(
                 Watchdog("prometheus", (parse_matcher("alertname=Watchdog"),), timedelta(minutes=10)),
                 Watchdog("cron", (), timedelta(hours=1)),
@@ -70,6 +76,10 @@ class World:
 
     def metrics(self) -> str:
         return generate_latest(self.extras.registry).decode()
+
+
+def vendor_channel(vendor: Any) -> dict[str, Any]:
+    return {"type": vendor.channel_type, **vendor.settings()}
 
 
 def delivery(*names: str, status: str = "firing", **more: Any) -> dict[str, Any]:
@@ -164,6 +174,15 @@ def test_a_storm_is_limited_by_429_and_the_sender_may_go_on_after_the_wait():
     assert 'outcome="too_fast"' in world.metrics()
 
 
+def test_a_sender_that_names_other_tenants_has_one_allowance():
+    world = World(per_minute=2)
+    statuses = [
+        world.post("alertmanager", delivery(f"n{number}"), **{"X-Scope-OrgID": f"team-{number}"}).status_code
+        for number in range(3)
+    ]
+    assert statuses == [200, 200, 429]
+
+
 def test_too_many_firing_alerts_are_refused_for_now_and_ends_are_accepted():
     world = World(most_firing=2)
     world.post("alertmanager", delivery("n1", "n2"))
@@ -190,10 +209,24 @@ def test_malformed_bodies_are_400_and_partly_valid_ones_207():
 def test_alerts_of_our_own_are_dropped_and_counted():
     world = World()
     own = delivery("n1")
-    own["alerts"][0]["labels"]["outrider_origin"] = "c"
+    own["alerts"][0]["labels"]["outrider_origin"] = f"c-{world.state.installation()}"
     response = world.post("alertmanager", own)
     assert (response.status_code, response.json()["looped"], response.json()["accepted"]) == (200, 1, 0)
     assert 'outrider_received_alerts_total{outcome="looped",source="alertmanager"} 1.0' in world.metrics()
+
+
+@pytest.mark.parametrize("name", ["webhook", "alertmanager"])
+def test_a_message_of_a_channel_is_dropped_by_the_outrider_that_sent_it_and_accepted_by_any_other(name):
+    sender, other = World(), World()  # of the same cluster, with the same address of the dashboard
+    with serving(VENDORS[name]()) as vendor:
+        settings = Settings.model_validate({"cluster": "c", "notify": {"channels": {name: vendor_channel(vendor)}}})
+        alerting.notifiers(settings, sender.state.installation())[name].send(a_message(link="http://127.0.0.1:8501/i"))
+        (sent,) = vendor.accepted
+    sent = {"version": "4", "alerts": [{"status": "firing", **sent[0]}]} if name == "alertmanager" else sent
+    source = name if name == "alertmanager" else "json/outrider"
+    assert [(w.post(source, sent).json()["looped"], len(w.state.received_alerts())) for w in (sender, other)] == [
+        (1, 0), (0, 1),
+    ]  # fmt: skip
 
 
 def test_what_the_source_left_out_is_counted_and_visible():
