@@ -69,12 +69,14 @@ class AdvisoryLease:
             return True
 
     def release(self) -> None:
-        """Ends the session, and with it the lock. No effect if the lock is not held."""
+        """Ends all sessions, and with them the lock."""
         with self._mutex:
             if self._connection is not None:
                 self._connection.invalidate()  # a pooled session would keep the lock
                 self._connection.close()
                 self._connection = None
+            self._server.pool.dispose()
+            self._server.readers.dispose()
 
     def _translated(self, error: sa.exc.DBAPIError) -> StoreError:
         translated = self._server.translate(error, self._server.display_name)
