@@ -170,8 +170,9 @@ def opens_incident(alert: Alert) -> bool:
 
 
 def _of_alerts(alerts: Sequence[Alert]) -> list[FaultHypothesis]:
+    """Hypotheses of alerts, the earliest first: it stands for a fault that several rules report."""
     hypotheses = []
-    for alert in alerts:
+    for alert in sorted(alerts, key=lambda alert: (alert.starts_at, alert.fingerprint)):
         if alert.fault is None or alert.state is AlertState.RESOLVED:
             continue
         firing = alert.state is AlertState.FIRING

@@ -127,3 +127,16 @@ def at_end():
     from fleet_for_correlation import at  # type: ignore[import-not-found]
 
     return at(600)
+
+
+def test_a_fault_that_two_rules_report_began_with_the_earliest():
+    """One of the two began within reach of an older symptom, the other did not: their order must not decide."""
+    begins = {"a": -1.0, "b": 0.0}
+    lost = [alert(CLUSTER, "cluster-lost", since=since, rule=rule) for rule, since in begins.items()]
+    symptoms = [alert(CHAT, None, since=0.0, rule="b"), alert(CODE, None, since=-121.0, rule="a")]
+    pending = [replace(one, state=AlertState.PENDING) for one in lost]
+    one, other = Desk(), Desk()
+    one.step(0, [*pending, *symptoms])
+    other.step(0, [*reversed(pending), *symptoms])
+    assert [set(incident.alerts) for incident in one.open] == [{one.fingerprint for one in symptoms}]
+    assert one.open == other.open
