@@ -17,6 +17,7 @@ from outrider.topology import Topology
 from outrider.vocabulary.faults import ALL, SYMPTOMS, Consequences, faults
 
 _WHOLE = (EntityKind.SERVICE, EntityKind.WORKLOAD)
+_SERVING = (*_WHOLE, EntityKind.REPLICA, EntityKind.POD)  # a symptom of a node or GPU has a cause of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,11 @@ def _lists(names: frozenset[str], alert: Alert) -> bool:
     """True if the names include the alert."""
     if not names:
         return False
-    return ALL in names or (alert.fault or alert.rule) in names or (alert.fault is None and SYMPTOMS in names)
+    return ALL in names or (alert.fault or alert.rule) in names or (SYMPTOMS in names and _is_symptom(alert))
+
+
+def _is_symptom(alert: Alert) -> bool:
+    return alert.fault is None and alert.entity.kind in _SERVING and not alert.is_received
 
 
 def _consequences(fault: str) -> Consequences:

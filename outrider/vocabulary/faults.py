@@ -19,7 +19,8 @@ ALL, SYMPTOMS = "all", "symptoms"
 class Consequences:
     """Alerts that a fault explains: on dependents of its component, and on dependencies of its service.
 
-    Each is the id of a fault, the name of a rule for an alert without a fault, ``ALL`` or ``SYMPTOMS``.
+    Each is the id of a fault, the name of a rule for an alert without a fault, ``ALL`` or ``SYMPTOMS``: every alert
+    without a fault on a service or what serves it, unless another monitor reported it.
     """
 
     dependents: frozenset[str] = frozenset()

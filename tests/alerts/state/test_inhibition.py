@@ -10,7 +10,7 @@ import pytest
 from alerts.routing.pipeline import NotificationSettings, messages
 from alerts.rules.files import load_entries
 from alerts.state.silence import mute
-from outrider.model import EntityKind, EntityRef, MuteReason, NotifyReason, Priority
+from outrider.model import RECEIVED_FROM, EntityKind, EntityRef, MuteReason, NotifyReason, Priority
 from outrider.records.silences import Silence, parse_matcher
 from outrider.topology import Topology
 from outrider.vocabulary.faults import ALL, SYMPTOMS, faults
@@ -92,7 +92,8 @@ def mutes(world, cause_alert, fault, entity, rule="x", priority=Priority.P2):
         ("psu-or-fan-failed", NODES[0], ("gpu-thermal-throttle", GPUS[0]), ("gpu-thermal-throttle", GPUS[1])),
         ("storage-slow", STORAGE, ("slow-start", REPLICAS[0]), ("engine-hung", REPLICAS[0])),
         ("storage-slow", STORAGE, ("disk-slow", NODES[1]), ("disk-full", NODES[1])),
-        ("monitor-blind", CLUSTER, ("exporter-down", NODES[0]), ("gpu-lost", GPUS[0])),
+        ("monitor-blind", CLUSTER, ("exporter-down", NODES[0]), ("engine-dead", REPLICAS[0])),
+        ("monitor-blind", CLUSTER, ("stale-metrics", NODES[0]), ("node-lost", NODES[1])),
         ("gateway-fault", SERVICE, ("traffic-skew", REPLICAS[0]), ("engine-dead", REPLICAS[0])),
         ("cert-or-dns", SERVICE, ("traffic-skew", REPLICAS[0]), ("gpu-lost", GPUS[0])),
     ],
@@ -120,6 +121,17 @@ def test_an_engine_that_serves_another_service_is_not_behind_the_lost_gateway(wo
 
 def test_a_symptom_of_an_engine_behind_a_lost_gateway_is_inhibited(world):
     assert mutes(world, cause(world, "gateway-fault", SERVICE), None, REPLICAS[0], rule="anomaly")
+
+
+@pytest.mark.parametrize("entity", [GPUS[0], NODES[0]])
+def test_no_fault_mutes_the_symptoms_of_hardware(world, entity):
+    assert not mutes(world, cause(world, "gateway-fault", SERVICE, Priority.P0), None, entity, rule="node-not-ready")
+
+
+def test_what_another_monitor_reports_without_a_fault_is_not_a_known_symptom(world):
+    alert = world.alert("checkout-down", REPLICAS[0], fault=None, priority=Priority.P2)
+    received = replace(alert, labels={RECEIVED_FROM: "grafana"})
+    assert muted([cause(world, "gateway-fault", SERVICE), received]) == {SERVICE: None, REPLICAS[0]: None}
 
 
 def test_every_consequence_is_a_fault_or_a_rule():
