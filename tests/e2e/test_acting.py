@@ -85,7 +85,7 @@ def test_a_lost_gpu_is_isolated_and_its_node_returns(platform: ActingPlatform, f
     platform.until(lambda: platform.actions(ActionKind.RESTART_POD, ActionStatus.DONE), "the pod is replaced")
     (restart,) = platform.actions(ActionKind.RESTART_POD)
     assert restart.params["uid"] == pod["metadata"]["uid"]
-    until(lambda: len(fleet.engines()) == 2, "the replacement runs")
+    until(lambda: len(fleet.engines()) == 2, "the replacement runs", seconds=180)
     assert node not in {engine["spec"]["nodeName"] for engine in fleet.engines()}
     platform.rounds(4)
     assert cordoned(fleet, node), "the node stays out while its GPU is broken"
@@ -174,7 +174,7 @@ def test_the_weight_of_a_replaced_pod_returns_and_the_session_ends(routed: KubeF
         platform.until(lambda: weights_of(routed)[colour] == 0, "the traffic is shifted")
         assert weights_of(routed) == {**WEIGHTS, colour: 0}
         platform.until(lambda: platform.actions(ActionKind.RESTART_POD, ActionStatus.DONE), "the pod is replaced")
-        until(lambda: len(routed.engines()) == 2, "the replacement runs")
+        until(lambda: len(routed.engines()) == 2, "the replacement runs", seconds=180)
         assert name not in {pod["metadata"]["name"] for pod in routed.engines()}
         platform.until(lambda: weights_of(routed)[colour], "the traffic is back")
         assert weights_of(routed) == WEIGHTS
@@ -265,7 +265,7 @@ def test_a_killed_engine_continues_the_playbook_once(fleet: KubeFleet, tmp_path:
             return [action.status for action in restarts] == [ActionStatus.DONE]
 
         until(replaced, "the next engine replaces the pod", seconds=_TAKEN_OVER_SECONDS)
-        until(lambda: len(fleet.engines()) == 2, "the replacement runs")
+        until(lambda: len(fleet.engines()) == 2, "the replacement runs", seconds=180)
         with wiring_stores.state_reader(settings) as store:
             actions, incidents = store.actions(limit=100), store.incidents()
         finished = [action.kind for action in actions if action.status is ActionStatus.DONE]

@@ -168,7 +168,7 @@ def _person(press: _Press, name: str, ctx: Context) -> str:
 
 def _act(press: _Press, by: str, ctx: Context) -> None:
     """Uses the button, acts and audits, in one transaction. A button that cannot act stays unused."""
-    claim, now = press.claim, ctx.as_of()
+    claim, now = press.claim, _now(ctx)
     if ctx.state.button_used(claim.nonce):  # before other reasons, which its use may have caused
         raise RefusedPressError("used", 409)
     if claim.action is not ButtonAction.APPROVE and not press.open_incidents:

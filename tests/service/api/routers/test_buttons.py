@@ -181,6 +181,13 @@ def test_a_silence_covers_the_firing_alerts_of_the_incident_for_an_hour(world):
     assert AuditEvent.SILENCED in {record.event for record in world.state.audit()}
 
 
+def test_a_silence_lasts_an_hour_from_the_press_without_an_engine_too(world):
+    pressed = NOW + timedelta(hours=2)
+    world.clock.set(pressed)
+    assert press(world, claim(ButtonAction.SILENCE_1H)).status_code == 200
+    assert {silence.until for silence in world.state.silences(pressed)} == {pressed + timedelta(hours=1)}
+
+
 def test_without_a_firing_alert_nothing_is_silenced_and_the_page_says_so(world):
     firing = world.state.alerts(states=[AlertState.FIRING])
     commit(world, alerts=tuple(replace(alert, state=AlertState.RESOLVED, ends_at=NOW) for alert in firing))
