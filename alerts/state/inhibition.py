@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from alerts.state.alert_labels import entity_labels
+from alerts.state.alert_labels import entity_labels, labels_of
 from outrider.model import Alert, AlertState, EntityKind, EntityRef, Priority
 from outrider.records.silences import Silence
 from outrider.topology import Topology
@@ -86,7 +86,8 @@ class Inhibition:
 
     def _is_below(self, entity: EntityRef, alert: Alert) -> bool:
         return any(
-            self._any(under, lambda inhibitor: inhibitor.inhibits_dependent(alert)) or self._in_maintenance(under)
+            self._any(under, lambda inhibitor: inhibitor.inhibits_dependent(alert))
+            or self._in_maintenance(under, alert)
             for under in self._below(entity)
             if under != alert.entity
         )
@@ -95,7 +96,7 @@ class Inhibition:
         """True for a service without known replicas if a fault of its cluster explains the alert, or in maintenance."""
         cluster = _cluster_of(alert.entity)
         explained = self._any(cluster, lambda inhibitor: inhibitor.inhibits_dependent(alert))
-        return explained or self._in_maintenance(cluster)
+        return explained or self._in_maintenance(cluster, alert)
 
     def _is_behind(self, entity: EntityRef, alert: Alert) -> bool:
         """True if a fault of every service above the entity explains the alert."""
@@ -116,9 +117,22 @@ class Inhibition:
             found = self._down[entity] = self.topology.causes_of(entity) | {_cluster_of(entity)}
         return found
 
-    def _in_maintenance(self, entity: EntityRef) -> bool:
+    def _in_maintenance(self, entity: EntityRef, alert: Alert) -> bool:
+        """True if a silence selects the entity and does not exclude the alert above it."""
         labels = entity_labels(entity)
-        return any(silence.rule is None and silence.selects("", entity, labels) for silence in self.maintenance)
+        return any(
+            silence.rule is None and silence.selects("", entity, labels) and not _excludes(silence, alert)
+            for silence in self.maintenance
+        )
+
+
+def _excludes(silence: Silence, alert: Alert) -> bool:
+    """True if a negative condition does not hold for the alert: what is below may lack the label that it names."""
+    negative = [matcher for matcher in silence.matchers if matcher.operator.is_negative]
+    if not negative:
+        return False
+    labels = labels_of(alert)
+    return not all(matcher.holds(labels) for matcher in negative)
 
 
 def _lists(names: frozenset[str], alert: Alert) -> bool:

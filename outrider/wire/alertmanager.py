@@ -124,8 +124,9 @@ class AlertmanagerSilence:
             return None
 
     def body(self) -> dict[str, Any]:
-        """The JSON of ``POST /api/v2/silences``."""
+        """The JSON of ``POST /api/v2/silences``. With an id it changes that silence."""
         return {
+            **({"id": self.id} if self.id else {}),
             "matchers": [
                 {"name": item.name, "value": item.value, "isRegex": item.is_regex, "isEqual": item.is_equal}
                 for item in self.matchers

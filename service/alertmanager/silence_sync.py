@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from urllib.parse import quote, unquote
 
@@ -121,15 +121,21 @@ class SilenceSync:
                     client.expire_silence(item.id)
         for number, export in due.items():
             present = marked.get(number, [])
-            if _first_standing(present) is not None:
-                continue
-            if any(_ended_early(before, export) for before in present):
+            standing = _first_standing(present)
+            if standing is not None:
+                wanted = _changed(standing, export, now)
+                if wanted is not None:
+                    self._create(client, replace(export, there=wanted))
+            elif any(_ended_early(before, export) for before in present):
                 self._end(export.silence, now)
             else:
                 self._create(client, export)
 
     def _create(self, client: AlertmanagerClient, export: _Export) -> None:
-        """Creates a silence there. One that is refused keeps no other from being created, and is logged once."""
+        """Creates a silence there, or changes the one with its id.
+
+        One that is refused keeps no other from being created, and is logged once.
+        """
         try:
             client.create_silence(export.there)
         except RefusedRequestError as error:
@@ -218,6 +224,22 @@ def _first_standing(items: Iterable[AlertmanagerSilence]) -> AlertmanagerSilence
     """The oldest of several that stand for one silence: two engines may have created it at the same time."""
     standing = [item for item in items if item.state in _STANDING]
     return min(standing, key=lambda item: (item.starts_at, item.id), default=None)
+
+
+def _changed(standing: AlertmanagerSilence, export: _Export, now: datetime) -> AlertmanagerSilence | None:
+    """What a standing silence has to become; None if its conditions and times are still those of ours.
+
+    One that has begun keeps its start. Alertmanager replaces what it cannot change, such as conditions.
+    """
+    wanted = export.there
+    starts = wanted.starts_at if wanted.starts_at > now else min(standing.starts_at, now)
+    endless = export.since is None and wanted.ends_at < export.silence.until
+    unchanged = (
+        set(standing.matchers) == set(wanted.matchers)
+        and abs(standing.starts_at - starts) <= _TOLERANCE
+        and abs(standing.ends_at - wanted.ends_at) <= (_LONGEST / 2 if endless else _TOLERANCE)
+    )
+    return None if unchanged else replace(wanted, id=standing.id, starts_at=starts)
 
 
 def _ended_early(before: AlertmanagerSilence, wanted: _Export) -> bool:

@@ -6,6 +6,7 @@ failing channel delays no other one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -22,13 +23,14 @@ from outrider import log
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.clock import Clock
 from outrider.errors import DeliveryError
-from outrider.model import ChannelPolicy, DeliveryNote, Message, Receipt
+from outrider.model import ChannelPolicy, DeliveryNote, Message, Priority, Receipt
 from outrider.ports import Notifier, StateStore, ThreadingNotifier
 from service.engine.rate_window import RateWindow
 from service.engine.steady_time import SteadyTime
 
 _log = log.get("delivery")
 LEASE = timedelta(seconds=60)
+_SENDS_WITHIN = LEASE / 2  # of a claim; then the others return, so that the send in progress ends within the lease
 FIRST_RETRY = timedelta(seconds=5)
 LAST_RETRY = timedelta(minutes=10)
 LAST_URGENT_RETRY = timedelta(minutes=1)
@@ -54,6 +56,7 @@ class _Lane:
     windows: tuple[RateWindow, ...]
     blocked_until: float = 0.0
     failing_since: datetime | None = None
+    sent_at: float = -math.inf
 
     def free(self, now: float) -> int | None:
         """The number of messages that may be sent now; None: any number."""
@@ -70,8 +73,38 @@ class _Lane:
 
     def record(self, now: float) -> None:
         """Counts one message."""
+        self.sent_at = now
         for window in self.windows:
             window.record(now)
+
+
+@dataclass(slots=True)
+class _Claim:
+    """The work on one claim of a channel: when it began, what had woken the run before it, and what happened since."""
+
+    began: float
+    wakes: int
+    sent: int = 0
+    failures: int = 0  # in a row that may be due to the channel
+    error: DeliveryError | None = None
+
+    @property
+    def stopped_by(self) -> DeliveryError | None:
+        """The last error, once the failures are too many for one more attempt."""
+        return self.error if self.failures >= _FAILURES_IN_A_ROW else None
+
+    def note(self, error: DeliveryError | None) -> None:
+        """Counts one attempt. A requested pause is about its lane: a number that was called too often."""
+        self.sent += 1
+        if error is None or not error.retryable:
+            self.failures = 0
+        elif error.retry_after is None:
+            self.failures, self.error = self.failures + 1, error
+
+    def is_over(self, now: float, wakes: int, *, urgent: bool) -> bool:
+        """True if the next message must return: its lease ends soon, or a page may have been decided meanwhile."""
+        late = now - self.began >= _SENDS_WITHIN.total_seconds()
+        return self.sent > 0 and (late or (wakes != self.wakes and not urgent))
 
 
 class MessageDelivery:
@@ -144,20 +177,33 @@ class MessageDelivery:
 
     def _deliver_channel(self, channel: str) -> int:
         """Claims and delivers due messages of a channel. Returns the number of messages that were decided on."""
-        policy, wakes = self._policies.get(channel, ChannelPolicy()), self._wakes
+        policy, claim = self._policies.get(channel, ChannelPolicy()), _Claim(self._clock.monotonic(), self._wakes)
         if not policy.per_number and self._lane(channel, ()).is_full(self._clock.monotonic()):
             return 0
         most = MOST_CLAIMED if policy.limit is None else MOST_MERGED
         claimed = self._state.claim_messages(self._owner, self._time.now(), LEASE, most, channel=channel)
-        lanes: dict[tuple[str, ...], list[Message]] = {}
-        for message in self._skip_unwanted(claimed, policy):
-            numbers = recipients.phones(message, ()) if policy.per_number else ()
-            lanes.setdefault(numbers, []).append(message)
-        waiting = sum(
-            self._deliver_lane(self._lane(channel, numbers), messages, policy, wakes)
-            for numbers, messages in lanes.items()
-        )
+        lanes = self._in_lanes(channel, self._skip_unwanted(claimed, policy), policy)
+        waiting = sum(self._deliver_lane(lane, messages, policy, claim) for lane, messages in lanes)
         return len(claimed) - waiting
+
+    def _in_lanes(
+        self, channel: str, messages: Sequence[Message], policy: ChannelPolicy
+    ) -> list[tuple[_Lane, list[Message]]]:
+        """The messages of each lane, urgent incidents apart and first; then the lane that has waited longest."""
+        if not policy.per_number:
+            return [(self._lane(channel, ()), list(messages))] if messages else []
+        ranks: dict[str, int] = {}
+        for message in messages:
+            if message.is_urgent:
+                key = message.incident or message.id
+                ranks[key] = min(message.rank, ranks.get(key, message.rank))
+        parts: dict[tuple[int, tuple[str, ...]], list[Message]] = {}
+        for message in messages:
+            rank = ranks.get(message.incident or message.id, Priority.P3.rank + 1)
+            parts.setdefault((rank, recipients.phones(message, ())), []).append(message)
+        found = [(rank, self._lane(channel, numbers), part) for (rank, numbers), part in parts.items()]
+        found.sort(key=lambda item: (item[0], item[1].sent_at))
+        return [(lane, part) for _, lane, part in found]
 
     def _lane(self, channel: str, numbers: tuple[str, ...]) -> _Lane:
         """The lane of these phone numbers. Two lanes with a number in common share its limit."""
@@ -169,8 +215,8 @@ class MessageDelivery:
             known = self._lanes.setdefault((channel, numbers), _Lane(windows))
         return known
 
-    def _deliver_lane(self, lane: _Lane, messages: Sequence[Message], policy: ChannelPolicy, wakes: int) -> int:
-        """Delivers claimed messages. Returns the number of those that wait for the limit."""
+    def _deliver_lane(self, lane: _Lane, messages: Sequence[Message], policy: ChannelPolicy, claim: _Claim) -> int:
+        """Delivers messages of a claim. Returns the number of those that wait for the limit."""
         now = self._clock.monotonic()
         if lane.blocked_until > now:
             pause, text = (
@@ -182,7 +228,7 @@ class MessageDelivery:
         most_sent = 0 if policy.limit is None else policy.limit.count
         merges = policy.merges and not _clears_soon(len(messages), policy)
         plan = plan_deliveries(messages, lane.free(now), most=most_sent, merges=merges)
-        self._send_all(plan.batches, lane, wakes)
+        self._send_all(plan.batches, lane, claim)
         self._put_back(plan.waiting, lane)
         return len(plan.waiting)
 
@@ -196,20 +242,27 @@ class MessageDelivery:
                 self._delivered([message], message, Receipt(note=DeliveryNote.NOT_NEEDED))
         return wanted
 
-    def _send_all(self, batches: Sequence[tuple[Message, ...]], lane: _Lane, wakes: int) -> None:
+    def _send_all(self, batches: Sequence[tuple[Message, ...]], lane: _Lane, claim: _Claim) -> None:
         """Sends the batches in order. After failures in a row or a requested pause the others wait as well.
 
-        If a page may have been decided since the claim, at ``wakes``, the others that are not urgent return for it.
+        If a page may have been decided since the claim, the others that are not urgent return for it. A lane whose
+        turn has not come returns without a failure, so that it is the next one.
         """
-        failures = 0
         for index, batch in enumerate(batches):
-            if index and self._wakes != wakes and not batch[0].is_urgent:
-                self._put_back([message for rest in batches[index:] for message in rest], lane)
+            left = [message for rest in batches[index:] for message in rest]
+            if claim.is_over(self._clock.monotonic(), self._wakes, urgent=batch[0].is_urgent):
+                self._put_back(left, lane)
+                return
+            if claim.stopped_by is not None:
+                if index:
+                    self._fail_all(left, lane, claim.stopped_by)
+                else:
+                    self._put_back(left, lane)
                 return
             error = self._send(batch, lane)
-            failures = 0 if error is None or not error.retryable else failures + 1
-            if error is not None and (error.retry_after is not None or failures == _FAILURES_IN_A_ROW):
-                self._fail_all([message for rest in batches[index + 1 :] for message in rest], lane, error)
+            claim.note(error)
+            if error is not None and error.retry_after is not None:
+                self._fail_all(left[len(batch) :], lane, error)
                 return
 
     def _put_back(self, messages: Sequence[Message], lane: _Lane) -> None:

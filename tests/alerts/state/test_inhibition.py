@@ -162,6 +162,24 @@ def test_maintenance_of_a_cluster_covers_everything_in_it(world):
     assert set(muted(alerts, [maintenance(world, "kind=cluster", "entity=c1")]).values()) == {MuteReason.INHIBITED}
 
 
+@pytest.mark.parametrize(
+    ("matcher", "pages"),
+    [("service!=chat", True), ("service!~cha.*", True), ("priority!=P0", True), ("service!=code", False)],
+)
+@pytest.mark.parametrize("topology", [TOPOLOGY, Topology()])
+def test_maintenance_mutes_nothing_that_a_negative_matcher_excludes(world, matcher, pages, topology):
+    alert = world.alert("availability-low", SERVICE, fault=None, priority=Priority.P0)
+    for below in ("cluster=c1", "kind=cluster"):
+        (result,) = mute([alert], (), [maintenance(world, below, matcher)], topology)
+        assert (result.muted_by is None) is pages, below
+
+
+def test_a_negative_matcher_about_hardware_still_covers_what_rests_on_the_rest(world):
+    alerts = [world.alert("engine-dead", replica) for replica in REPLICAS]
+    result = muted(alerts, [maintenance(world, "kind=node", "node!=node-2")])
+    assert result == {REPLICAS[0]: MuteReason.INHIBITED, REPLICAS[1]: None}
+
+
 def test_a_silence_without_dependents_mutes_only_what_it_selects(world):
     alerts = [lost(world), world.alert("gpu-lost", GPUS[0], fault="gpu-lost")]
     result = muted(alerts, [maintenance(world, "node=node-1", dependents=False)])

@@ -292,6 +292,55 @@ def test_a_silence_of_ours_that_is_ended_there_ends_here(pair, make):
     assert [silence.id for silence in world.state.silences(now()) if not silence.source] == []
 
 
+def standing(server: Alertmanager, mark: str) -> list[dict]:
+    found = [item for item in server.get("/silences") if f"[outrider {mark}]" in item["comment"]]
+    return [item for item in found if item["status"]["state"] in ("active", "pending")]
+
+
+@pytest.mark.parametrize("minutes", [30, 120])
+@pytest.mark.parametrize("begins", [-5, 10])
+def test_a_silence_of_ours_that_gets_longer_or_shorter_is_changed_there(pair, make, minutes, begins):
+    world = make(f"length{minutes}{begins}", pair[0])
+    event = Silence(
+        "event", "r", None, now() + 60 * MINUTE, "ann", starts_at=now() + begins * MINUTE, source="calendar"
+    )
+    world.state.add_silence(event)
+    world.sync.run_due(now())
+    (before,) = standing(pair[0], f"{world.origin}/event")
+    changed = replace(event, until=now() + minutes * MINUTE)
+    world.state.add_silence(changed)
+    world.sync.run_due(now())
+    (after,) = standing(pair[0], f"{world.origin}/event")
+    assert after["id"] == before["id"]
+    assert abs(datetime.fromisoformat(after["endsAt"]) - changed.until) < timedelta(seconds=1)
+    world.sync.run_due(now())
+    assert standing(pair[0], f"{world.origin}/event") == [after], "what is equal is not written again"
+
+
+def test_a_silence_of_ours_with_other_matchers_or_a_later_start_replaces_the_one_there(pair, make):
+    world = make("replaced", pair[0])
+    event = Silence("event", "r", None, now() + 60 * MINUTE, "ann", source="calendar")
+    world.state.add_silence(event)
+    world.sync.run_due(now())
+    for change in ({"matchers": (parse_matcher("node=n2"),)}, {"starts_at": now() + 20 * MINUTE}):
+        event = replace(event, **change)
+        world.state.add_silence(event)
+        for _ in range(2):
+            world.sync.run_due(now())
+    (item,) = standing(pair[0], "replaced/event")
+    assert ("node", "n2") in {(part["name"], part["value"]) for part in item["matchers"]}
+    assert item["status"]["state"] == "pending"
+
+
+def test_a_silence_of_ours_without_an_end_is_not_written_again(pair, make):
+    world = make("endless", pair[0])
+    world.state.add_silence(Silence("m", "r", None, datetime(9999, 1, 1, tzinfo=UTC), "ann", source="maintenance"))
+    world.sync.run_due(now())
+    before = standing(pair[0], "endless/m")
+    world.sync.run_due(now() + MINUTE)
+    assert standing(pair[0], "endless/m") == before
+
+
 def test_a_recurring_silence_is_there_only_during_its_window(pair, make):
     world = make("window", pair[0])
     minute = now().hour * 60 + now().minute
