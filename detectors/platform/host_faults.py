@@ -2,8 +2,8 @@
 
 Inputs are levels with an absolute meaning (full disk, clock offset) and log lines that a healthy kernel never writes. A
 level must last; a line counts for ``EVENT_HOLD``. A busy disk is not a slow one: a loading model keeps it busy for
-minutes. Slow needs a kernel line, or far longer than a load. A disk that works for ``WORKS_SPAN`` without a stall is
-fast again, whatever the lines before. A sensor alarm ends with the line of the same sensor that reports its end.
+minutes. Slow needs a kernel line, or far longer than a load. A disk under full load for ``WORKS_SPAN`` without a stall
+is fast again, whatever the lines before. A sensor alarm ends with the line of the same sensor that reports its end.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from outrider.topology import Topology
 EVENT_HOLD = timedelta(minutes=10)  # an idle disk stalls nothing, so only use shows that it is fast again
 ALARM_HOLD_SECONDS = 1800.0  # a power supply reports its failure once; not every board reports the end
 WORKS_SPAN = timedelta(seconds=90)  # with 30 s to clear, the alert ends within two minutes
-WORKS_RATIO = 0.1  # of the time busy; a log file alone uses less
 LASTING_SECONDS, LASTING_SCRAPES = 60.0, 2
 DISK_FULL_RATIO = 0.05  # the kubelet evicts below 0.10; below this, writes start to fail
 DISK_SHORT_RATIO = 0.15  # above this, the kubelet's message about a full disk is outdated
 DISK_BUSY_RATIO, IO_STALL_RATIO = 0.9, 0.1
+WORKS_RATIO = DISK_BUSY_RATIO  # light use stalls on no disk, slow or not
 DISK_BUSY_SECONDS = 480.0  # weights load within this time, with a busy disk
 DISK_ERRORS = 2  # a timed-out request blocks all others for 30 s, but may be the only one
 CLOCK_SECONDS = 0.05  # node_exporter's own alert on skew
@@ -226,7 +226,7 @@ def _lines(events: Sequence[Event], codes: frozenset[str], now: datetime, until:
 
 
 def _works_again(window: Window, line_at: Floats) -> Flags:
-    """True for disks that were used without a stall throughout ``WORKS_SPAN``, and that long after their newest line.
+    """True for disks under full load without a stall throughout ``WORKS_SPAN``, and that long after their newest line.
 
     Values that are missing for half of the time show nothing.
     """

@@ -97,8 +97,8 @@ WELL = {
 }
 
 
-def of_host(fault: str, bad: Values, *events: Timed, count: int = 16) -> Story:
-    return Story(fault, HostFaultDetector, {"n0": {**WELL, **bad}}, {"n0": WELL}, events=events, count=count)
+def of_host(fault: str, bad: Values, *events: Timed, count: int = 16, well: Values = WELL) -> Story:
+    return Story(fault, HostFaultDetector, {"n0": {**WELL, **bad}}, {"n0": well}, events=events, count=count)
 
 
 def line(cycle: int, code: str, **attributes: str) -> Timed:
@@ -194,6 +194,7 @@ SERVED = Topology.build([(one, CHAT) for one in REPLICAS])
 SERVES = {"engine_http_requests_total": 30.0, "engine_inflight_requests": 8.0}
 HEAVY = {"engine_http_requests_total": 90.0, "engine_inflight_requests": 40.0}
 NODES = [f"n{number}" for number in range(4)]
+STALLED = {"node_disk_busy_ratio": 1.0, "node_io_stall_ratio": 0.5}
 IDLE = {"node_cpu_utilization_ratio": 0.1, "node_disk_busy_ratio": 0.0}
 ANSWERS = {
     "svc_requests_total": 150.0, "svc_requests_per_second": 10.0, "svc_inflight_requests": 40.0,
@@ -221,8 +222,8 @@ STORIES = (
     of_ports("ib-link-down", ["n0/mlx0"]),
     of_ports("switch-down", [*PORTS]),
     of_host("disk-full", {"node_filesystem_available_ratio": 0.01}),
-    of_host("disk-slow", {"node_disk_busy_ratio": 1.0, "node_io_stall_ratio": 0.5}, line(20, "disk-error")),
-    of_host("disk-slow", {"node_disk_busy_ratio": 1.0, "node_io_stall_ratio": 0.5}, count=40),
+    of_host("disk-slow", STALLED, line(20, "disk-error"), well={**WELL, "node_disk_busy_ratio": 1.0}),  # full load
+    of_host("disk-slow", STALLED, count=40),
     of_host("clock-skew", {"node_clock_offset_seconds": 0.3}),
     of_host("network-loss", {"node_network_errors_per_second": 100.0}),
     of_host("psu-or-fan-failed", {}, line(9, "sensor-alarm", sensor="Fan 4"), line(24, "sensor-ok", sensor="Fan 4")),

@@ -55,17 +55,18 @@ def test_a_disk_io_timeout_is_a_slow_disk(find):
     assert find({}, [log_event(NODE, "machine-check", 20)]) == []
 
 
-def test_a_slow_disk_is_fast_again_once_it_works_without_stalls(find):
+def test_a_slow_disk_is_fast_again_once_it_carries_a_full_load_without_stalls(find):
     line = log_event(NODE, "disk-error", 20, "nvme nvme0: I/O tag 1 timeout, aborting")
 
     def after(busy, stall):
         columns = {"node_disk_busy_ratio": [1.0] * 5 + busy, "node_io_stall_ratio": [0.5] * 5 + stall}
         return find(columns, [line])
 
-    assert after([0.4] * 18, [0.0] * 18) == []
-    assert after([0.4] * 10, [0.0] * 10) == ["disk-slow"], "not for long enough"
+    assert after([0.95] * 18, [0.0] * 18) == []
+    assert after([0.95] * 10, [0.0] * 10) == ["disk-slow"], "not for long enough"
     assert after([0.0] * 18, [0.0] * 18) == ["disk-slow"], "an idle disk proves nothing"
-    assert after([0.4] * 18, [0.0] * 10 + [0.3] + [0.0] * 7) == ["disk-slow"]
+    assert after([0.4] * 18, [0.0] * 18) == ["disk-slow"], "light use stalls on no disk"
+    assert after([0.95] * 18, [0.0] * 10 + [0.3] + [0.0] * 7) == ["disk-slow"]
     assert after([None] * 18, [None] * 18) == ["disk-slow"], "no values prove nothing"
 
 
