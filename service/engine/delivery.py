@@ -249,24 +249,22 @@ class MessageDelivery:
         turn has not come returns without a failure, so that it is the next one.
         """
         for index, batch in enumerate(batches):
-            left = [message for rest in batches[index:] for message in rest]
-            if claim.is_over(self._clock.monotonic(), self._wakes, urgent=batch[0].is_urgent):
-                self._put_back(left, lane)
+            stopped_by = claim.stopped_by
+            over = claim.is_over(self._clock.monotonic(), self._wakes, urgent=batch[0].is_urgent)
+            if over or (stopped_by is not None and index == 0):
+                self._put_back(_messages(batches[index:]), lane)
                 return
-            if claim.stopped_by is not None:
-                if index:
-                    self._fail_all(left, lane, claim.stopped_by)
-                else:
-                    self._put_back(left, lane)
+            if stopped_by is not None:
+                self._fail_all(_messages(batches[index:]), lane, stopped_by)
                 return
             error = self._send(batch, lane)
             claim.note(error)
             if error is not None and error.retry_after is not None:
-                self._fail_all(left[len(batch) :], lane, error)
+                self._fail_all(_messages(batches[index + 1 :]), lane, error)
                 return
 
     def _put_back(self, messages: Sequence[Message], lane: _Lane) -> None:
-        """Returns claimed messages that exceed the limit to the outbox."""
+        """Returns claimed messages that cannot be sent now to the outbox."""
         pause = timedelta(seconds=max(1.0, lane.wait(self._clock.monotonic())))
         now = self._time.now()
         for message in messages:
@@ -371,6 +369,10 @@ class MessageDelivery:
     def _audit(self, at: datetime, event: AuditEvent, subject: str, reason: str, detail: Mapping[str, str]) -> None:
         texts = {name: text for name, text in detail.items() if text}
         self._state.append_audit([AuditRecord(min(at, self._clock.now()), event, subject, reason, detail=texts)])
+
+
+def _messages(batches: Sequence[tuple[Message, ...]]) -> list[Message]:
+    return [message for batch in batches for message in batch]
 
 
 def _clears_soon(count: int, policy: ChannelPolicy) -> bool:
