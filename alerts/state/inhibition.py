@@ -1,8 +1,8 @@
 """Alerts that a fault elsewhere explains, or that are below something in maintenance, page nobody. Pure.
 
-The fault vocabulary lists the consequences of a fault (``inhibits``); the topology says where they show. A service
-counts as below only if all of its replicas are: one dead node is no reason to mute the SLO of a service. An alert that
-is more urgent than those about the cause pages.
+The fault vocabulary lists the consequences of a fault (``inhibits``); the topology gives the entities where they show.
+A service counts as below only if all of its replicas are: one dead node is no reason to mute the SLO of a service. An
+alert that is more urgent than those about the cause pages.
 """
 
 from __future__ import annotations
@@ -81,22 +81,16 @@ class Inhibition:
             replicas = self.topology.below(entity, EntityKind.REPLICA)
             if replicas:
                 return all(self._is_below(replica, alert) for replica in replicas)
-            return self._in_cluster(alert)
+            return self._covers(_cluster_of(entity), alert)
         return self._is_below(entity, alert) or self._is_behind(entity, alert)
 
     def _is_below(self, entity: EntityRef, alert: Alert) -> bool:
-        return any(
-            self._any(under, lambda inhibitor: inhibitor.inhibits_dependent(alert))
-            or self._in_maintenance(under, alert)
-            for under in self._below(entity)
-            if under != alert.entity
-        )
+        return any(self._covers(under, alert) for under in self._below(entity) if under != alert.entity)
 
-    def _in_cluster(self, alert: Alert) -> bool:
-        """True for a service without known replicas if a fault of its cluster explains the alert, or in maintenance."""
-        cluster = _cluster_of(alert.entity)
-        explained = self._any(cluster, lambda inhibitor: inhibitor.inhibits_dependent(alert))
-        return explained or self._in_maintenance(cluster, alert)
+    def _covers(self, under: EntityRef, alert: Alert) -> bool:
+        """True if a fault of an entity below the alert's explains it, or if that entity is in maintenance."""
+        explained = self._any(under, lambda inhibitor: inhibitor.inhibits_dependent(alert))
+        return explained or self._in_maintenance(under, alert)
 
     def _is_behind(self, entity: EntityRef, alert: Alert) -> bool:
         """True if a fault of every service above the entity explains the alert."""
