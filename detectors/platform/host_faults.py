@@ -42,7 +42,6 @@ LASTING_SECONDS, LASTING_SCRAPES = 60.0, 2
 DISK_FULL_RATIO = 0.05  # the kubelet evicts below 0.10; below this, writes start to fail
 DISK_SHORT_RATIO = 0.15  # above this, the kubelet's message about a full disk is outdated
 DISK_BUSY_RATIO, IO_STALL_RATIO = 0.9, 0.1
-WORKS_RATIO = DISK_BUSY_RATIO  # light use stalls on no disk, slow or not
 DISK_BUSY_SECONDS = 480.0  # weights load within this time, with a busy disk
 DISK_ERRORS = 2  # a timed-out request blocks all others for 30 s, but may be the only one
 CLOCK_SECONDS = 0.05  # node_exporter's own alert on skew
@@ -235,7 +234,7 @@ def _works_again(window: Window, line_at: Floats) -> Flags:
     stall = windows.believed(window, "node_io_stall_ratio")[:, columns]
     known = ~np.isnan(busy) & ~np.isnan(stall)
     smooth = (known.sum(axis=1) * 2 >= busy.shape[1]) & (np.nan_to_num(stall).max(axis=1, initial=0.0) < IO_STALL_RATIO)
-    used = np.nan_to_num(windows.mean_by_row(busy)) >= WORKS_RATIO
+    used = np.nan_to_num(windows.mean_by_row(busy)) >= DISK_BUSY_RATIO  # light use stalls on no disk, slow or not
     result: Flags = smooth & used & (window.times[-1] - line_at >= WORKS_SPAN.total_seconds())
     return result
 
