@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from ipaddress import ip_address
 from pathlib import Path
 
 from collectors.receive.alert_formats.json_mapping import JsonMapping
@@ -19,10 +18,9 @@ from outrider.vocabulary import indicators
 from outrider.vocabulary.rules import Rule
 from outrider.vocabulary.slo import Slo
 from service.config.oncall_settings import OnCallSettings
+from service.config.settings_base import LOOPBACK_NAMES, is_loopback
 from store.remote.metric_store import Remote
 from store.write_buffer.segments import CycleFiles
-
-LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 
 
 def _target(name: str) -> float:
@@ -143,13 +141,3 @@ class ApiSettings:
         if self.token_for_reads is not None:
             return self.token_for_reads
         return not is_loopback(self.host)
-
-
-def is_loopback(host: str) -> bool:
-    """True for names and addresses that only this machine reaches."""
-    if host in LOOPBACK_NAMES:
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False

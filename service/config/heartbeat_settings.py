@@ -11,7 +11,7 @@ from outrider.errors import ConfigProblem, UsageError
 from outrider.records.heartbeats import Watchdog
 from outrider.records.silences import parse_matcher, selects_everything
 from outrider.text import yaml_file
-from service.config.settings_base import PositiveDuration, Section, is_web_url
+from service.config.settings_base import PositiveDuration, Section, duplicate_names, is_web_url
 
 
 class HeartbeatSettings(Section):
@@ -47,7 +47,7 @@ def heartbeat_problems(settings: HeartbeatSettings, document: yaml_file.Document
 
 def watchdog_problems(watchdogs: list[WatchdogSettings], document: yaml_file.Document) -> Iterator[ConfigProblem]:
     """Checks the matchers and names."""
-    names: set[str] = set()
+    yield from duplicate_names([item.name for item in watchdogs], ("watchdogs",), document)
     for index, item in enumerate(watchdogs):
         matchers = []
         for number, text in enumerate(item.match):
@@ -57,6 +57,3 @@ def watchdog_problems(watchdogs: list[WatchdogSettings], document: yaml_file.Doc
                 yield document.problem(("watchdogs", index, "match", number), f"{error.message}; {error.hint}")
         if matchers and selects_everything(matchers):
             yield document.problem(("watchdogs", index, "match"), "selects every alert; add alertname=Watchdog")
-        if item.name in names:
-            yield document.problem(("watchdogs", index, "name"), f"duplicate name {item.name!r}")
-        names.add(item.name)

@@ -21,7 +21,7 @@ from outrider.records.silences import (
 from outrider.text import install_hints, yaml_file
 from outrider.vocabulary.time_spans import DateSpan
 from service.config.oncall_settings import CALENDAR_LIBRARY, CalendarSettings
-from service.config.settings_base import TimeZone
+from service.config.settings_base import TimeZone, duplicate_names
 from service.config.time_span_settings import TimeSpanSettings
 
 SOURCE = "maintenance"
@@ -86,27 +86,27 @@ def maintenance_problems(
     windows: Sequence[MaintenanceSettings], document: yaml_file.Document
 ) -> Iterator[ConfigProblem]:
     """Checks the matchers of windows, and that each has its own name."""
-    names: set[str] = set()
-    for index, window in enumerate(windows):
-        yield from _matcher_problems(window.match, ("maintenance", index), document)
-        if window.name in names:
-            yield document.problem(("maintenance", index, "name"), f"duplicate name {window.name!r}")
-        names.add(window.name)
+    yield from _entry_problems(windows, "maintenance", document)
 
 
 def maintenance_calendar_problems(
     calendars: Sequence[MaintenanceCalendarSettings], document: yaml_file.Document
 ) -> Iterator[ConfigProblem]:
     """Checks the matchers of calendars, that each has its own name, and that the library is installed."""
-    names: set[str] = set()
-    for index, calendar in enumerate(calendars):
-        path: yaml_file.Path_ = ("maintenance_calendars", index)
-        yield from _matcher_problems(calendar.match, path, document)
-        if calendar.name in names:
-            yield document.problem((*path, "name"), f"duplicate name {calendar.name!r}")
-        names.add(calendar.name)
-        if find_spec(CALENDAR_LIBRARY) is None:
-            yield document.problem(path, f"needs extra libraries; {install_hints.how('calendar')}")
+    yield from _entry_problems(calendars, "maintenance_calendars", document)
+    if find_spec(CALENDAR_LIBRARY) is None:
+        for index in range(len(calendars)):
+            yield document.problem(
+                ("maintenance_calendars", index), f"needs extra libraries; {install_hints.how('calendar')}"
+            )
+
+
+def _entry_problems(
+    entries: Sequence[MaintenanceSettings | MaintenanceCalendarSettings], section: str, document: yaml_file.Document
+) -> Iterator[ConfigProblem]:
+    yield from duplicate_names([entry.name for entry in entries], (section,), document)
+    for index, entry in enumerate(entries):
+        yield from _matcher_problems(entry.match, (section, index), document)
 
 
 def _matcher_problems(

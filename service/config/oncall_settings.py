@@ -15,7 +15,7 @@ from alerts.routing.escalation import LADDERS, Ladder
 from outrider.errors import ConfigProblem
 from outrider.model import Layer, Priority
 from outrider.text import install_hints, yaml_file
-from service.config.settings_base import Duration, PositiveDuration, Section, TimeZone
+from service.config.settings_base import Duration, PositiveDuration, Section, TimeZone, duplicate_names
 from service.config.time_span_settings import HoursSettings
 from service.config.wall_times import DateAndTime, TimeOfDay
 
@@ -250,7 +250,7 @@ def oncall_problems(
     """Checks that names are unique and known, and that each schedule has a source that can be read."""
     known = _Names(settings, frozenset(channels))
     for kind, items in (("people", settings.people), ("teams", settings.teams), ("schedules", settings.schedules)):
-        yield from _duplicates(kind, [item.name for item in items], document)
+        yield from duplicate_names([item.name for item in items], ("oncall", kind), document)
     yield from _people_problems(settings.people, known, document)
     yield from _team_problems(settings.teams, known, document)
     for index, schedule in enumerate(settings.schedules):
@@ -264,12 +264,6 @@ class _Names:
         self.people = [person.name for person in settings.people]
         self.schedules = [schedule.name for schedule in settings.schedules]
         self.channels = sorted(channels)
-
-
-def _duplicates(kind: str, names: Sequence[str], document: yaml_file.Document) -> Iterator[ConfigProblem]:
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            yield document.problem(("oncall", kind, index, "name"), f"duplicate name {name!r}")
 
 
 def _unknown(

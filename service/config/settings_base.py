@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
+from ipaddress import ip_address
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -10,8 +12,11 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from collectors.net.dns_client import NameServer
-from outrider.errors import UsageError
+from outrider.errors import ConfigProblem, UsageError
+from outrider.text import yaml_file
 from outrider.vocabulary.units import parse_duration, read_quantity
+
+LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 
 
 def _duration(value: Any) -> timedelta:
@@ -56,13 +61,33 @@ def _time_zone(value: str) -> str:
     return value
 
 
+def duplicate_names(
+    names: Iterable[str], path: yaml_file.Path_, document: yaml_file.Document
+) -> Iterator[ConfigProblem]:
+    """A problem for each entry of a list that has the name of an earlier one. ``path`` is that of the list."""
+    seen: set[str] = set()
+    for index, name in enumerate(names):
+        if name in seen:
+            yield document.problem((*path, index, "name"), f"duplicate name {name!r}")
+        seen.add(name)
+
+
+def is_loopback(host: str) -> bool:
+    """True for names and addresses that only this machine reaches."""
+    if host in LOOPBACK_NAMES:
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def is_loopback_url(text: str) -> bool:
     """True for a URL that only this host can open."""
     try:
-        host = urlsplit(text).hostname or ""
+        return is_loopback(urlsplit(text).hostname or "")
     except ValueError:
         return False
-    return host == "localhost" or host.startswith("127.") or host == "::1"
 
 
 def is_web_url(text: str) -> bool:

@@ -14,9 +14,9 @@ from alerts.oncall.schedule import Schedule
 from outrider.errors import ConfigProblem, OutriderError
 from outrider.records.on_call import ShiftOverride, StoredCalendar
 from outrider.text import yaml_file
-from service.config.api_settings import LOOPBACK_NAMES
 from service.config.oncall_settings import OnCallSettings, ScheduleSettings
 from service.config.settings import Settings
+from service.config.settings_base import LOOPBACK_NAMES
 from service.oncall.calendars import text_of
 from service.oncall.maintenance_calendars import silences_of
 from service.oncall.roster import RosterSource, expand

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from service.config import settings as settings_file
-from service.config.api_settings import LOOPBACK_NAMES, ApiSettings, Webhooks
+from service.config.api_settings import ApiSettings, Webhooks
 from service.config.settings import Settings
+from service.config.settings_base import LOOPBACK_NAMES
 from service.config.tokens import admin_token, button_key, spool_of
 from service.sources import receiving
 from service.wiring.detectors import rules

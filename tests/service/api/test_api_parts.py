@@ -19,7 +19,8 @@ from service.api import paging
 from service.api.context import CycleWatch, ResultCache
 from service.api.queries import entity_location, slo_status
 from service.api.routers import evidence
-from service.config.api_settings import SloDefaults, is_loopback
+from service.config.api_settings import SloDefaults
+from service.config.settings_base import is_loopback
 from store.memory import MemoryStateStore
 
 
