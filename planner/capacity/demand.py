@@ -11,9 +11,9 @@ from outrider.model import Calibration, FleetService, Floats, Forecast, SignalKe
 from planner.capacity import prescale
 from planner.capacity import present as present_load
 from planner.capacity.formula import Buffer, BufferSource, Formula, formula, whole
-from planner.capacity.lead_bound import DEFAULT_MARGIN, forecast_path, highest_between
+from planner.capacity.lead_bound import DEFAULT_RULE, Basis, BoundRule, forecast_path, highest_between, load_at
 from planner.forecast.batch_forecast import LOAD
-from planner.forecast.ensemble import CEILING_OVER_MAXIMUM, MEDIAN
+from planner.forecast.ensemble import MEDIAN
 from planner.forecast.history import HistoryFacts
 from planner.performance.headroom import capacity_per_second
 from planner.performance.slo_capacity import SloCapacity
@@ -51,7 +51,7 @@ class DemandInputs:
     service: FleetService
     load: TrustedLoad
     now: datetime
-    margin: float = DEFAULT_MARGIN
+    rule: BoundRule = DEFAULT_RULE
     slo: SloCapacity | None = None
     drain: timedelta = prescale.DRAIN
 
@@ -106,7 +106,7 @@ class ReplicaDemand:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The load that the replayed policy plans for, in requests per second, at its margin.
+    """The load that the replayed policy plans for, in requests per second, by its rule.
 
     ``out`` is the load from the time that replicas ordered now serve until the next plan; ``hold`` is the highest until
     then.
@@ -114,7 +114,7 @@ class Bound:
 
     out: float
     hold: float
-    margin: float
+    rule: BoundRule
 
 
 def replayed_bound(demand_inputs: DemandInputs, until: datetime, window: timedelta) -> Bound:
@@ -122,23 +122,36 @@ def replayed_bound(demand_inputs: DemandInputs, until: datetime, window: timedel
 
     ``until`` ends ``window`` after replicas ordered now start to serve.
     """
-    forecast, known = demand_inputs.forecast, np.isfinite(demand_inputs.values)
-    values = demand_inputs.values[known]
-    newest = float(values[-1]) if values.size else 0.0
-    path = forecast_path(forecast, newest, CEILING_OVER_MAXIMUM * float(values.max(initial=0.0))).bound(
-        demand_inputs.margin
-    )
+    forecast, rule = demand_inputs.forecast, demand_inputs.rule
+    known = demand_inputs.values[np.isfinite(demand_inputs.values)]
+    newest = float(known[-1]) if known.size else 0.0
+    path = forecast_path(forecast, newest)
     step = forecast.step.total_seconds()
     # a slot is a mean, taken at its middle; column 0 is the slot before the first forecast one
     first = (demand_inputs.now.timestamp() - float(forecast.times[0])) / step + 0.5
     last = first + (until - demand_inputs.now).total_seconds() / step
     serves = last - window.total_seconds() / step
     past = last + prescale.LOOK_PAST_LEAD.total_seconds() / step
+    recent, since = _recent_load(demand_inputs, newest, first)
+    now = load_at(path, np.array([0]), np.array([since]))
 
     def highest(begin: float, end: float) -> float:
-        return float(highest_between(path, np.array([begin]), np.array([end]))[0])
+        ahead = highest_between(path, np.array([begin]), np.array([end]))
+        return float(rule.bound(np.array([recent]), now, ahead)[0])
 
-    return Bound(highest(serves, last), highest(first, past), demand_inputs.margin)
+    return Bound(highest(serves, last), max(highest(first, past), recent), rule)
+
+
+def _recent_load(demand_inputs: DemandInputs, newest: float, now: float) -> tuple[float, float]:
+    """The recent load and its time in slots of the path: that of the present if known, else the newest slot.
+
+    A capped load stays capped.
+    """
+    load = demand_inputs.load
+    present = load.present.arrivals if demand_inputs.rule.basis is Basis.PRESENT else load.present.calm
+    if load.load.newest is None or load.doubted or present is None:
+        return (newest if load.newest is None else load.newest), 0.0
+    return present, now
 
 
 def apply_formula(calibration: Calibration, qps: float, buffer: float, source: BufferSource = "configured") -> Formula:
@@ -212,7 +225,7 @@ def count(demand_inputs: DemandInputs, until: datetime, buffer: Buffer, window: 
         capacity_per_second(demand_inputs.calibration, 1, 0.0),
         demand_inputs.service.ready_replicas,
         until - window - demand_inputs.now,
-        demand_inputs.drain,
+        min(demand_inputs.drain, demand_inputs.rule.drain),
         ratio,
     )
     # engine occupancy alone decides nothing: with the load unknown, no replica is removed

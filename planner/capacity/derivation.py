@@ -58,7 +58,12 @@ def derivation(inputs: DerivationInputs) -> dict[str, Any]:
         "need_forecast": count.forecast,
         "need_by_formula": count.by_formula,
         "need_by_bound": count.by_bound,
-        "bound": {"out": count.bound.out, "hold": count.bound.hold, "margin": count.bound.margin},
+        "bound": {
+            "out": count.bound.out,
+            "hold": count.bound.hold,
+            "margin": count.bound.rule.headroom,
+            "basis": count.bound.rule.basis.value,
+        },
         "buffer": inputs.buffer.as_dict(),
         "need_survivors": count.survivors.need,
         "survivors": _survivors(inputs),

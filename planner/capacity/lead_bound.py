@@ -1,50 +1,88 @@
-"""Bound of the load when a replica ordered now can serve, and until then; shared by plan and replay.
+"""Bound of the load when a replica ordered now can serve; shared by plan and replay.
 
-It uses the ensemble: its median, plus the distance to its 99.5 % quantile times a margin. Any past slot may be an
-origin, and none uses newer data. So the newest origin is that of a plan, and all of them are those of a replay.
+It joins the recent load with the median of the ensemble. Any past slot may be an origin, and none uses newer data. So
+the newest origin is that of a plan, and all of them are those of a replay.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
 from outrider.model import Floats, Forecast
-from planner.forecast.ensemble import CEILING_OVER_MAXIMUM, HISTORY_DAYS, MEDIAN, SURE, at_origins
+from planner.capacity.prescale import DRAIN
+from planner.forecast.ensemble import MEDIAN, at_origins
 
-MARGINS = (1.0, 0.5, 0.7, 0.85, 1.1, 1.25, 1.5, 2.0, 3.0)
-"""Factors of the distance from the median to the 99.5 % quantile, chosen by a service's own history (``quantile``).
 
-The first is the default, used without history and if all do equally well. Calm traffic needs less than the full
-distance: waits cost the same, and the queue is served anyway.
-"""
-DEFAULT_MARGIN = MARGINS[0]
-WARM_UP_DAYS = 2
-"""Before so many days the load is carried forward with ``UNKNOWN_SHARE`` added."""
-UNKNOWN_SHARE = 0.3
-COLLAPSE_SHARE = 0.1
-DOUBT_HOURS = 1
-LINE_MINUTES = 3
-_LINE_TOLERANCE = 1e-3
+class Basis(StrEnum):
+    """What a bound is made from. ``RECENT_MINUTES`` has the minutes of the recent load."""
+
+    PRESENT = "present"  # the load of the last minute
+    GROWTH = "growth"  # the recent load times the growth of the median until a replica serves
+    FORECAST = "forecast"  # the larger of the recent load and the median when a replica serves
+
+
+RECENT_MINUTES = {Basis.PRESENT: 1, Basis.GROWTH: 5, Basis.FORECAST: 5}
+"""A mean over more minutes has less noise and follows later."""
+GROWTH_LIMITS = (0.5, 3.0)
+QUICK_DRAIN = timedelta(seconds=10)
+"""A queue served as fast as requests in service: the queue of KEDA's rule. It starts far more replicas."""
+HEADROOMS = (
+    *(share / 100.0 for share in range(0, 20, 2)),
+    *(0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0, 1.2, 1.5, 2.0),
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Paths:
-    """Load paths from each origin: (origins, slots ahead), column 0 is the newest known slot itself.
+class BoundRule:
+    """How the bound of a service is made: ``basis`` x (1 + ``headroom``). A queue is served within ``drain``."""
 
-    ``sure`` is the 99.5 % quantile. No bound exceeds ``most`` (origins,) or falls below the median.
-    """
+    basis: Basis
+    headroom: float
+    drain: timedelta = DRAIN
 
-    usual: Floats
-    sure: Floats
-    most: Floats
+    def bound(self, recent: Floats, now: Floats, serves: Floats) -> Floats:
+        """The load to plan for. ``recent`` is the recent load; ``now`` and ``serves`` are medians of the forecast."""
+        return basis_load(self.basis, recent, now, serves) * (1.0 + self.headroom)
 
-    def bound(self, margin: float) -> Floats:
-        """The load to plan for, in the shape of the paths."""
-        planned = self.usual + margin * (self.sure - self.usual)
-        return np.maximum(np.minimum(planned, self.most[:, None]), self.usual)
+
+RULES = tuple(
+    BoundRule(basis, headroom, drain)
+    for basis, drain in (
+        (Basis.FORECAST, DRAIN),
+        (Basis.GROWTH, DRAIN),
+        (Basis.PRESENT, QUICK_DRAIN),
+        (Basis.FORECAST, QUICK_DRAIN),
+        (Basis.GROWTH, QUICK_DRAIN),
+    )
+    for headroom in HEADROOMS
+)
+"""Rules that a service's own history chooses from (``planner.replay.rule_choice``).
+
+Those of the present load alone are a reactive autoscaler: a service whose load no forecast predicts keeps one.
+"""
+DEFAULT_RULE = BoundRule(Basis.FORECAST, 0.2)
+"""Used without history."""
+WARM_UP_DAYS = 2
+"""Before so many days the load is carried forward."""
+COLLAPSE_SHARE = 0.1
+DOUBT_HOURS = 1
+
+
+def basis_load(basis: Basis, recent: Floats, now: Floats, serves: Floats) -> Floats:
+    """The load of a basis without headroom; arrays of one shape."""
+    if basis is Basis.PRESENT:
+        return recent
+    if basis is Basis.FORECAST:
+        return np.maximum(recent, serves)
+    known = now > 0
+    growth = np.where(known, serves, 1.0) / np.where(known, now, 1.0)
+    result: Floats = recent * np.clip(growth, *GROWTH_LIMITS)
+    return result
 
 
 def fill_gaps(values: Floats, season: int) -> Floats:
@@ -83,31 +121,24 @@ def drop_collapses(values: Floats, season: int) -> Floats:
     return result
 
 
-def build_paths(values: Floats, season: int, step_seconds: float, steps: int) -> Paths:
-    """Paths of every slot of ``values`` (slots,), NaN if missing, from ensemble forecasts made at that slot."""
+def build_paths(values: Floats, season: int, step_seconds: float, steps: int) -> Floats:
+    """Medians forecast at every slot of ``values`` (slots,), NaN if missing: (slots, steps + 1).
+
+    Column 0 is the newest known slot itself.
+    """
     load = fill_gaps(values, season)
-    usual = np.repeat(load[:, None], steps + 1, axis=1)
-    sure = usual * (1.0 + UNKNOWN_SHARE)
+    paths = np.repeat(load[:, None], steps + 1, axis=1)
     first = WARM_UP_DAYS * season
     if load.size >= first:
         origins = range(first, load.size + 1)
-        quantiles = at_origins(values, origins, step_seconds=step_seconds, steps=steps, wanted=(MEDIAN, SURE)).quantiles
-        usual[first - 1 :, 1:], sure[first - 1 :, 1:] = quantiles[MEDIAN], quantiles[SURE]
-    sure[:, 0] = load
-    span = min(load.size, HISTORY_DAYS * season)
-    padded = np.concatenate([np.repeat(load[:1], span - 1), load])
-    highest = np.lib.stride_tricks.sliding_window_view(padded, span).max(axis=-1)
-    return Paths(usual, np.maximum(sure, usual), CEILING_OVER_MAXIMUM * highest)
+        known = at_origins(values, origins, step_seconds=step_seconds, steps=steps, wanted=(MEDIAN,))
+        paths[first - 1 :, 1:] = known.quantiles[MEDIAN]
+    return paths
 
 
-def forecast_path(forecast: Forecast, newest: float, most: float) -> Paths:
-    """Path of a forecast; ``newest`` is the newest known slot, ``most`` the cap of the bound.
-
-    A forecast of an earlier version without the 99.5 % quantile uses its highest one.
-    """
-    sure = forecast.quantiles[SURE if SURE in forecast.quantiles else max(forecast.quantiles)]
-    usual = np.concatenate([[newest], forecast.quantiles[MEDIAN]])[None]
-    return Paths(usual, np.maximum(np.concatenate([[newest], sure])[None], usual), np.array([most]))
+def forecast_path(forecast: Forecast, newest: float) -> Floats:
+    """Path of a forecast: (1, slots ahead); ``newest`` is the newest known slot."""
+    return np.concatenate([[newest], forecast.quantiles[MEDIAN]])[None]
 
 
 def highest_between(bounds: Floats, begin: Floats, end: Floats) -> Floats:
@@ -117,29 +148,18 @@ def highest_between(bounds: Floats, begin: Floats, end: Floats) -> Floats:
     are (rows,), ``end`` not before ``begin``.
     """
     rows, last = np.arange(bounds.shape[0]), bounds.shape[1] - 1
-    result = np.maximum(_at(bounds, rows, begin), _at(bounds, rows, end))
+    result = np.maximum(load_at(bounds, rows, begin), load_at(bounds, rows, end))
     columns = np.arange(1, last)
     inside = (begin[:, None] < columns) & (columns < end[:, None])
     highest: Floats = np.where(inside, bounds[:, 1:last], -np.inf).max(axis=1, initial=-np.inf)
     return np.maximum(result, highest)
 
 
-def _at(bounds: Floats, rows: NDArray[np.int64], at_slot: Floats) -> Floats:
+def load_at(bounds: Floats, rows: NDArray[np.int64], at_slot: Floats) -> Floats:
+    """Load of each row at a time in slots after its column 0."""
     last = bounds.shape[1] - 1
     position = np.clip(at_slot, 0.0, last)
     low = np.minimum(position.astype(np.int64), max(0, last - 1))
     high, share = np.minimum(low + 1, last), position - low
     result: Floats = bounds[rows, low] * (1.0 - share) + bounds[rows, high] * share
     return result
-
-
-def extrapolate_line(minutes: Floats, ahead: Floats) -> Floats:
-    """Extends the line of the newest minutes (rows, ``LINE_MINUTES``) by ``ahead`` (rows,) minutes.
-
-    NaN if the minutes are not on one line: noise must not be extrapolated. Never below 0.
-    """
-    slope = (minutes[:, -1] - minutes[:, 0]) / (minutes.shape[1] - 1)
-    line = minutes[:, :1] + slope[:, None] * np.arange(minutes.shape[1])
-    level = np.maximum(np.abs(minutes).max(axis=1), 1e-12)
-    off = np.abs(minutes - line).max(axis=1)
-    return np.where(off <= _LINE_TOLERANCE * level, np.maximum(minutes[:, -1] + slope * ahead, 0.0), np.nan)

@@ -31,7 +31,7 @@ from outrider.model import (
 from outrider.windows import holding
 from planner.capacity import demand, derivation, no_action_impact, node_rounding, prescale
 from planner.capacity.formula import buffer_for
-from planner.capacity.lead_bound import DEFAULT_MARGIN
+from planner.capacity.lead_bound import DEFAULT_RULE, BoundRule
 from planner.capacity.present import UNKNOWN, PresentLoad
 from planner.forecast import batch_forecast
 from planner.forecast.batch_forecast import LOAD, Nights
@@ -59,8 +59,8 @@ class PlanSettings:
     """Planner settings. ``scaling_window`` is the time between two scaling decisions.
 
     ``nights`` are the nightly fits by service; a service without one uses the ensemble alone. ``buffer`` applies until
-    the forecast error of a service is known. ``margins`` are the planning margins above the median, from each service's
-    replayed history; without one the default margin applies. ``service_facts`` holds SLOs and other bounds on replicas;
+    the forecast error of a service is known. ``rules`` make the load to plan for, each chosen by the service's replayed
+    history; without one the default rule applies. ``service_facts`` holds SLOs and other bounds on replicas;
     a service without them has no SLO-based capacity. ``present`` is the load of the present half minute.
     """
 
@@ -70,7 +70,7 @@ class PlanSettings:
     nights: Nights = field(default_factory=dict)
     calendar: Calendar = NO_CALENDAR
     limits: prescale.ScaleLimits = field(default_factory=prescale.ScaleLimits)
-    margins: Mapping[EntityRef, float] = field(default_factory=dict)
+    rules: Mapping[EntityRef, BoundRule] = field(default_factory=dict)
     service_facts: Mapping[EntityRef, ServiceFacts] = field(default_factory=dict)
     present: Mapping[EntityRef, PresentLoad] = field(default_factory=dict)
 
@@ -195,7 +195,7 @@ def _recommendations(
         capacity, settings = basis.capacities[entity], basis.settings
         demand_inputs = demand.DemandInputs(
             basis.history, row, basis.facts[row], known, capacity.calibration, service, load(row), now,
-            settings.margins.get(entity, DEFAULT_MARGIN), capacity, settings.limits.drain,
+            settings.rules.get(entity, DEFAULT_RULE), capacity, settings.limits.drain,
         )  # fmt: skip
         results.append(_recommend_safely(demand_inputs, settings))
     return tuple(results)
@@ -367,7 +367,8 @@ def _recommend(demand_inputs: demand.DemandInputs, settings: PlanSettings) -> Re
         need_survivors=count.survivors.need,
         most=prescale.most_replicas(service.current_replicas, service.recent, now, settings.limits),
         ready=service.ready_replicas,
-        cooling=prescale.is_cooling(service.current_replicas, service.recent, now, settings.limits),
+        cooling=demand_inputs.load.load.steady
+        and prescale.is_cooling(service.current_replicas, service.recent, now, settings.limits),
         shrunk=demand_inputs.load.load.steady
         and prescale.is_shrunk(service.current_replicas, service.recent, now, settings.limits),
         doubted=demand_inputs.load.doubted,

@@ -196,9 +196,11 @@ def decide(
     forecast's need when replicas ordered now can serve), within ``floor`` and ``top``, and at most ``most``, the limit
     of one step and one hour. Fewer than ``current`` only if the load is trusted, the survivors (``stay``) have room and
     serve, and nothing was added within the cooling time: a forecast never removes replicas. If replicas were removed
-    recently at a constant load (``shrunk``), a forecast alone adds none. Arrays are (fleets,).
+    recently at a constant load (``shrunk``), a forecast alone adds no tenth. Arrays are (fleets,).
     """
-    coming = np.where(shrunk, np.minimum(coming, np.fmax(current, now)), coming)
+    # more than noise is a rise that the forecast expects, and not a reversal
+    doubtful = np.asarray(shrunk) & (coming <= current * (1.0 + STEADY))
+    coming = np.where(doubtful, np.minimum(coming, np.fmax(current, now)), coming)
     clamped = np.minimum(np.maximum(np.maximum(np.nan_to_num(now), coming), floor), top)
     more = np.minimum(clamped, np.maximum(np.maximum(most, floor), current))
     no_scale_in = np.isnan(now) | (stay >= current) | (ready < stay) | cooling

@@ -58,16 +58,16 @@ def fit_curves(
 def formula_policy(
     traffic: Workload, curves: Curves, startup: timedelta, buffers: Sequence[float] = BUFFERS
 ) -> tuple[Timetable, Sequence[float]]:
-    """Replicas of every minute, one lane per buffer. A slot is known one minute after its timestamp, and so is its fit.
+    """Replicas of every minute, one lane per buffer. A slot is known when it is complete, and so is its fit.
 
-    The newest slot of a fit is the one before ``begins``: the fit is valid from one minute after that slot's timestamp.
-    Minutes before the first fit, which are not replayed, have the replicas they need.
+    Slots are means, taken at their middle. Minutes before the first fit have the replicas of the newest known slot.
     """
     wide, minutes = traffic.slot_minutes, np.arange(traffic.load.size)
-    fit = np.searchsorted((curves.begins - 1) * wide, minutes - 1, side="right") - 1
+    fit = np.searchsorted(curves.begins * wide, minutes, side="right") - 1
     row = np.maximum(fit, 0)
-    begin = minutes / wide - curves.begins[row]  # below 0 until the first slot unknown to the fit
+    begin = minutes / wide - curves.begins[row] - 0.5
     peak = highest_between(curves.predicted[row], begin, begin + (startup / timedelta(minutes=1) + 1.0) / wide)
-    peak = np.where(fit < 0, traffic.load, peak)
+    known = fill_gaps(traffic.slots, traffic.season)[np.maximum(minutes // wide - 1, 0)]
+    peak = np.where(fit < 0, known, peak)
     needs = round_up(peak[:, None] * (1.0 + np.array(buffers)) / traffic.per_replica)
     return Timetable("prophet", np.maximum(needs, 1.0)), buffers

@@ -10,12 +10,13 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from outrider.errors import UsageError
 from outrider.model import Floats
-from planner.capacity.lead_bound import Paths
+from planner.replay.aws_predictive import hourly_policy
 from planner.replay.backtest import Trace
-from planner.replay.fleet import Run, Strategy, simulate
+from planner.replay.fleet import SETTLE_MINUTES, Run, Strategy, simulate
 from planner.replay.policies import (
     KNATIVE_TARGETS,
     UTILIZATION_TARGETS,
@@ -27,7 +28,7 @@ from planner.replay.policies import (
 )
 from planner.replay.predictive import PredictivePolicy, build_policy, forecast_paths
 from planner.replay.prophet_policy import Curves, fit_curves, formula_policy
-from planner.replay.quantile import choose_margins
+from planner.replay.rule_choice import choose_rules
 from planner.replay.workload import Workload, build_workload
 
 WAITING_GOAL = 0.005
@@ -35,8 +36,9 @@ WAITING_GOAL = 0.005
 MOST_STARTUP = timedelta(hours=1)
 REVERSAL_MINUTES = 30
 STEADY_RATIO = 0.05
-_SETTLE_MINUTES = 720
-_SHADOW_AFTER_DAYS = 2.5
+RIVALS = ("keda", "hpa", "aws", "cron", "knative", "prophet")
+_SHADOW_AFTER_DAYS = 2
+_STRETCH = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,67 +62,65 @@ class TraceReplay:
     oracle_ratio: float
     strategies: tuple[StrategyScore, ...]
     turns_within_30min: int
-    level: float
     minutes: dict[str, Floats] = field(default_factory=dict)
 
     def rival(self, name: str, setting: float | None) -> StrategyScore | None:
         """The named policy at that setting."""
         return next((row for row in self.strategies if row.name == name and row.setting == setting), None)
 
+    def rivals(self) -> tuple[str, ...]:
+        """Names of the other policies with settings."""
+        names = {row.name for row in self.strategies}
+        return tuple(name for name in RIVALS if name in names)
+
+    def best(self, name: str) -> StrategyScore | None:
+        """The named policy at its cheapest setting, in hindsight, that met the goal on this trace; None without one."""
+        rows = [row for row in self.strategies if row.name == name]
+        rows = [row for row in rows if row.requests_waiting_over_2s_ratio <= WAITING_GOAL]
+        return min(rows, key=lambda row: row.gpu_hours_ratio, default=None)
+
+    def shown(self, name: str) -> StrategyScore:
+        """The best setting, else the one with the least waiting."""
+        rows = [row for row in self.strategies if row.name == name]
+        return self.best(name) or min(rows, key=lambda row: (row.requests_waiting_over_2s_ratio, row.gpu_hours_ratio))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The keys of one trace of ``outrider capacity replay -o json``."""
+        best = {name: self.best(name) for name in self.rivals()}
+        return {
+            "name": self.name,
+            "gpu_hours_ratio": self.ours.gpu_hours_ratio,
+            "requests_waiting_over_2s_ratio": self.ours.requests_waiting_over_2s_ratio,
+            "oracle_ratio": self.oracle_ratio,
+            **{f"{name}_ratio": row and row.gpu_hours_ratio for name, row in best.items()},
+            **{
+                f"{name}_waiting_over_2s_ratio": row and row.requests_waiting_over_2s_ratio
+                for name, row in best.items()
+            },
+            "rival_settings": {name: row and row.setting for name, row in best.items()},
+            "reversals_within_30min": self.ours.reversals_within_30min,
+            "turns_within_30min": self.turns_within_30min,
+            "times_oracle": self.ours.gpu_hours_ratio / self.oracle_ratio,
+            "strategies": [asdict(row) for row in self.strategies],
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class ScalingReplay:
-    """All traces at one start-up time.
-
-    ``settings`` has for each other policy the cheapest setting (hindsight, one for all traces) that met the goal on
-    every trace; None without one.
-    """
+    """All traces at one start-up time."""
 
     startup: timedelta
     traces: tuple[TraceReplay, ...]
-    settings: dict[str, float | None]
 
     def as_dict(self) -> dict[str, Any]:
         """The keys of ``outrider capacity replay -o json``."""
-        return {
-            "startup_seconds": self.startup.total_seconds(),
-            "traces": [self._row(trace) for trace in self.traces],
-            "rival_settings": self.settings,
-            **self._over_all(),
-        }
-
-    def _row(self, trace: TraceReplay) -> dict[str, Any]:
-        ours = trace.ours
-        return {
-            "name": trace.name,
-            "gpu_hours_ratio": ours.gpu_hours_ratio,
-            "requests_waiting_over_2s_ratio": ours.requests_waiting_over_2s_ratio,
-            "oracle_ratio": trace.oracle_ratio,
-            **{f"{name}_ratio": self._cost(trace, name) for name in self.settings},
-            **{f"{name}_waiting_over_2s_ratio": self._waiting(trace, name) for name in self.settings},
-            "reversals_within_30min": ours.reversals_within_30min,
-            "turns_within_30min": trace.turns_within_30min,
-            "times_oracle": ours.gpu_hours_ratio / trace.oracle_ratio,
-            "strategies": [asdict(row) for row in trace.strategies],
-        }
-
-    def _rival(self, trace: TraceReplay, name: str) -> StrategyScore | None:
-        return trace.rival(name, self.settings[name]) if self.settings[name] is not None else None
-
-    def _cost(self, trace: TraceReplay, name: str) -> float | None:
-        rival = self._rival(trace, name)
-        return None if rival is None else rival.gpu_hours_ratio
-
-    def _waiting(self, trace: TraceReplay, name: str) -> float | None:
-        rival = self._rival(trace, name)
-        return None if rival is None else rival.requests_waiting_over_2s_ratio
-
-    def _over_all(self) -> dict[str, Any]:
         ours = [trace.ours for trace in self.traces]
         oracle = float(np.mean([trace.oracle_ratio for trace in self.traces]))
         mean = float(np.mean([row.gpu_hours_ratio for row in ours]))
         worst = max(row.requests_waiting_over_2s_ratio for row in ours)
         return {
+            "startup_seconds": self.startup.total_seconds(),
+            "traces": [trace.as_dict() for trace in self.traces],
             "mean_gpu_hours_ratio": mean,
             "mean_oracle_ratio": oracle,
             "mean_times_oracle": mean / oracle,
@@ -137,7 +137,7 @@ class TraceForecasts:
     """
 
     traffic: Workload
-    ahead: Paths
+    ahead: Floats
     prophet: Curves | None
 
 
@@ -148,7 +148,7 @@ def replay(
     traces: Sequence[Trace],
     *,
     startup: timedelta,
-    prophet: bool = True,
+    prophet: bool = False,
     progress: Progress = lambda _stage, _share: None,
 ) -> ScalingReplay:
     """Replays every trace. Raises UsageError for a start-up time outside 0 to one hour."""
@@ -159,7 +159,7 @@ def replays(
     traces: Sequence[Trace],
     startups: Sequence[timedelta],
     *,
-    prophet: bool = True,
+    prophet: bool = False,
     progress: Progress = lambda _stage, _share: None,
 ) -> list[ScalingReplay]:
     """Replays at several start-up times; forecasts are made once per trace.
@@ -167,21 +167,37 @@ def replays(
     ``prophet`` False leaves that policy out.
     """
     for startup in startups:
-        if not timedelta(0) < startup <= MOST_STARTUP:
-            hint = "give the time from launch to serving, up to 1h, such as 5m"
-            raise UsageError(f"--startup is {startup}", hint=hint)
-    names = ("keda", "hpa", "cron", "knative", *(("prophet",) if prophet else ()))
-    replayed: dict[timedelta, list[TraceReplay]] = {startup: [] for startup in startups}
+        check_startup(startup)
+    replayed: list[tuple[TraceReplay, ...]] = []
     for index, trace in enumerate(traces):
         report = partial(_part, progress, "prophet", index, len(traces))
-        forecasts = forecast_trace(build_workload(trace), max(startups), prophet=prophet, progress=report)
-        for startup in startups:
-            replayed[startup].append(replay_trace(forecasts, startup))
+        replayed.append(replay_one(trace, startups, prophet=prophet, progress=report))
         progress("replay", (index + 1) / len(traces))
-    return [
-        ScalingReplay(startup, tuple(replayed[startup]), {name: _best(replayed[startup], name) for name in names})
-        for startup in startups
-    ]
+    return join(replayed, startups)
+
+
+def check_startup(startup: timedelta) -> None:
+    """Raises UsageError for a start-up time outside 0 to one hour."""
+    if not timedelta(0) < startup <= MOST_STARTUP:
+        hint = "give the time from launch to serving, up to 1h, such as 5m"
+        raise UsageError(f"--startup is {startup}", hint=hint)
+
+
+def replay_one(
+    trace: Trace,
+    startups: Sequence[timedelta],
+    *,
+    prophet: bool,
+    progress: Callable[[float], None] = lambda _share: None,
+) -> tuple[TraceReplay, ...]:
+    """Replays one trace at every start-up time; may run in a worker process."""
+    forecasts = forecast_trace(build_workload(trace), max(startups), prophet=prophet, progress=progress)
+    return tuple(replay_trace(forecasts, startup) for startup in startups)
+
+
+def join(traces: Sequence[tuple[TraceReplay, ...]], startups: Sequence[timedelta]) -> list[ScalingReplay]:
+    """Joins the results of ``replay_one`` of all traces by start-up time."""
+    return [ScalingReplay(startup, rows) for startup, rows in zip(startups, zip(*traces, strict=True), strict=True)]
 
 
 def _part(progress: Progress, stage: str, index: int, count: int, share: float) -> None:
@@ -196,57 +212,51 @@ def forecast_trace(
     progress: Callable[[float], None] = lambda _share: None,
 ) -> TraceForecasts:
     """Forecasts of a trace, for start-up times of up to ``longest``."""
-    curves = fit_curves(traffic, _begin(traffic), longest, progress) if prophet else None
+    curves = fit_curves(traffic, max(0, traffic.first - SETTLE_MINUTES), longest, progress) if prophet else None
     return TraceForecasts(traffic, forecast_paths(traffic, longest), curves)
 
 
-def _begin(traffic: Workload) -> int:
-    """First simulated minute, some time before the first counted one."""
-    return max(0, traffic.first - _SETTLE_MINUTES)
-
-
 def replay_trace(forecasts: TraceForecasts, startup: timedelta) -> TraceReplay:
-    """Replays one trace: our policy replays itself to choose its quantile, then runs beside the others."""
+    """Replays one trace: our policy replays itself to choose its rule, then runs beside the others."""
     traffic = forecasts.traffic
-    ours, levels = tune_margin(traffic, startup, forecasts.ahead)
+    ours, _ = choose_policy(traffic, startup, forecasts.ahead)
     minutes = -(-round(startup.total_seconds()) // 60)
     rivals: list[tuple[Strategy, Sequence[float | None]]] = [
         (ours, (None,)),
         (static_peak(traffic), (None,)),
         (UtilizationPolicy(np.array(UTILIZATION_TARGETS)), UTILIZATION_TARGETS),
         (ConcurrencyPolicy(np.array(WORK_TARGETS)), WORK_TARGETS),
+        hourly_policy(traffic, minutes),
         cron(traffic, minutes),
         (ConcurrencyPolicy(np.array(KNATIVE_TARGETS), name="knative", least=0.0, window_seconds=60.0), KNATIVE_TARGETS),
     ]
     if forecasts.prophet is not None:
         rivals.append(formula_policy(traffic, forecasts.prophet, startup))
-    strategies = [strategy for strategy, _ in rivals]
-    run = simulate(traffic, strategies, startup, _begin(traffic))
+    run = simulate(traffic, [strategy for strategy, _ in rivals], startup, traffic.first, stretch=_STRETCH)
     labels = [(strategy.name, setting) for strategy, settings in rivals for setting in settings]
     rows = _rows(traffic, run, labels)
-    begin = traffic.first - run.first
-    load = traffic.load[traffic.first :]
     return TraceReplay(
         name=traffic.name,
         ours=rows[0],
         oracle_ratio=least_replica_minutes(traffic, startup.total_seconds() / 60.0) / _static(traffic),
         strategies=tuple(rows),
-        turns_within_30min=reversals(run.replicas[begin:, 0], load, steady=None),
-        level=float(levels[traffic.first :].mean()),
+        turns_within_30min=reversals(run.replicas[:, 0], traffic.expected[traffic.first :], steady=None),
         minutes={
             "need": traffic.load[traffic.first :] / traffic.per_replica,
-            "replicas": run.replicas[begin:, 0],
-            "waiting": run.waiting[begin:, 0] / np.maximum(run.arrived[begin:], 1e-9),
+            "replicas": run.replicas[:, 0],
+            "waiting": run.waiting[:, 0] / np.maximum(run.arrived, 1e-9),
         },
     )
 
 
-def tune_margin(traffic: Workload, startup: timedelta, ahead: Paths | None = None) -> tuple[PredictivePolicy, Floats]:
-    """Our policy at the levels chosen by its own replay, minute by minute, and these levels."""
+def choose_policy(
+    traffic: Workload, startup: timedelta, ahead: Floats | None = None
+) -> tuple[PredictivePolicy, NDArray[np.int64]]:
+    """Our policy at the rules chosen by its own replay, minute by minute, and these rules (indices of ``RULES``)."""
     lanes = build_policy(traffic, startup, ahead=ahead)
-    shadow = simulate(traffic, [lanes], startup, round(_SHADOW_AFTER_DAYS * 1440))
-    lane, levels = choose_margins(traffic, shadow, startup)
-    return lanes.lane(lane), levels
+    shadow = simulate(traffic, [lanes], startup, _SHADOW_AFTER_DAYS * 1440, stretch=_STRETCH)
+    chosen = choose_rules(traffic, shadow)
+    return lanes.lane(chosen), chosen
 
 
 def _static(traffic: Workload) -> float:
@@ -256,7 +266,7 @@ def _static(traffic: Workload) -> float:
 def _rows(traffic: Workload, run: Run, labels: Sequence[tuple[str, float | None]]) -> list[StrategyScore]:
     cost = run.replica_minutes(traffic.first) / _static(traffic)
     waiting = run.waiting_ratio(traffic.first)
-    begin, load = traffic.first - run.first, traffic.load[traffic.first :]
+    begin, load = traffic.first - run.first, traffic.expected[traffic.first :]
     return [
         StrategyScore(
             name,
@@ -268,17 +278,6 @@ def _rows(traffic: Workload, run: Run, labels: Sequence[tuple[str, float | None]
         )
         for lane, (name, setting) in enumerate(labels)
     ]
-
-
-def _best(traces: Sequence[TraceReplay], name: str) -> float | None:
-    """The setting of least mean cost among those that met the goal on every trace."""
-    settings = dict.fromkeys(row.setting for row in traces[0].strategies if row.name == name)
-    costs = {}
-    for setting in settings:
-        rows = [trace.rival(name, setting) for trace in traces]
-        if all(row is not None and row.requests_waiting_over_2s_ratio <= WAITING_GOAL for row in rows):
-            costs[setting] = float(np.mean([row.gpu_hours_ratio for row in rows if row is not None]))
-    return min(costs, key=lambda setting: costs[setting]) if costs else None
 
 
 def least_replica_minutes(workload: Workload, startup_minutes: float) -> float:
@@ -302,8 +301,9 @@ def least_replica_minutes(workload: Workload, startup_minutes: float) -> float:
 def reversals(replicas: Floats, load: Floats, *, steady: float | None = STEADY_RATIO) -> int:
     """Counts pairs of successive changes in opposite directions at most half an hour apart.
 
-    ``replicas`` and ``load`` are by minute. A pair counts only if the load, from half an hour before the first change
-    to the second, stayed within ``steady`` of itself; None counts all pairs.
+    ``replicas`` and ``load`` (the expected one, without the noise of minutes) are by minute. A pair counts only if the
+    load, from half an hour before the first change to the second, stayed within ``steady`` of itself; None counts all
+    pairs.
     """
     changes = np.diff(replicas)
     minutes = np.flatnonzero(changes) + 1

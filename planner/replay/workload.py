@@ -16,6 +16,9 @@ from planner.capacity.lead_bound import fill_gaps
 from planner.forecast.series import DAY_SECONDS, Series
 from planner.replay.backtest import Trace
 
+RATE_VARIATION = 0.05
+"""Coefficient of variation of the rate from minute to minute."""
+SEED = 7
 PEAK_REPLICAS = 40
 PEAK_PERCENTILE = 99.9
 WARM_UP_DAYS = (4, 8)
@@ -28,13 +31,15 @@ _ROUNDING = 1e-9
 class Workload:
     """A trace as traffic of a fleet.
 
-    ``load`` is requests per second by the minute, interpolated between the slots of the trace; a missing slot takes the
-    value of a day before. ``seen`` is False for minutes of missing slots: policies do not observe those. ``slots`` has
-    one value a slot, NaN if missing. One replica serves ``per_replica`` requests per second. Minutes before ``first``
-    are warm-up.
+    ``load`` is the counted arrivals of each minute, in requests per second. ``expected`` is the rate behind them, which
+    no policy sees: interpolated between the slots of the trace; a missing slot takes the value of a day before.
+    ``seen`` is False for minutes of missing slots: policies do not observe those. ``slots`` are means of the counted
+    minutes of complete slots, NaN if missing. One replica serves ``per_replica`` requests per second. Minutes before
+    ``first`` are warm-up.
     """
 
     name: str
+    expected: Floats
     load: Floats
     seen: NDArray[np.bool_]
     slots: Floats
@@ -91,7 +96,8 @@ def build_workload(trace: Trace) -> Workload:
             f"{trace.name}: {series.days:.1f} days are not enough to replay",
             hint=f"the first {warm_up} days are warm-up: give more than {warm_up} days, 7 or 14 are usual",
         )
-    load = np.interp(minutes_of_trace / slot, np.arange(slots.size), whole_slots)
+    expected = np.interp(minutes_of_trace / slot, np.arange(slots.size), whole_slots)
+    load = arrivals(expected)
     per_replica_at_peak = float(np.percentile(load, PEAK_PERCENTILE)) / PEAK_REPLICAS
     highest = float(load.max())
     if highest <= 0:
@@ -99,4 +105,23 @@ def build_workload(trace: Trace) -> Workload:
     # a trace of a few bursts may have a percentile of zero
     per_replica = per_replica_at_peak if per_replica_at_peak > 0 else highest / PEAK_REPLICAS
     seen = np.isfinite(slots)[minutes_of_trace // slot]
-    return Workload(trace.name, load, seen, slots, slot, per_replica, first)
+    return Workload(trace.name, expected, load, seen, _means(load, seen, slot), slot, per_replica, first)
+
+
+def arrivals(expected: Floats, seed: int = SEED) -> Floats:
+    """Counted requests of each minute, per second: over-dispersed Poisson counts.
+
+    The rate of each minute is the expected one times a gamma factor of mean 1, independent from minute to minute.
+    """
+    random = np.random.default_rng(seed)
+    shape = 1.0 / RATE_VARIATION**2
+    rates = expected * random.gamma(shape, 1.0 / shape, expected.size)
+    result: Floats = random.poisson(rates * 60.0) / 60.0
+    return result
+
+
+def _means(load: Floats, seen: NDArray[np.bool_], slot: int) -> Floats:
+    count = load.size // slot * slot
+    minutes = np.where(seen[:count], load[:count], np.nan).reshape(-1, slot)
+    result: Floats = minutes.mean(axis=1)
+    return result

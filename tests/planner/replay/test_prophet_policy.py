@@ -54,17 +54,17 @@ def test_the_peak_until_a_replica_serves_goes_through_the_formula():
     curves = Curves(np.array([begin]), 10.0 * np.arange(1.0, 17.0)[None])
     planned, buffers = formula_policy(traffic, curves, FIVE)
     assert tuple(buffers) == BUFFERS
-    minute = begin * 10 + 24
-    # 24 min after slot 0 (10 requests/s), six minutes ahead: slot 3.0, 40 requests/s
+    minute = begin * 10 + 29
+    # 24 min after the middle of slot 0 (10 requests/s), six minutes ahead: slot 3.0, 40 requests/s
     wanted = [np.ceil(40.0 * (1 + buffer) / traffic.per_replica - 1e-9) for buffer in BUFFERS]
     assert planned.needs[minute].tolist() == wanted
-    # the newest slot of a fit is known a minute after its instant; before any fit the load is carried
-    newest = (begin - 1) * 10
-    before = max(1.0, np.ceil(traffic.load[newest] * 1.25 / traffic.per_replica - 1e-9))
-    assert planned.needs[newest, 0] == before
-    # nine minutes before slot 0, six ahead: slot 0 is the nearest one; one minute before, half way to slot 1
-    assert planned.needs[newest + 1, 0] == max(1.0, np.ceil(10.0 * 1.25 / traffic.per_replica - 1e-9))
-    assert planned.needs[newest + 9, 1] == max(1.0, np.ceil(15.0 / traffic.per_replica - 1e-9))
+    # a fit is known when its newest slot is complete; before any fit the newest complete slot is carried
+    known = begin * 10
+    before = max(1.0, np.ceil(traffic.slots[begin - 2] * 1.25 / traffic.per_replica - 1e-9))
+    assert planned.needs[known - 1, 0] == before
+    # five minutes before the middle of slot 0, six ahead: a tenth of the way to slot 1
+    assert planned.needs[known, 0] == max(1.0, np.ceil(11.0 * 1.25 / traffic.per_replica - 1e-9))
+    assert planned.needs[known + 4, 1] == max(1.0, np.ceil(15.0 / traffic.per_replica - 1e-9))
 
 
 def test_a_fit_without_an_optimum_carries_the_newest_value(monkeypatch):
@@ -87,10 +87,10 @@ def test_forecasts_are_made_once_for_all_startup_times(quick_fits, monkeypatch):
         return original(traffic, longest)
 
     monkeypatch.setattr(score, "forecast_paths", counted)
-    together = score.replays([_trace()], [FIVE, TEN])
+    together = score.replays([_trace()], [FIVE, TEN], prophet=True)
     fits = len(quick_fits)
     assert made == [TEN]
-    alone = [score.replay([_trace()], startup=each) for each in (FIVE, TEN)]
+    alone = [score.replay([_trace()], startup=each, prophet=True) for each in (FIVE, TEN)]
     assert len(quick_fits) == 3 * fits
     for one, other in zip(together, alone, strict=True):
         assert one.startup == other.startup
@@ -98,11 +98,11 @@ def test_forecasts_are_made_once_for_all_startup_times(quick_fits, monkeypatch):
             assert (kept.name, kept.setting) == (again.name, again.setting)
             assert kept.gpu_hours_ratio == pytest.approx(again.gpu_hours_ratio)
             assert kept.requests_waiting_over_2s_ratio == pytest.approx(again.requests_waiting_over_2s_ratio)
-    assert "prophet" in together[0].settings
+    assert "prophet" in together[0].traces[0].rivals()
 
 
 @pytest.mark.slow
 def test_the_prophet_policy_can_be_left_out(quick_fits):
-    result = score.replay([_trace()], startup=FIVE, prophet=False)
+    result = score.replay([_trace()], startup=FIVE)
     assert quick_fits == []
     assert "prophet_ratio" not in result.as_dict()["traces"][0]

@@ -10,10 +10,12 @@ from outrider.clock import from_unix
 from outrider.errors import UsageError
 from outrider.model import EntityKind, EntityRef
 from planner.capacity.lead_bound import (
-    MARGINS,
+    DEFAULT_RULE,
+    RULES,
+    Basis,
+    BoundRule,
     build_paths,
     drop_collapses,
-    extrapolate_line,
     fill_gaps,
     forecast_path,
     highest_between,
@@ -21,13 +23,14 @@ from planner.capacity.lead_bound import (
 from planner.capacity.prescale import decide, target
 from planner.forecast import forecast
 from planner.replay import figure, score
+from planner.replay.aws_predictive import hourly_forecast, hourly_policy
 from planner.replay.backtest import Trace
-from planner.replay.fleet import FleetState, simulate
-from planner.replay.margins import best_margin
+from planner.replay.fleet import SETTLE_MINUTES, FleetState, Run, simulate
 from planner.replay.policies import ConcurrencyPolicy, Timetable, UtilizationPolicy, cron, static_peak
-from planner.replay.predictive import build_policy
-from planner.replay.score import least_replica_minutes, reversals
-from planner.replay.workload import Workload, build_workload
+from planner.replay.rule_choice import choose_rules
+from planner.replay.score import StrategyScore, TraceReplay, least_replica_minutes, reversals
+from planner.replay.service_rule import best_rule
+from planner.replay.workload import RATE_VARIATION, Workload, arrivals, build_workload
 
 FIVE = timedelta(minutes=5)
 START = 1_767_225_600.0
@@ -48,9 +51,17 @@ def _wave(days, seed=3):
 
 def _flat(load, first=0, per_replica=1.0):
     load = np.asarray(load, dtype=float)
-    return Workload(
-        "flat", load, np.ones(load.size, dtype=bool), np.full(load.size // 10 + 1, load[0]), 10, per_replica, first
-    )
+    slots = np.full(load.size // 10 + 1, load[0])
+    return Workload("flat", load, load, np.ones(load.size, dtype=bool), slots, 10, per_replica, first)
+
+
+def _changed_after(made, slot, seed=11):
+    """The same workload with other arrivals from the beginning of ``slot`` on."""
+    minute = slot * made.slot_minutes
+    other = 3.0 * np.random.default_rng(seed).permutation(made.load[minute:]) + made.per_replica
+    load, slots = np.concatenate([made.load[:minute], other]), made.slots.copy()
+    slots[slot:] = load[: slots.size * made.slot_minutes].reshape(-1, made.slot_minutes).mean(axis=1)[slot:]
+    return replace(made, load=load, slots=slots, seen=np.concatenate([made.seen[:minute], np.ones(other.size, bool)]))
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +75,11 @@ def test_a_missing_slot_uses_the_day_before_and_is_not_observed():
     values = _wave(6.0)
     values[600] = np.nan
     made = build_workload(_trace(values))
-    assert made.load[6000] == pytest.approx(values[600 - 144])
+    assert made.expected[6000] == pytest.approx(values[600 - 144])
     assert not made.seen[6000:6010].any()
     assert made.seen[6010]
+    assert np.isnan(made.slots[600])
+    assert made.slots[601] == pytest.approx(made.load[6010:6020].mean())
     assert made.first == 4 * 1440
     assert np.percentile(made.load, 99.9) / made.per_replica == pytest.approx(40.0)
 
@@ -131,38 +144,66 @@ def test_the_oracle_pays_each_stretch_and_bridges_short_gaps():
     assert least_replica_minutes(_flat(load), 1.0) == pytest.approx(100 + 27 + 3)
 
 
+def test_arrivals_are_over_dispersed_counts():
+    expected = np.full(200_000, 20.0)
+    counts = arrivals(expected) * 60.0
+    np.testing.assert_allclose(counts, np.round(counts), atol=1e-6)
+    assert counts.mean() == pytest.approx(1200.0, rel=0.001)
+    # the variance of a Poisson count and that of its rate
+    assert counts.var() == pytest.approx(1200.0 + (RATE_VARIATION * 1200.0) ** 2, rel=0.02)
+    assert abs(np.corrcoef(counts[:-1], counts[1:])[0, 1]) < 0.01
+    np.testing.assert_array_equal(arrivals(expected[:50]), arrivals(expected[:50]))
+    assert (arrivals(np.zeros(50)) == 0).all()
+
+
+def test_policies_see_the_arrivals_of_whole_past_minutes_alone():
+    seen = []
+
+    class Watching:
+        name, lanes = "watching", 1
+
+        def desired_replicas(self, state):
+            seen.append((int(state.minute[0, 0]), float(state.rate[0, 0])))
+            return np.ones((1, 1))
+
+    load = np.arange(1.0, 9.0)
+    simulate(_flat(load), [Watching()], FIVE, 2)
+    assert dict(seen) == {minute: load[minute - 1] for minute in range(2, 8)}
+    assert len(set(seen)) == 6
+
+
 @pytest.mark.slow
-def test_nothing_after_a_minute_is_known_at_it():
-    values = _wave(9.0)
+@pytest.mark.parametrize(("slot", "seed"), [(700, 1), (903, 2)])
+def test_no_decision_depends_on_later_arrivals(slot, seed):
+    values = _wave(7.0, seed)
+    values[640:646] = np.nan
     made = build_workload(_trace(values))
-    cut = 1000
-    other = values.copy()
-    other[cut:] = 3.0 * other[cut:][::-1]
-    changed = build_workload(_trace(other))
-    changed = replace(changed, per_replica=made.per_replica)
-    one, two = build_policy(made, FIVE), build_policy(changed, FIVE)
-    until = (cut - 1) * 10 + 1
-    np.testing.assert_allclose(one.out[:until], two.out[:until])
-    np.testing.assert_allclose(one.hold[:until], two.hold[:until])
-    assert not np.allclose(one.out[until + 5 :], two.out[until + 5 :])
-    first, second = score.tune_margin(made, FIVE)[1], score.tune_margin(changed, FIVE)[1]
-    np.testing.assert_allclose(first[:until], second[:until])
+    changed, until = _changed_after(made, slot, seed), slot * 10
+    runs = []
+    for each in (made, changed):
+        ours, rules = score.choose_policy(each, FIVE)
+        others = [cron(each, 5)[0], hourly_policy(each, 5)[0], ConcurrencyPolicy(np.array([0.7]))]
+        run = simulate(each, [ours, *others], FIVE, 4 * 1440)
+        runs.append((rules, ours.needs, run.replicas))
+    # the decisions of a minute see the minutes before it, and the queue within it
+    for one, other, known in zip(*runs, (until + 1, until + 1, until - 4 * 1440), strict=True):
+        np.testing.assert_array_equal(one[:known], other[:known])
+    for one, other in zip(runs[0][1:], runs[1][1:], strict=True):
+        assert not np.array_equal(one, other)
+
+
+def test_a_bound_joins_the_recent_load_and_the_forecast():
+    recent, now, serves = (np.array([value]) for value in (10.0, 20.0, 30.0))
+    assert BoundRule(Basis.PRESENT, 0.5).bound(recent, now, serves)[0] == pytest.approx(15.0)
+    assert BoundRule(Basis.GROWTH, 0.0).bound(recent, now, serves)[0] == pytest.approx(15.0)
+    assert BoundRule(Basis.FORECAST, 0.0).bound(recent, now, serves)[0] == pytest.approx(30.0)
+    # growth is limited: a forecast of nearly nothing is no reason for thousands of replicas
+    assert BoundRule(Basis.GROWTH, 0.0).bound(recent, np.array([1e-3]), serves)[0] == pytest.approx(30.0)
+    assert BoundRule(Basis.GROWTH, 0.0).bound(recent, np.zeros(1), serves)[0] == pytest.approx(10.0)
 
 
 @pytest.mark.slow
-def test_bounds_cover_the_load_and_rise_with_the_margin():
-    values = _wave(9.0)
-    text = build_paths(values, 144, 600.0, 2)
-    rows = np.arange(5 * 144, values.size - 1)
-    covered = [(values[rows + 1] <= text.bound(margin)[rows, 1]).mean() for margin in sorted(MARGINS)]
-    assert covered[0] > 0.97
-    assert covered == sorted(covered)
-    assert (text.bound(MARGINS[-1]) <= np.maximum(text.most[:, None], text.usual) + 1e-9).all()
-    assert (text.bound(1.0) >= text.usual).all()
-
-
-@pytest.mark.slow
-def test_a_replay_bounds_the_load_like_the_plan_of_that_time():
+def test_a_replay_forecasts_like_the_plan_of_that_time():
     values = _wave(6.0)
     replayed = build_paths(values, 144, 600.0, 6)
     times = START + 600.0 * np.arange(values.size)
@@ -170,11 +211,8 @@ def test_a_replay_bounds_the_load_like_the_plan_of_that_time():
     now = from_unix(float(times[origin]))
     entity = EntityRef("lab", EntityKind.SERVICE, "prod", "chat")
     text = forecast(times, values, signal="svc_requests_per_second", entity=entity, now=now, models=("ensemble",))
-    live = forecast_path(text, float(values[origin - 1]), 1.25 * float(values[:origin].max()))
-    for margin in MARGINS:
-        np.testing.assert_allclose(
-            live.bound(margin)[0, :7], replayed.bound(margin)[origin - 1], rtol=0.01, err_msg=f"{margin}"
-        )
+    live = forecast_path(text, float(values[origin - 1]))
+    np.testing.assert_allclose(live[0, :7], replayed[origin - 1], rtol=0.01)
 
 
 def test_the_highest_between_two_moments_follows_the_lines_between_slots():
@@ -187,14 +225,6 @@ def test_the_highest_between_two_moments_follows_the_lines_between_slots():
     assert between(0.5, 1.5) == pytest.approx(3.0)
     assert between(1.5, 2.2) == pytest.approx(2.6)
     assert between(-1.0, 9.0) == pytest.approx(5.0)
-
-
-def test_only_minutes_on_one_line_are_extrapolated():
-    minutes = np.array([[10.0, 11.0, 12.0], [10.0, 11.0, 11.5], [3.0, 2.0, 1.0]])
-    result = extrapolate_line(minutes, np.full(3, 5.0))
-    assert result[0] == pytest.approx(17.0)
-    assert np.isnan(result[1])
-    assert result[2] == 0.0
 
 
 def test_a_plan_and_a_replay_make_the_same_decision():
@@ -222,12 +252,40 @@ def test_a_plan_and_a_replay_make_the_same_decision():
 
 
 @pytest.mark.slow
-def test_the_margin_of_a_history_is_that_of_its_replay():
+def test_the_rule_of_a_history_is_that_of_its_replay():
     values = _wave(6.0)
     times = START + 600.0 * np.arange(values.size)
-    result = best_margin(times, values, timedelta(minutes=10), FIVE)
-    assert result == score.tune_margin(build_workload(_trace(values)), FIVE)[1][-1]
-    assert best_margin(times[:100], values[:100], timedelta(minutes=10), FIVE) == MARGINS[0]
+    result = best_rule(times, values, timedelta(minutes=10), FIVE)
+    assert result == RULES[score.choose_policy(build_workload(_trace(values)), FIVE)[1][-1]]
+    assert best_rule(times[:100], values[:100], timedelta(minutes=10), FIVE) == DEFAULT_RULE
+
+
+def _shadow(minutes, cheap_waits):
+    """Two lanes: the first is a little cheaper and lets ``cheap_waits`` of 60 requests a minute wait."""
+    billed = np.tile([1.0, 1.05], (minutes, 1))
+    waiting = np.stack([cheap_waits, np.zeros(minutes)], axis=1)
+    return Run(0, billed, billed, waiting, np.full(minutes, 60.0), np.zeros(2))
+
+
+def test_the_cheapest_rule_that_lets_few_requests_wait_is_chosen_from_the_past_alone():
+    minutes = 6 * 1440
+    flat = _flat(np.ones(minutes))
+    calm = choose_rules(flat, _shadow(minutes, np.full(minutes, 0.1)))
+    assert (calm == 0).all()
+    waits = np.full(minutes, 0.1)
+    waits[4 * 1440 :] = 6.0
+    chosen = choose_rules(flat, _shadow(minutes, waits))
+    assert (chosen[: 4 * 1440 + 60] == 0).all()
+    assert chosen[-1] == 1
+
+
+def test_few_long_waits_weigh_more_than_as_many_short_ones():
+    minutes = 4 * 1440
+    flat, spread = _flat(np.ones(minutes)), np.full(minutes, 0.15)
+    burst = np.zeros(minutes)
+    burst[1440 : 1440 + 30] = spread.sum() / 30.0
+    assert choose_rules(flat, _shadow(minutes, spread))[-1] == 0
+    assert choose_rules(flat, _shadow(minutes, burst))[-1] == 1
 
 
 def test_a_collapse_is_rejected_for_an_hour_and_then_accepted():
@@ -241,20 +299,13 @@ def test_a_collapse_is_rejected_for_an_hour_and_then_accepted():
 
 
 @pytest.mark.slow
-def test_constant_load_never_reverses():
+def test_constant_load_is_kept_below_the_goal_with_rare_reversals():
     random = np.random.default_rng(5)
     values = 30.0 * (1.0 + random.uniform(-0.02, 0.02, 8 * 144))
-    result = score.replay([_trace(values)], startup=FIVE, prophet=False).traces[0]
-    assert result.ours.reversals_within_30min == 0
+    result = score.replay([_trace(values)], startup=FIVE).traces[0]
     assert result.ours.requests_waiting_over_2s_ratio <= score.WAITING_GOAL
-
-
-@pytest.mark.slow
-def test_exactly_constant_load_keeps_exactly_the_needed_replicas():
-    result = score.replay([_trace(np.full(8 * 144, 30.0))], startup=FIVE, prophet=False).traces[0]
-    assert result.ours.requests_waiting_over_2s_ratio == 0
-    assert result.oracle_ratio == pytest.approx(1.0)
-    assert result.turns_within_30min == 0
+    # the noise of minutes alone turns a reactive fleet many times a day
+    assert result.ours.reversals_within_30min < 0.1 * result.best("keda").reversals_within_30min
 
 
 @pytest.mark.slow
@@ -265,11 +316,12 @@ def test_missing_values_never_scale_in():
     values[gap] = np.nan
     gapped = build_workload(_trace(values))
     assert (~gapped.seen).any()
-    ours, _ = score.tune_margin(gapped, FIVE)
+    ours, _ = score.choose_policy(gapped, FIVE)
     strategies = [ours, UtilizationPolicy(np.array([0.6])), ConcurrencyPolicy(np.array([0.7]))]
     run = simulate(gapped, strategies, FIVE, made.first)
     unseen = np.flatnonzero(~gapped.seen) - made.first
-    held = run.replicas[unseen[0] + 1 : unseen[-1] + 1]
+    # a desire from before the gap may still come true
+    held = run.replicas[unseen[0] + 6 : unseen[-1] + 1]
     assert (np.diff(held, axis=0) >= 0).all()
 
 
@@ -301,12 +353,48 @@ def test_a_saturated_fleet_grows_by_utilization_and_an_idle_one_shrinks():
     loop = UtilizationPolicy(np.array([0.5]))
 
     def state(rate, ready=4.0, queue=0.0):
-        served = np.minimum(rate, np.array([ready]))
-        return FleetState(5, rate, np.array([ready]), np.array([ready]), served, np.array([queue]), 1.0)
+        served, of = np.array([[min(rate, ready)]]), np.array([[ready]])
+        return FleetState(np.array([[5]]), np.array([[rate]]), of, of, served, np.array([[queue]]), 1.0)
 
-    assert loop.desired_replicas(state(4.0, queue=9.0))[0] == 8.0
-    assert loop.desired_replicas(state(1.0))[0] == 2.0
-    assert loop.desired_replicas(state(2.1))[0] == 4.0  # within the tolerance
+    assert loop.desired_replicas(state(4.0, queue=9.0)) == 8.0
+    assert loop.desired_replicas(state(1.0)) == 2.0
+    assert loop.desired_replicas(state(2.1)) == 4.0  # within the tolerance
+    assert loop.desired_replicas(state(np.nan)) == 4.0
+
+
+def test_stretches_side_by_side_give_the_result_of_one_run():
+    made = build_workload(_trace(_wave(7.0)))
+    lanes = [ConcurrencyPolicy(np.array([0.6, 0.9])), UtilizationPolicy(np.array([0.7]))]
+    whole = simulate(made, lanes, FIVE, made.first - SETTLE_MINUTES)
+    parts = simulate(made, lanes, FIVE, made.first, stretch=timedelta(days=1))
+    np.testing.assert_allclose(parts.replica_minutes(made.first), whole.replica_minutes(made.first), rtol=0.002)
+    np.testing.assert_allclose(parts.waiting_ratio(made.first), whole.waiting_ratio(made.first), atol=2e-4)
+
+
+def test_an_hourly_forecast_grows_at_the_hour_and_uses_days_before():
+    jobs = np.where(np.arange(8 * 144) % 144 // 6 == 9, 80.0, 20.0)
+    made = build_workload(_trace(jobs))
+    hours = hourly_forecast(made)
+    assert (hours[:24] == 0).all()
+    assert hours[6 * 24 + 9] > 2.0 * hours[6 * 24 + 7]
+    policy, targets = hourly_policy(made, 5)
+    lane, day = list(targets).index(0.8), 6 * 1440
+    assert policy.needs[day + 9 * 60 - 5, lane] > policy.needs[day + 9 * 60 - 6, lane]
+
+
+def _scored(name, setting, cost, waits):
+    return StrategyScore(name, setting, cost, waits, 0.0, 0)
+
+
+def test_rivals_have_the_best_setting_of_each_trace():
+    ours = _scored("outrider", None, 0.5, 0.001)
+    keda = [_scored("keda", 0.9, 0.4, 0.02), _scored("keda", 0.7, 0.6, 0.004), _scored("keda", 0.5, 0.8, 0.0)]
+    hpa = [_scored("hpa", 0.9, 0.5, 0.03), _scored("hpa", 0.2, 0.9, 0.006)]
+    trace = TraceReplay("t", ours, 0.4, (ours, *keda, *hpa), 0)
+    shown = trace.as_dict()
+    assert (shown["keda_ratio"], shown["rival_settings"]["keda"]) == (0.6, 0.7)
+    assert shown["hpa_ratio"] is None
+    assert trace.shown("hpa").setting == 0.2
 
 
 def test_the_timetable_knows_only_the_days_before():
@@ -315,8 +403,9 @@ def test_the_timetable_knows_only_the_days_before():
     timetable, headrooms = cron(made, 5)
     lane = list(headrooms).index(1.0)
     day = timetable.needs[:, lane] * made.per_replica
-    assert day[4 * 1440 + 300] == pytest.approx(40.0, rel=0.05)
-    assert day[5 * 1440 + 300] == pytest.approx(80.0, rel=0.05)
+    # the highest of sixty noisy minutes
+    assert 40.0 < day[4 * 1440 + 300] < 50.0
+    assert 80.0 < day[5 * 1440 + 300] < 100.0
 
 
 @pytest.mark.slow
@@ -335,9 +424,9 @@ def test_the_result_has_the_documented_keys(replayed):
     shown = replayed.as_dict()
     row = shown["traces"][0]
     agreed = {"name", "gpu_hours_ratio", "requests_waiting_over_2s_ratio", "oracle_ratio"}
-    assert agreed | {"keda_ratio", "hpa_ratio", "prophet_ratio", "reversals_within_30min"} <= row.keys()
+    assert agreed | {"keda_ratio", "hpa_ratio", "aws_ratio", "reversals_within_30min"} <= row.keys()
     assert shown["holds"] is True
-    best = shown["rival_settings"]["keda"]
+    best = row["rival_settings"]["keda"]
     costs = [each for each in replayed.traces[0].strategies if each.name == "keda" and each.setting == best]
     assert row["keda_ratio"] == pytest.approx(costs[0].gpu_hours_ratio)
     assert row["keda_waiting_over_2s_ratio"] == pytest.approx(costs[0].requests_waiting_over_2s_ratio)

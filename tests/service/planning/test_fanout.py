@@ -2,11 +2,36 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from outrider.errors import UsageError
 from service.planning.fanout import fan_out
+from tests.support.waiting import until
+
+PARENT = """
+import os, pathlib, time
+from service.planning.fanout import fan_out
+
+def work(folder):
+    pathlib.Path(folder, f"worker-{os.getpid()}").touch()
+    time.sleep(600)
+
+if __name__ == "__main__":
+    fan_out(work, [os.path.dirname(__file__)] * 2, workers=2)
+"""
+
+
+def is_running(process: int) -> bool:
+    try:
+        with Path(f"/proc/{process}/stat").open(encoding="utf-8") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def square(value: int) -> tuple[int, int]:
@@ -30,6 +55,19 @@ def test_results_have_the_order_of_the_inputs(workers):
 def test_the_first_error_ends_the_run():
     with pytest.raises(ValueError, match="no square"):
         fan_out(fails, [1, 2], workers=2)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="missing: SIGKILL")
+def test_workers_end_with_a_killed_parent(tmp_path):
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT, encoding="utf-8")
+    parent = subprocess.Popen([sys.executable, str(script)], env={**os.environ, "PYTHONPATH": str(Path.cwd())})
+    until(lambda: len(list(tmp_path.glob("worker-*"))) == 2, "both workers run")
+    workers = [int(path.name.removeprefix("worker-")) for path in tmp_path.glob("worker-*")]
+    parent.kill()
+    parent.wait()
+    until(lambda: not any(is_running(worker) for worker in workers), "the workers end")
 
 
 def test_no_inputs_give_no_results():

@@ -123,9 +123,9 @@ def test_services_without_a_selected_model_are_forecast_in_one_batch(monkeypatch
 
 
 @pytest.mark.slow
-def test_a_library_that_does_not_load_is_reported_and_margins_are_still_fitted(monkeypatch):
+def test_a_library_that_does_not_load_is_reported_and_rules_are_still_chosen(monkeypatch):
     nightly = _night(monkeypatch, Broken(), leads={CHAT: timedelta(minutes=5)})
-    assert set(nightly.margins()) == {CHAT}
+    assert set(nightly.rules()) == {CHAT}
     forecasted = batch_forecast.forecast_all(_history(6.0), NOW, timedelta(hours=24), nightly.decisions())[CHAT]
     assert "Prophet is not used: no fit was found (libstan.so.2: no such file)" in because(forecasted.why)
 
@@ -134,9 +134,9 @@ def test_a_failed_replay_keeps_the_default_margin_and_reports_it(monkeypatch):
     def broken(*_args):
         raise TypeError("no such axis")
 
-    monkeypatch.setattr(module, "best_margin", broken)
+    monkeypatch.setattr(module, "best_rule", broken)
     nightly = _night(monkeypatch, UselessForecaster(), leads={CHAT: timedelta(minutes=5)})
-    assert nightly.margins() == {}
+    assert nightly.rules() == {}
     forecasted = batch_forecast.forecast_all(_history(6.0), NOW, timedelta(hours=24), nightly.decisions())[CHAT]
     assert "the default margin is used" in because(forecasted.why)
     assert "no such axis" in because(forecasted.why, "zh")
