@@ -146,8 +146,10 @@ def simulate(
                     cold[idle] = startup.total_seconds()
         if row >= 0:
             replicas[row] = state.total
-    joined = (np.swapaxes(part, 0, 1).reshape(-1, shape[2])[: end - first] for part in (billed, replicas, waiting))
-    return Run(first, *joined, traffic.load[first:end] * 60.0, cold.max(axis=0))
+    billed, replicas, waiting = (
+        np.swapaxes(part, 0, 1).reshape(-1, shape[2])[: end - first] for part in (billed, replicas, waiting)
+    )
+    return Run(first, billed, replicas, waiting, traffic.load[first:end] * 60.0, cold.max(axis=0))
 
 
 def _initial(traffic: Workload, begins: NDArray[np.int64], startup: timedelta, lanes: int) -> _State:

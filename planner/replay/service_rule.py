@@ -23,4 +23,4 @@ def best_rule(times: Floats, values: Floats, step: timedelta, lead: timedelta) -
         traffic = build_workload(Trace("history", times, values, step))
     except UsageError:
         return DEFAULT_RULE
-    return RULES[choose_policy(traffic, startup)[1][-1]]
+    return RULES[int(choose_policy(traffic, startup)[1][-1])]

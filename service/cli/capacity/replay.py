@@ -62,9 +62,9 @@ def replay(
     (result,) = score.join(replayed, (begins,))
     plots = []
     if plot is not None:
-        for trace in result.traces:
-            path = plot / f"{trace.name}.svg"
-            input_files.write(path, figure.svg(trace, result.startup, context.language))
+        for drawn in result.traces:
+            path = plot / f"{drawn.name}.svg"
+            input_files.write(path, figure.svg(drawn, result.startup, context.language))
             plots.append(str(path))
     context.show({**result.as_dict(), "plots": plots}, lambda shown: _replay_table(shown, result.traces, context))
 
