@@ -146,7 +146,7 @@ def make_all(
 
     The budget of a class of entities is split evenly among the statistical detectors of the class. A class that is not
     named keeps the default. Seasonal profiles are neither expected nor learned on holidays, given as (start, end) in
-    unix seconds. ``zone`` sets the boundaries of days and weeks.
+    unix seconds. ``zone`` is that of times of day and days of the week.
     """
     detectors = tuple(make() for make in DETECTORS.values())
     shares = Counter(entry.kind for entry in detectors if isinstance(entry, LearningDetector))
@@ -154,8 +154,7 @@ def make_all(
         budget = (alarms_per_entity_day or {}).get(item.kind)
         if budget is not None and isinstance(item, LearningDetector):
             item.set_budget(budget / shares[item.kind])
-        if isinstance(item, learning_detector.StatisticalDetector):
-            item.set_holidays(holidays)
         if isinstance(item, learning_detector.StatisticalDetector | IngressDetector):
+            item.set_holidays(holidays)
             item.set_zone(zone)
     return detectors

@@ -57,7 +57,7 @@ def _slo(week: Week, language: Language) -> Section:
             table(
                 "promise",
                 language,
-                "service requests# availability# unknown# success# sla#",
+                "service requests# availability# by_requests# by_probe# unknown# success# sla#",
                 [_slo_row(service, language) for service in week.services],
             ),
             table("latency", language, "service signal p50# p95# p99#", _latency_rows(week.services, language)),
@@ -70,13 +70,15 @@ def _slo(week: Week, language: Language) -> Section:
 
 
 def _slo_row(service: ServiceFigures, language: Language) -> tuple[Cell, ...]:
-    up, unknown = service.availability.ratio, service.availability.unknown
-    slots = service.availability.up + service.availability.down + unknown
+    worse = service.availability.worse
+    up, slots = worse.ratio, worse.up + worse.down + worse.unknown
     return (
         _service(service),
         words.number(service.requests, language),
         words.ratio(up, language, kept=MEASURES["availability"].kept(up)),
-        words.ratio(unknown / slots if slots else None, language, digits=1),
+        words.ratio(service.availability.requests.ratio, language),
+        words.ratio(service.availability.probe.ratio, language),
+        words.ratio(worse.unknown / slots if slots else None, language, digits=1),
         words.ratio(service.success, language, kept=MEASURES["success"].kept(service.success)),
         words.attainment(service.attainment, language),
     )
@@ -96,8 +98,8 @@ def _latency_rows(services: Sequence[ServiceFigures], language: Language) -> lis
 
 def _budget_row(service: ServiceFigures, language: Language) -> tuple[Cell, ...]:
     target = MEASURES["availability"].target or 0.999
-    spent = indicators.burn_rate(service.availability.ratio, target)
-    left = indicators.error_budget_left(service.availability.ratio, target)
+    spent = indicators.burn_rate(service.availability.worse.ratio, target)
+    left = indicators.error_budget_left(service.availability.worse.ratio, target)
     kept = None if spent is None else spent <= 1.0
     return (_service(service), words.ratio(spent, language, digits=0, kept=kept), words.ratio(left, language, digits=0))
 

@@ -50,7 +50,7 @@ def weekly(
 
 def _headlines(week: Week, language: Language) -> tuple[Headline, ...]:
     up, down, unknown = (
-        sum(getattr(s.availability, part) for s in week.services) for part in ("up", "down", "unknown")
+        sum(getattr(s.availability.worse, part) for s in week.services) for part in ("up", "down", "unknown")
     )
     available = indicators.Availability(up, down, unknown)
     requests = sum(s.requests for s in week.services)

@@ -103,7 +103,7 @@ def figure(name: str, value: str, below: str, *, missed: bool = False) -> str:
 
 
 def strip(slots: Sequence[dict[str, Any]], as_of: str, language: Language) -> str:
-    """24 hours as bars: full height is good, shorter is worse, a stub has no requests."""
+    """24 hours as bars: full height is good, shorter is worse, a stub has no data."""
     bars = []
     for slot in slots:
         share = slot["good_ratio"]

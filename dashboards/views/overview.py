@@ -207,7 +207,12 @@ def _figures(viewer: Viewer, service: dict[str, Any]) -> list[str]:
         html.figure(
             viewer.localize("service.availability"),
             fmt.percent(day["day"]),
-            at_least(day["target"]),
+            viewer.localize(
+                "service.availability_sources",
+                target=at_least(day["target"]),
+                requests=fmt.percent(day["requests"]["day"]),
+                probe=fmt.percent(day["probe"]["day"]),
+            ),
             missed=_under(day["day"], day["target"]),
         ),
         html.figure(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,9 +110,16 @@ class MultivariateDetector(learning_detector.StatisticalDetector):
         floors, false_alarms = self._baseline.floors, alarms_per_entity_day / HEADROOM
         self._ensemble = Ensemble(len(self.signals), false_alarms, floors, FREE_READINGS)
         self._ensemble.set_holidays(self._holidays)
+        self._ensemble.set_zone(self._zone)
+
+    def set_zone(self, zone: tzinfo) -> None:
+        """Sets the time zone of times of day. Call before the first cycle."""
+        super().set_zone(zone)
+        self._ensemble.set_zone(zone)
 
     def set_holidays(self, holidays: Sequence[Span]) -> None:
         """Sets the days without a usual profile. Call before the first cycle."""
+        super().set_holidays(holidays)
         self._holidays = tuple(holidays)
         self._ensemble.set_holidays(self._holidays)
 
@@ -123,11 +130,11 @@ class MultivariateDetector(learning_detector.StatisticalDetector):
     def restored(self, state: DetectorState) -> tuple[DetectorState, str]:
         """The usable part of a checkpoint and the reason if a part is dropped.
 
-        State of other signals is dropped. If the rows are not those that were fitted, they are damaged, and the
-        reservoir may be as well. Another library version fits other trees, so the model is refitted.
+        State of other signals or of another time zone is dropped. If the rows are not those that were fitted, they are
+        damaged, and the reservoir may be as well. Another library version fits other trees, so the model is refitted.
         """
-        if not state_fingerprint.same_signals(state, self.signals):
-            return self.initial(), "it was learned from other signals"
+        if misfit := self._misfit(state):
+            return self.initial(), misfit
         fitted = state.arrays.get("fitted")
         if fitted is None or state_fingerprint.same_model(state, fitted):
             return state, ""
@@ -306,7 +313,7 @@ class MultivariateDetector(learning_detector.StatisticalDetector):
         )
 
     def _pool(self) -> Arrays:
-        known = {**state_fingerprint.of_signals(self.signals), **self._scalars()}
+        known = {**self._fingerprint(), **self._scalars()}
         pool = self._ensemble.empty_pool()
         return {
             **pool,
@@ -321,7 +328,7 @@ class MultivariateDetector(learning_detector.StatisticalDetector):
 
     def _follow(self, state: DetectorState, window: Window, *, copied: bool) -> tuple[Arrays, Arrays]:
         """State of the window's entities and of the class; read-only unless ``copied``."""
-        if not state_fingerprint.same_signals(state, self.signals):
+        if self._misfit(state):
             state = self.initial()
         memory = held(state, window.entities, self._fresh)
         if copied:

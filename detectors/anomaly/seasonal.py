@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from detectors.base import hysteresis, sampling
 from detectors.base.findings import anomaly_finding
 from detectors.base.state_arrays import Arrays, scalars
-from detectors.learning import learning_detector, state_fingerprint
+from detectors.learning import learning_detector
 from detectors.statistics.baseline import Expectation, follow
 from outrider.model import (
     DetectorState,
@@ -202,9 +202,7 @@ class SeasonalDetector(learning_detector.StatisticalDetector):
         return self._state(window.entities, memory, pool)
 
     def _state(self, entities: tuple[EntityRef, ...], memory: Arrays, pool: Arrays) -> DetectorState:
-        return DetectorState(
-            self.state_version, entities, {**memory, **pool, **state_fingerprint.of_signals(self.signals)}
-        )
+        return DetectorState(self.state_version, entities, {**memory, **pool, **self._fingerprint()})
 
 
 def _frozen(memory: Arrays, far: NDArray[np.bool_], at: float) -> NDArray[np.bool_]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta, tzinfo
+from datetime import UTC, timedelta, tzinfo
 from typing import ClassVar
 
 import numpy as np
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from detectors.base import sampling
 from detectors.base.protocols import Absence
 from detectors.base.state_arrays import Arrays, scalars
+from detectors.learning import state_fingerprint
 from detectors.learning.dormant_state import begin_anew
-from detectors.learning.state_fingerprint import same_signals
 from detectors.statistics import peer_groups
 from detectors.statistics.alarm_budget import AlarmCount, Calibrator
 from detectors.statistics.baseline import Baseline, Span
@@ -49,6 +49,7 @@ class StatisticalDetector:
         self.signals = tuple(signals)
         self.keys = sampling.keys_of(signals)
         self._baseline = Baseline(signals)
+        self._zone: tzinfo = UTC
         self._calibrator: AlarmCount = Calibrator(ALARMS_PER_ENTITY_DAY)
 
     def initial(self) -> DetectorState:
@@ -73,9 +74,22 @@ class StatisticalDetector:
         self._baseline.rest(memory, away.seconds)
 
     def restored(self, state: DetectorState) -> tuple[DetectorState, str]:
-        """The usable part of a checkpoint and the reason if a part is dropped. Other signals invalidate it."""
-        fits = same_signals(state, self.signals)
-        return (state, "") if fits else (self.initial(), "it was learned from other signals")
+        """The usable part of a checkpoint and the reason if a part is dropped.
+
+        Other signals invalidate it, and so does another time zone: hours of the day would be those of other users.
+        """
+        misfit = self._misfit(state)
+        return (self.initial(), misfit) if misfit else (state, "")
+
+    def _misfit(self, state: DetectorState) -> str:
+        """The reason why a state cannot be used, empty if it can."""
+        if not state_fingerprint.same_signals(state, self.signals):
+            return "it was learned from other signals"
+        return "" if state_fingerprint.same_zone(state, self._zone) else "it was learned in another time zone"
+
+    def _fingerprint(self) -> Arrays:
+        """The arrays that name signals and time zone of the state."""
+        return state_fingerprint.of_signals(self.signals) | state_fingerprint.of_zone(self._zone)
 
     def set_budget(self, alarms_per_entity_day: float) -> None:
         """Replaces the default budget. Call before the first cycle."""
@@ -86,7 +100,8 @@ class StatisticalDetector:
         self._baseline.set_holidays(holidays)
 
     def set_zone(self, zone: tzinfo) -> None:
-        """Sets the time zone of days of the week. Call before the first cycle."""
+        """Sets the time zone of times of day and days of the week. Call before the first cycle."""
+        self._zone = zone
         self._baseline.set_zone(zone)
 
     def learnt(self, state: DetectorState) -> timedelta:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from detectors.base import hysteresis, sampling
 from detectors.base.protocols import Absence
 from detectors.base.state_arrays import Arrays, scalars
-from detectors.learning import learning_detector, state_fingerprint
+from detectors.learning import learning_detector
 from detectors.learning.dormant_state import shifted
 from detectors.statistics import peer_groups
 from detectors.statistics.baseline import held
@@ -186,9 +186,7 @@ class SlowSignalDetector(learning_detector.StatisticalDetector):
         return held(state, entities, self._fresh), scalars(state, self._scalars())
 
     def _state(self, entities: tuple[EntityRef, ...], memory: Arrays, pool: Arrays) -> DetectorState:
-        return DetectorState(
-            self.state_version, entities, {**memory, **pool, **state_fingerprint.of_signals(self.signals)}
-        )
+        return DetectorState(self.state_version, entities, {**memory, **pool, **self._fingerprint()})
 
 
 def _beats(window: Window, newest: float, length: float) -> Iterator[tuple[float, slice]]:

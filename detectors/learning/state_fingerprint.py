@@ -1,13 +1,14 @@
 """Fingerprint of learned state: levels of one signal must never be read as those of another.
 
-State of several signals holds their names in column order. State with a model holds a digest of the rows that the
-model was fitted to, and the library version. State that does not match is dropped.
+State of several signals holds their names in column order, state of times of day the time zone. State with a model
+holds a digest of the rows that the model was fitted to, and the library version. State that does not match is dropped.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from datetime import tzinfo
 from functools import cache
 from importlib.metadata import version
 from typing import Any
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from detectors.base.state_arrays import Arrays
 from outrider.model import DetectorState
 
-SIGNALS, DIGEST, LIBRARY = "signals", "digest", "library"
+SIGNALS, ZONE, DIGEST, LIBRARY = "signals", "zone", "digest", "library"
 MODEL = (DIGEST, LIBRARY)
 
 
@@ -30,6 +31,16 @@ def of_signals(signals: Sequence[str]) -> Arrays:
 def same_signals(state: DetectorState, signals: Sequence[str]) -> bool:
     """True if the columns are these signals, in this order."""
     return _strings(state.arrays.get(SIGNALS)) == tuple(signals)
+
+
+def of_zone(zone: tzinfo) -> Arrays:
+    """The array that names the time zone of times of day."""
+    return {ZONE: np.array([str(zone)], dtype=np.str_)}
+
+
+def same_zone(state: DetectorState, zone: tzinfo) -> bool:
+    """True if times of day were learned in this zone; UTC if the state names none."""
+    return (_strings(state.arrays.get(ZONE)) or ("UTC",)) == (str(zone),)
 
 
 def of_model(rows: NDArray[np.float32]) -> Arrays:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from detectors.base.condition_durations import Flags
 from detectors.base.findings import evidence
 from detectors.base.state_arrays import Arrays
-from detectors.statistics.baseline import MATURE_SLOT_SECONDS, SLOT_SECONDS, SLOTS, Expectation
+from detectors.statistics.baseline import MATURE_SLOT_SECONDS, Expectation
 from outrider.model import Evidence, Floats, ForecastView, Interval, Window
 from outrider.vocabulary import catalog
 
@@ -79,10 +79,13 @@ class ExpectedTraffic:
         return evidence(RATE, None, text, None, **arguments)
 
 
-def expected(window: Window, memory: Arrays, usual: Expectation) -> ExpectedTraffic:
-    """Expected traffic now; ``usual`` is the baseline of the one signal, ``memory`` its state."""
+def expected(window: Window, memory: Arrays, usual: Expectation, slot: int) -> ExpectedTraffic:
+    """Expected traffic now.
+
+    ``usual`` is the baseline of the one signal, ``memory`` its state, ``slot`` the half hour of the day.
+    """
     at, count = float(window.times[-1]), len(window.entities)
-    ripe = memory["slot_seconds"][:, 0, int(at % 86400.0 / SLOT_SECONDS) % SLOTS] >= MATURE_SLOT_SECONDS
+    ripe = memory["slot_seconds"][:, 0, slot] >= MATURE_SLOT_SECONDS
     level, reach = np.where(ripe, usual.level[:, 0], np.nan), SCALES * usual.scale[:, 0]
     low, middle, high = level - reach, level, level + reach
     foreseen = window.foreseen

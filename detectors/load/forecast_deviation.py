@@ -56,7 +56,8 @@ class ForecastDeviationDetector(IngressDetector):
         """A finding per service that is outside for long; NoVerdict for unknown ones."""
         memory, due = ingress.memory, ingress.due
         near = _follow(window, memory, due, ingress.last)
-        other = memory["shut"] | memory["dropped"] | ((memory["off_side"] < 0) & (memory["named_until"] >= due.at))
+        named = (memory["named_until"] >= due.at) | ingress.holiday
+        other = memory["shut"] | memory["dropped"] | ((memory["off_side"] < 0) & named)
         result = _findings(window.entities, memory, near, due, other, now)
         return (*result, *_no_verdicts(window, memory, near, due))
 

@@ -3,7 +3,8 @@
 *gateway-fault*: the blackbox probe gets errors or timeouts, while engines are healthy, nothing queues, and fewer
 requests arrive than before. A probe that fails at DNS or TLS is another fault. *traffic-drop*: far fewer requests than
 before and than forecast (or than the baseline without a usable forecast), while probes succeed. Calendar days, lost
-engine data and the end of a burst do not qualify. Long deviations from the forecast belong to ``traffic-forecast``.
+engine data and the end of a burst do not qualify. On a holiday nearly all requests must be missing. Long deviations
+from the forecast belong to ``traffic-forecast``.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ findings to suppress. Detectors do not know each other, so each of the two keeps
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,12 +18,13 @@ from detectors.base import sampling
 from detectors.base.condition_durations import Flags, newest, unusable_reason
 from detectors.base.protocols import Absence
 from detectors.base.state_arrays import Arrays, align
+from detectors.learning import state_fingerprint
 from detectors.learning.dormant_state import begin_anew
 from detectors.learning.learning_detector import newest_of
 from detectors.load import arrivals, probe_window
 from detectors.load.expected_traffic import RATE, ExpectedTraffic, expected
 from detectors.load.probe_window import Probes
-from detectors.statistics.baseline import Baseline, follow
+from detectors.statistics.baseline import Baseline, Span, follow
 from outrider import windows
 from outrider.model import DetectorState, EntityKind, EventKind, Finding, Floats, NoVerdict, SignalKey, Window
 from outrider.topology import Topology
@@ -33,6 +34,7 @@ FAILED_PROBES = 2  # of two minutes; one may be a network blip
 FEWER = 0.85  # a smaller loss at the gateway is left to the error budget
 DROP_RATIO = 0.4  # of the earlier level; a calendar day leaves about half
 DROP_RATIO_UNTAUGHT = 0.15  # stricter while the time of day is unknown, as a burst may have ended
+DROP_RATIO_HOLIDAY = 0.05  # few people work, but the requests have not ceased
 USUAL_RATIO = 0.6  # of the forecast or the baseline
 BACK_RATIO = 0.7
 SIGMAS = 5.0
@@ -46,7 +48,7 @@ _BLOCK = 256
 
 @dataclass(frozen=True, slots=True)
 class IngressReading:
-    """Ingress values at one time; arrays of shape (entities,), rates per second, NaN unknown.
+    """Ingress values at one time; arrays of shape (entities,), rates per second, NaN unknown. ``holiday`` is of today.
 
     ``last`` is the time of the previous update in unix seconds, ``rate`` (entities, times) the arrivals. ``near`` is
     the rate of the last minute, ``before`` the earlier level, ``usual`` the baseline.
@@ -60,6 +62,7 @@ class IngressReading:
     before: Floats
     usual: Floats
     due: ExpectedTraffic
+    holiday: bool
 
 
 class IngressDetector(ABC):
@@ -98,10 +101,21 @@ class IngressDetector(ABC):
     def __init__(self) -> None:
         """Time of day and day of week are learned for one signal, the request rate."""
         self._baseline = Baseline((RATE,))
+        self._zone: tzinfo = UTC
 
     def set_zone(self, zone: tzinfo) -> None:
-        """Sets the time zone of days of the week. Call before the first cycle."""
+        """Sets the time zone of times of day and days of the week. Call before the first cycle."""
+        self._zone = zone
         self._baseline.set_zone(zone)
+
+    def set_holidays(self, holidays: Sequence[Span]) -> None:
+        """Sets the days on which few requests are no drop and teach no profile. Call before the first cycle."""
+        self._baseline.set_holidays(holidays)
+
+    def restored(self, state: DetectorState) -> tuple[DetectorState, str]:
+        """The usable part of a checkpoint and the reason if a part is dropped: another time zone has other hours."""
+        fits = state_fingerprint.same_zone(state, self._zone)
+        return (state, "") if fits else (self.initial(), "it was learned in another time zone")
 
     def initial(self) -> DetectorState:
         """Returns the state before anything is learned."""
@@ -157,14 +171,15 @@ class IngressDetector(ABC):
         at = float(window.times[-1])
         self._baseline.turn(memory, at)
         usual = self._baseline.usual(memory, at)
-        due = expected(window, memory, usual)
+        due = expected(window, memory, usual, self._baseline.slot(at))
+        holiday = self._baseline.is_holiday(at)
         probe = probe_window.read(window)
         rate, each = _rates(window)
         near, before = _now_and_before(window, memory, rate, each)
         healthy = _healthy(window)
-        self._judge(memory, probe, near, before, due, healthy)
+        self._judge(memory, probe, near, before, due, healthy, holiday=holiday)
         self._learn(window, memory, rate, each, healthy, last)
-        return IngressReading(memory, last, probe, rate, near[0], before[0], usual.level[:, 0], due)
+        return IngressReading(memory, last, probe, rate, near[0], before[0], usual.level[:, 0], due, holiday)
 
     def _judge(
         self,
@@ -174,6 +189,8 @@ class IngressDetector(ABC):
         before: tuple[Floats, Floats],
         due: ExpectedTraffic,
         healthy: Flags,
+        *,
+        holiday: bool,
     ) -> None:
         """Sets ``shut`` (the gateway fails) and ``dropped`` (requests are missing)."""
         at, usual = due.at, due.middle
@@ -184,6 +201,7 @@ class IngressDetector(ABC):
             fails = (probe.failed >= FAILED_PROBES) & probe.failing_now & ~probe.unreached & ~shed
             memory["shut"] = healthy & ((fails & fewer) | (memory["shut"] & probe.failing_now))
             few = np.where(np.isnan(usual), DROP_RATIO_UNTAUGHT, DROP_RATIO)
+            few = np.minimum(few, DROP_RATIO_HOLIDAY) if holiday else few
             unusual = np.isnan(usual) | ((near[0] < USUAL_RATIO * usual) & ~(due.forecast & (near[0] >= due.low)))
             through = (probe.failed == 0) | ((probe.failed == 1) & ~probe.failing_now)
             named = memory["named_until"] >= at
@@ -196,7 +214,7 @@ class IngressDetector(ABC):
         memory["since"] = np.where(standing | memory["shut"], begun, np.nan)
 
     def _learn(self, window: Window, memory: Arrays, rate: Floats, each: Floats, healthy: Flags, last: float) -> None:
-        """Follows the level; one far below the earlier level counts only after it has lasted."""
+        """Follows the level; one far below the earlier level counts only after it has lasted, or on a holiday."""
         at, step = float(window.times[-1]), window.step.total_seconds()
         levels = {"arriving": newest(window, rate), "each": newest(window, each)}
         with np.errstate(invalid="ignore"):
@@ -210,10 +228,11 @@ class IngressDetector(ABC):
         lasted: Flags = low & (at - memory["low_since"] >= HELD_AT_MOST)
         memory["dropped"] &= ~lasted
         memory["since"] = np.where(lasted & ~memory["shut"], np.nan, memory["since"])
+        quiet = self._baseline.is_holiday(at)
         frozen = memory["shut"] | memory["dropped"] | ~healthy
         for name, value in levels.items():
             memory[name] = np.where(lasted & np.isfinite(value), value, memory[name])
-            arrivals.follow(memory, name, value, step, frozen | (far[name] & ~lasted))
+            arrivals.follow(memory, name, value, step, frozen | (far[name] & ~lasted & (not quiet)))
         if at > last:
             value = sampling.read(window, (RATE,), slice(-1, None))[:, 0]
             self._baseline.learn(memory, value, at, step, frozen[:, None])
@@ -227,7 +246,8 @@ class IngressDetector(ABC):
 
     def _state(self, window: Window, memory: Arrays, last: float) -> DetectorState:
         newest_time = max(last, float(window.times[-1])) if window.times.size else last
-        return DetectorState(self.state_version, window.entities, {**memory, "last": np.array([newest_time])})
+        pool = {"last": np.array([newest_time])} | state_fingerprint.of_zone(self._zone)
+        return DetectorState(self.state_version, window.entities, {**memory, **pool})
 
 
 _EXPLAINED_SECONDS = {

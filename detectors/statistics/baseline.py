@@ -1,13 +1,14 @@
 """Online robust baseline per entity, by time of day and day of week; vectorized.
 
-Each (entity, signal) has 48 half-hour slots of the day (UTC) with a level and a scale, and a recent level that follows
-within the hour. With mature slots, the expected level is that of the slots plus the recent offset from it; before, it
-is the recent level alone. Levels and scales are exponentially weighted. A value moves them by at most four scales,
-which limits outliers. The scale is 1.2533 times the mean absolute residual, which is sigma for a normal distribution.
-Each scale has a floor; otherwise the first flicker of a constant signal would be the largest deviation of the fleet.
+Each (entity, signal) has 48 half-hour slots of the day, on the clock of a time zone, with a level and a scale, and a
+recent level that follows within the hour. With mature slots, the expected level is that of the slots plus the recent
+offset from it; before, it is the recent level alone. Levels and scales are exponentially weighted. A value moves them
+by at most four scales, which limits outliers. The scale is 1.2533 times the mean absolute residual, which is sigma for
+a normal distribution. Each scale has a floor; otherwise the first flicker of a constant signal would be the largest
+deviation of the fleet.
 
 Slots hold an ordinary day. The effect of the day of week (``weekly_profile``) is stored separately and is optional. On
-a holiday only the recent level is expected, and no slot learns.
+a holiday only the recent level is expected, no slot learns, and the offset of the day before fades.
 
 The time of day needs two days of history, the day of week two weeks. Before that, or without the weekly profile,
 patterns of single weekdays are misleading.
@@ -17,13 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import tzinfo
+from datetime import UTC, tzinfo
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detectors.base.state_arrays import Arrays
+from detectors.statistics.wall_clock import wall_seconds
 from detectors.statistics.weekly_profile import WeeklyProfile
 from outrider.model import DetectorState, EntityRef, Floats
 from outrider.vocabulary import catalog
@@ -90,6 +92,7 @@ class Baseline:
         self.signals = tuple(signals)
         self._week = WeeklyProfile(len(self.signals)) if week else None
         self._holidays: tuple[Span, ...] = ()
+        self._zone: tzinfo = UTC
         known = [catalog.signal(name) for name in self.signals]
         self._floors = np.array(
             [_FLOOR_OF_SIGNAL.get(item.name, _FLOOR_OF_UNIT.get(item.unit, 1e-6)) for item in known]
@@ -116,9 +119,14 @@ class Baseline:
         self._holidays = tuple(holidays)
 
     def set_zone(self, zone: tzinfo) -> None:
-        """Sets the time zone of days of the week. The time of day stays UTC."""
+        """Sets the time zone of times of day and days of the week."""
+        self._zone = zone
         if self._week is not None:
             self._week.set_zone(zone)
+
+    def slot(self, at: float) -> int:
+        """Index of the half hour of the day."""
+        return int(wall_seconds(at, self._zone) % 86400.0 // SLOT_SECONDS) % SLOTS
 
     def of_class(self) -> Arrays:
         """State of the class, which ``turn`` receives as its pool."""
@@ -133,7 +141,8 @@ class Baseline:
         if self._week is not None:
             self._week.turn(memory, at, pool)
 
-    def _is_holiday(self, at: float) -> bool:
+    def is_holiday(self, at: float) -> bool:
+        """True on a day without the usual daily pattern."""
         return any(start <= at < end for start, end in self._holidays)
 
     def empty(self, count: int = 0) -> Arrays:
@@ -173,8 +182,8 @@ class Baseline:
 
     def _expect(self, memory: Arrays, at: float) -> tuple[Expectation, Floats | float]:
         """Expected values, and the weekly profile's part of them."""
-        before, after, share = _neighbors(at)
-        slots = memory["slot_seconds"] if not self._is_holiday(at) else np.zeros_like(memory["slot_seconds"])
+        before, after, share = _neighbors(wall_seconds(at, self._zone))
+        slots = memory["slot_seconds"] if not self.is_holiday(at) else np.zeros_like(memory["slot_seconds"])
         ripe_before, ripe_after = (slots[:, :, slot] >= MATURE_SLOT_SECONDS for slot in (before, after))
         weight = np.where(ripe_before & ripe_after, share, np.where(ripe_after, 1.0, 0.0))
         ripe = ripe_before | ripe_after
@@ -204,7 +213,9 @@ class Baseline:
         taken = there if frozen is None else there & ~frozen
         clean = np.where(taken, values, 0.0)
         self._learn_level(memory, clean, taken, seconds)
-        if not self._is_holiday(at):
+        if self.is_holiday(at):
+            memory["offset"] = memory["offset"] * np.exp(-seconds / OFFSET_TAU_SECONDS)
+        else:
             self._learn_slot(memory, clean, taken, (usual, added), at, seconds)
             if self._week is not None:
                 self._week.learn(memory, np.where(there, values, 0.0), there, at, seconds)
@@ -235,7 +246,7 @@ class Baseline:
     ) -> None:
         usual, added = expected
         ordinary = values - added  # value without the weekday effect
-        slot = int(at % 86400.0 // SLOT_SECONDS)
+        slot = self.slot(at)
         level, scale, seen = (memory[name][:, :, slot] for name in ("slot_level", "slot_scale", "slot_seconds"))
         fresh = seen <= 0
         day = 1.0 - (1.0 - SLOT_DAY_WEIGHT) ** (seconds / SLOT_SECONDS)
@@ -266,7 +277,7 @@ class Baseline:
 
 
 def _neighbors(at: float) -> tuple[int, int, float]:
-    """The slots whose centers enclose a time, and the weight of the later one."""
+    """The slots whose centers enclose a time of the wall clock, and the weight of the later one."""
     place = at % 86400.0 / SLOT_SECONDS - 0.5
     before = int(np.floor(place))
     return before % SLOTS, (before + 1) % SLOTS, place - before

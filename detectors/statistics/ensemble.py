@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import tzinfo
 from functools import lru_cache
 
 import numpy as np
@@ -70,6 +71,10 @@ class Ensemble:
     def set_holidays(self, holidays: Sequence[Span]) -> None:
         """Sets the spans in which no time of day is expected or learned."""
         self._residuals.set_holidays(holidays)
+
+    def set_zone(self, zone: tzinfo) -> None:
+        """Sets the time zone of times of day."""
+        self._residuals.set_zone(zone)
 
     def empty(self, count: int = 0) -> Arrays:
         """State of ``count`` unknown entities."""

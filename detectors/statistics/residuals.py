@@ -13,6 +13,7 @@ learned. Misleading in the first two days, while the time of day is unknown, and
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import tzinfo
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +55,10 @@ class Residuals:
     def set_holidays(self, holidays: Sequence[Span]) -> None:
         """Sets the spans in which no time of day is expected or learned."""
         self._baseline.set_holidays(holidays)
+
+    def set_zone(self, zone: tzinfo) -> None:
+        """Sets the time zone of times of day."""
+        self._baseline.set_zone(zone)
 
     @property
     def width(self) -> int:

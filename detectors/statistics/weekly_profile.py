@@ -16,7 +16,7 @@ another period (two weeks, a month), and for two weeks after a routine changes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, timedelta, tzinfo
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from detectors.base.state_arrays import Arrays
 from detectors.statistics import peer_groups
 from detectors.statistics.theil_sen import medians
+from detectors.statistics.wall_clock import wall_seconds
 from outrider.model import Floats
 
 PARTS = 6
@@ -133,7 +134,7 @@ class WeeklyProfile:
 
     def learn(self, memory: Arrays, values: Floats, taken: NDArray[np.bool_], at: float, seconds: float) -> None:
         """Learns one set of values. A completed part becomes the newest of its weekday."""
-        part = int(np.floor((at + self._ahead(at)) / PART_SECONDS) + MONDAY_CELLS) % CELLS
+        part = int(np.floor(wall_seconds(at, self._zone) / PART_SECONDS) + MONDAY_CELLS) % CELLS
         over = memory["week_part"] != part
         if over.any():
             self._fold(memory, np.flatnonzero(over & (memory["week_part"] >= 0)))
@@ -199,14 +200,9 @@ class WeeklyProfile:
         now = memory["level"] / np.maximum(1.0 + lent, 0.1)
         return np.where(np.isnan(plain), now, plain)
 
-    def _ahead(self, at: float) -> float:
-        """Seconds by which local time is ahead of UTC."""
-        ahead = datetime.fromtimestamp(at, self._zone).utcoffset()
-        return ahead.total_seconds() if ahead is not None else 0.0
-
     def _place(self, at: float) -> tuple[int, float]:
         """The part whose middle precedes a time, and the fraction of the way to the next middle of that day."""
-        day, second = divmod(at + self._ahead(at), 86400.0)
+        day, second = divmod(wall_seconds(at, self._zone), 86400.0)
         place = min(max(second / PART_SECONDS - 0.5, 0.0), PARTS - 1.0)
         first = min(int(place), PARTS - 2)
         return (int(day) * PARTS + MONDAY_CELLS + first) % CELLS, place - first

@@ -24,6 +24,8 @@ Mask = NDArray[np.bool_]
 
 AVAILABILITY_SLOT = timedelta(minutes=1)
 SUCCESS_LIMIT_RATIO = 0.99
+DECISIVE_REQUESTS = 5
+"""Requests of a slot from which their success ratio decides beside the probe: one failure of four is no outage."""
 TTFT_LIMIT_SECONDS = 0.2
 QUANTILES = (0.5, 0.95, 0.99, 0.999)
 ACKNOWLEDGE_WITHIN = {
@@ -104,18 +106,48 @@ class Availability:
         return ratio(self.up, self.up + self.down)
 
 
-def availability_time(
-    success: Floats, probe: Floats | None = None, limit_ratio: float = SUCCESS_LIMIT_RATIO
-) -> Availability:
-    """Slots of one minute in which the probe succeeded or the success ratio met its limit.
+@dataclass(frozen=True, slots=True)
+class AvailabilitySources:
+    """Availability of the users' requests, of the probe, and of the worse of both in each slot."""
 
-    Arrays of any one shape, one value per slot: ``success`` 0-1, ``probe`` 1 or 0. A slot in which both are NaN (no
-    data, or no requests) is unknown.
+    worse: Availability
+    requests: Availability
+    probe: Availability
+
+
+def availability_time(
+    success: Floats,
+    probe: Floats | None = None,
+    requests: Floats | None = None,
+    limit_ratio: float = SUCCESS_LIMIT_RATIO,
+) -> AvailabilitySources:
+    """Slots of one minute in which neither the probe nor the success ratio of the users' requests broke its limit.
+
+    Arrays of any one shape, one value per slot: ``success`` 0-1, ``probe`` 1 or 0, ``requests`` a count. In a slot with
+    fewer than five requests the probe alone decides, if it has a value. A slot in which both are NaN (no data, or no
+    requests) is unknown.
     """
-    requested = np.full(success.shape, np.nan) if probe is None else probe
-    known = ~np.isnan(success) | ~np.isnan(requested)
-    up = (np.nan_to_num(success, nan=-1.0) >= limit_ratio) | (np.nan_to_num(requested, nan=0.0) > 0.5)
-    return Availability(int((known & up).sum()), int((known & ~up).sum()), int((~known).sum()))
+    by_requests, by_probe = slots_up(success, probe, requests, limit_ratio)
+    return AvailabilitySources(*(_count(slots) for slots in (np.fmin(by_requests, by_probe), by_requests, by_probe)))
+
+
+def slots_up(
+    success: Floats,
+    probe: Floats | None = None,
+    requests: Floats | None = None,
+    limit_ratio: float = SUCCESS_LIMIT_RATIO,
+) -> tuple[Floats, Floats]:
+    """State of each slot by the users' requests and by the probe: 1 up, 0 down, NaN unknown."""
+    probed = np.full(success.shape, np.nan) if probe is None else probe
+    counted = np.full(success.shape, np.nan) if requests is None else requests
+    few = (counted < DECISIVE_REQUESTS) & ~np.isnan(probed)
+    by_requests = np.where(np.isnan(success) | few, np.nan, (success >= limit_ratio).astype(np.float64))
+    by_probe = np.where(np.isnan(probed), np.nan, (probed > 0.5).astype(np.float64))
+    return by_requests, by_probe
+
+
+def _count(slots: Floats) -> Availability:
+    return Availability(int((slots == 1.0).sum()), int((slots == 0.0).sum()), int(np.isnan(slots).sum()))
 
 
 def success_ratio(requests: float, failed: float) -> float | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from functools import lru_cache
 from math import log
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -89,11 +89,11 @@ def holidays(country: str, first: date, last: date, zone: str = "UTC") -> tuple[
     return tuple(events)
 
 
-def effects(series: Series, steps: int, events: Sequence[Event]) -> Floats:
+def effects(series: Series, steps: int, events: Sequence[Event], zone: tzinfo = UTC) -> Floats:
     """Logs of the effects of events on each slot of the history and of the next ``steps``; 0 without a known effect.
 
     An effect without a ratio is learned from earlier occasions: the median deviation of their slots from the median of
-    the same time of day on other days. Fewer than six such slots give no effect.
+    the same time of day in ``zone`` on other days. Fewer than six such slots give no effect.
     """
     times = np.concatenate([series.times, series.future(steps)])
     logs = np.zeros(times.size)
@@ -106,12 +106,12 @@ def effects(series: Series, steps: int, events: Sequence[Event]) -> Floats:
             logs[inside] += log(event.ratio)
             continue
         if event.name not in learned:
-            learned[event.name] = _learn_effect(series, [other for other in events if other.name == event.name])
+            learned[event.name] = _learn_effect(series, [other for other in events if other.name == event.name], zone)
         logs[inside] += learned[event.name]
     return np.clip(logs, -_FARTHEST, _FARTHEST)
 
 
-def _learn_effect(series: Series, occasions: Sequence[Event]) -> float:
+def _learn_effect(series: Series, occasions: Sequence[Event], zone: tzinfo) -> float:
     times = series.times
     inside = np.zeros(times.size, dtype=bool)
     for event in occasions:
@@ -119,7 +119,7 @@ def _learn_effect(series: Series, occasions: Sequence[Event]) -> float:
     with np.errstate(divide="ignore"):
         logs = np.log(series.values)
     usable = np.isfinite(logs)
-    slot_of_day = np.arange(times.size) % series.season
+    slot_of_day = np.round((times + _offsets(times, zone)) / series.step).astype(np.int64) % series.season
     off = []
     for slot in np.flatnonzero(inside & usable):
         others = logs[(slot_of_day == slot_of_day[slot]) & ~inside & usable]
@@ -159,7 +159,7 @@ def by_wall_clock(series: Series, steps: int, zone: ZoneInfo) -> WallClock:
     return WallClock(values, np.maximum(positions[count:] - newest, 1), origin)
 
 
-def _offsets(times: Floats, zone: ZoneInfo) -> Floats:
+def _offsets(times: Floats, zone: tzinfo) -> Floats:
     """Offset of the zone from UTC in seconds at each time: looked up by the hour, since zones change on the hour."""
     hours = np.floor(times / _HOUR_SECONDS).astype(np.int64)
     first = int(hours.min())
@@ -168,7 +168,7 @@ def _offsets(times: Floats, zone: ZoneInfo) -> Floats:
 
 
 @lru_cache(maxsize=64)
-def _hourly(first: int, count: int, zone: ZoneInfo) -> Floats:
+def _hourly(first: int, count: int, zone: tzinfo) -> Floats:
     """``_offsets`` of ``count`` hours from ``first``, cached: all services of a plan use the same ones."""
     ahead = [
         datetime.fromtimestamp((first + n) * _HOUR_SECONDS, zone).utcoffset() or timedelta(0) for n in range(count)

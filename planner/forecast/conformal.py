@@ -13,19 +13,36 @@ HALF_LIFE_DAYS = 6.0
 _UNKNOWN_SPREAD = log(1.5)
 _PRIOR_ERRORS = 6.0
 _ALIKE, _ALIKE_DAYS = 2.0, 0.08
-_RAISED_NEAR, _RAISED_FAR = 0.2, 0.5
+_RAISED_NEAR, _RAISED_FAR = 0.2, 0.8
 _CORRELATED_FROM_DAYS = 1 / 6
 _SCALE_EXPONENT = 0.5
 _PRIOR_TYPICAL_ERRORS = 3.0
 _SCALE_HALF_LIFE_HOURS = 6.0
+MEDIAN = 0.5
+_TRACKED = (0.05, MEDIAN, 0.95)
+_TRACKED_DAYS, _TRACKED_EVERY_DAYS = 4.0, 0.5
+_TRACKED_ORIGIN = 2
+_TRACKING_STEP = 1.5
+_TRACKED_FROM_ERRORS = 12
+_BLURRED = 0.2
+"""An error this near to the bound counts in part, so that a minute difference never decides."""
+_MOST_TRACKED = log(2.0)
 
 
-def offsets(errors: Matrix, ages_days: Matrix, scales: Matrix, wanted: Sequence[float], lead_days: Matrix) -> Matrix:
+def offsets(
+    errors: Matrix,
+    ages_days: Matrix,
+    scales: Matrix,
+    wanted: Sequence[float],
+    lead_days: Matrix,
+    blocks: Matrix | None = None,
+) -> Matrix:
     """Distance of each quantile from the forecast, in logs: (series, quantiles, leads).
 
     ``errors`` (series, origins, leads) is NaN if the truth is unknown. ``scales`` is the relative error level of each
     origin; the last one is the present, whose errors are unknown. An error counts half after six days, and three times
-    at the present time of day. Few errors are combined with a prior of two thirds to one and a half.
+    at the present time of day. Few errors are combined with a prior of two thirds to one and a half. ``blocks``
+    (series, leads) is the number of independent errors, measured if not given.
     """
     now = scales[:, -1]
     ranked = errors / scales
@@ -38,11 +55,61 @@ def offsets(errors: Matrix, ages_days: Matrix, scales: Matrix, wanted: Sequence[
     total = sums[:, -1]
     middles = sums - weights / 2
     span = np.where(np.isnan(errors).all(axis=2), 0.0, ages_days).max(axis=1, initial=0.0)[:, None]
-    levels = [_raised_level(quantile, lead_days, span) for quantile in wanted]
+    if blocks is None:
+        blocks = _independent(errors / scales, ages_days, lead_days, span)
+    levels = [_raised_level(quantile, lead_days, blocks) for quantile in wanted]
     result = np.stack([_at(ranked, middles, total * level) * now for level in levels], axis=1)
-    prior = _PRIOR_ERRORS / (_PRIOR_ERRORS + (~np.isnan(errors)).sum(axis=1))[:, None, :]
+    prior = (_PRIOR_ERRORS / (_PRIOR_ERRORS + (~np.isnan(errors)).sum(axis=1)))[:, None, :] ** 2
     spread = np.array([_UNKNOWN_SPREAD * (quantile - 0.5) / 0.45 for quantile in wanted])[None, :, None]
     return _smooth_leads(np.nan_to_num(result) * (1 - prior) + spread * prior)
+
+
+def adapted(
+    result: Matrix, errors: Matrix, ages_days: Matrix, scales: Matrix, wanted: Sequence[float], lead_days: Matrix
+) -> Matrix:
+    """Offsets whose distance from the median offset follows the coverage of the past days, at each lead by itself.
+
+    Every twelve hours of the past days the interval known then is compared with the errors that followed. Each side
+    widens by the share of errors outside it, and narrows if there are fewer than a twentieth: the quantile tracking of
+    A. N. Angelopoulos, E. J. Candes and R. J. Tibshirani, "Conformal PID control for time series prediction", NeurIPS
+    2023, a form of adaptive conformal inference (I. Gibbs and E. J. Candes, NeurIPS 2021).
+    """
+    if MEDIAN not in wanted:
+        return result
+    every = slice(None, None, -_TRACKED_ORIGIN)  # from the newest on, for a quarter of the time
+    ranked, ages_days = (errors / scales)[:, every][:, ::-1], ages_days[every][::-1]
+    lower, upper = _factors(ranked, ages_days, lead_days)
+    middle = list(wanted).index(MEDIAN)
+    apart = result - result[:, middle : middle + 1]
+    factors = np.where(np.array(wanted)[None, :, None] < 0.5, lower[:, None], upper[:, None])
+    moved: Matrix = (result[:, middle : middle + 1] + apart * factors).astype(result.dtype)
+    return moved
+
+
+def _factors(ranked: Matrix, ages_days: Matrix, lead_days: Matrix) -> tuple[Matrix, Matrix]:
+    """Factors of both sides, (series, leads) each, 1 without known errors. ``ranked`` are errors over their scales."""
+    span = np.where(np.isnan(ranked).all(axis=2), 0.0, ages_days).max(axis=1, initial=0.0)[:, None]
+    blocks = _independent(ranked, ages_days, lead_days, span)
+    logs = np.zeros((2, ranked.shape[0], lead_days.size))
+    starts = [int(np.argmin(np.abs(ages_days - age))) for age in np.arange(_TRACKED_DAYS, 0.0, -_TRACKED_EVERY_DAYS)]
+    starts = sorted(set(starts))
+    for begin, end in zip(starts, [*starts[1:], ranked.shape[1]], strict=True):
+        if begin == 0:
+            continue
+        past = ages_days[:begin] - ages_days[begin]
+        known = np.where(past[:, None] >= lead_days - 1e-9, ranked[:, :begin], np.nan)
+        enough = (~np.isnan(known)).sum(axis=1) >= _TRACKED_FROM_ERRORS
+        bounds = offsets(known, past, np.ones_like(known), _TRACKED, lead_days, blocks)
+        for side, sign in enumerate((-1.0, 1.0)):
+            reach = sign * (bounds[:, 2 * side] - bounds[:, 1]) * np.exp(logs[side])
+            beyond = sign * (ranked[:, begin:end] - bounds[:, [1]]) - reach[:, None]
+            seen = ~np.isnan(beyond) & enough[:, None]
+            outside = np.clip(0.5 + beyond / (_BLURRED * np.abs(reach[:, None]) + 1e-9), 0.0, 1.0)
+            share = np.where(seen, outside, 0.0).sum(axis=1) / np.maximum(seen.sum(axis=1), 1)
+            logs[side] += np.where(seen.any(axis=1), _TRACKING_STEP * (share - _TRACKED[0]), 0.0)
+        np.clip(logs, -_MOST_TRACKED, _MOST_TRACKED, out=logs)
+    factors = np.exp(logs)
+    return factors[0], factors[1]
 
 
 def center_on_median(result: Matrix, wanted: Sequence[float]) -> Matrix:
@@ -63,16 +130,43 @@ def _weights(ages_days: Matrix) -> Matrix:
     return result
 
 
-def _raised_level(quantile: float, lead_days: Matrix, span_days: Matrix) -> Matrix:
-    """The level to look up: farther out the fewer independent errors there are.
+def _independent(errors: Matrix, ages_days: Matrix, lead_days: Matrix, span_days: Matrix) -> Matrix:
+    """Number of independent errors of each lead: (series, leads).
 
-    Errors within one lead are nearly one observation, so there are span / lead of them. A quantile learned from n has
-    the standard error sqrt(q (1 - q) / n). A part of it is added, more at leads past four hours: without it intervals
-    cover 82 % there instead of 90 %.
+    Errors within one lead may be nearly one observation: then there are span / lead of them. How alike they are follows
+    from the variance of their means over one lead, which is that of one error if all are equal, and an n-th of it if
+    they are independent.
+    """
+    known = ~np.isnan(errors)
+    count = known.sum(axis=1)
+    centred = np.nan_to_num(errors - np.nansum(errors, axis=1, keepdims=True) / np.maximum(count, 1)[:, None])
+    variance = np.maximum((centred**2).sum(axis=1) / np.maximum(count, 1), 1e-18)
+    fewest = np.maximum(span_days / np.maximum(lead_days, 1e-6), 1.0)
+    apart = float(np.median(np.abs(np.diff(ages_days)))) if ages_days.size > 1 else 1.0
+    lengths = [max(1, round(float(lead) / apart)) for lead in lead_days]
+    before = ((0, 0), (max(lengths), 0), (0, 0))
+    sums = np.pad(np.cumsum(centred, axis=1, dtype=np.float64), before)
+    counts = np.pad(np.cumsum(known, axis=1), before)
+    result = np.empty(fewest.shape)
+    for column, length in enumerate(lengths):
+        within = counts[:, length:, column] - counts[:, :-length, column]
+        totals = sums[:, length:, column] - sums[:, :-length, column]
+        full = within >= length / 2
+        means = np.where(full, totals / np.maximum(within, 1), 0.0)
+        alike = (means**2).sum(axis=1) / np.maximum(full.sum(axis=1), 1) / variance[:, column]
+        alike = np.where(full.any(axis=1), np.clip(alike, 1.0 / length, 1.0), 1.0)
+        result[:, column] = fewest[:, column] / alike
+    return result
+
+
+def _raised_level(quantile: float, lead_days: Matrix, blocks: Matrix) -> Matrix:
+    """The level to look up: farther out the fewer independent errors (``blocks``) there are.
+
+    A quantile learned from n has the standard error sqrt(q (1 - q) / n). A part of it is added, more at leads past four
+    hours: without it intervals cover 82 % there instead of 90 %.
     """
     if quantile == 0.5:
-        return np.full((len(span_days), lead_days.size), 0.5)
-    blocks = np.maximum(span_days / np.maximum(lead_days, 1e-6), 1.0)
+        return np.full(blocks.shape, 0.5)
     share = np.where(lead_days > _CORRELATED_FROM_DAYS, _RAISED_FAR, _RAISED_NEAR)
     error = share * np.sqrt(quantile * (1 - quantile) / blocks)
     result: Matrix = np.clip(quantile + np.sign(quantile - 0.5) * error, 0.002, 0.998)

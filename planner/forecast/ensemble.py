@@ -159,14 +159,16 @@ def _chunk(
     top = np.where(np.isfinite(highest), highest * CEILING_OVER_MAXIMUM, np.nan)
     ages = (slots - origins) / grid.season
     scales = conformal.error_scales(mix.errors, grid.anchors, stride, grid.slots(1))
-    spread = conformal.center_on_median(
-        conformal.offsets(mix.errors, ages, scales, wanted, grid.anchors / grid.season), wanted
-    )
+    leads_days = grid.anchors / grid.season
+    spread = conformal.center_on_median(conformal.offsets(mix.errors, ages, scales, wanted, leads_days), wanted)
+    spread = conformal.adapted(spread, mix.errors, ages, scales, wanted, leads_days)
     quantiles = _quantiles(point, spread, grid, shift, top, wanted)
     over = conformal.peak_errors(logs, mix.predicted, origins, grid.anchors)
     peaks = _quantiles(
         np.maximum.accumulate(point, axis=1),
-        conformal.offsets(over, ages, scales, wanted, grid.anchors / grid.season),
+        conformal.adapted(
+            conformal.offsets(over, ages, scales, wanted, leads_days), over, ages, scales, wanted, leads_days
+        ),
         grid,
         shift,
         top,
@@ -234,7 +236,7 @@ def _mix(pool: _Members, logs: Matrix, origins: Slots, refits: Slots, regressed:
     observed = np.exp(truth)
     losses = forecast_weights.losses(np.exp(members), observed)
     weights = forecast_weights.shares(
-        forecast_weights.known_losses(losses, anchors, stride, forecast_weights.HALF_LIFE_DAYS * season), pool.usable()
+        forecast_weights.known_losses(losses, anchors, stride, season, forecast_weights.HALF_LIFE_DAYS), pool.usable()
     )
     mixed = forecast_weights.median(members, weights)
     naive = members[[base_models.LAST, base_models.YESTERDAY]]

@@ -202,7 +202,7 @@ def _prepare(
         return None
     series = series.newest(HISTORY_DAYS)
     steps = max(1, round(horizon / step))
-    effect = effects(series, steps, calendar.events)
+    effect = effects(series, steps, calendar.events, calendar.clock())
     plain = Series(series.start, series.step, series.values / np.exp(effect[: series.values.size]))
     wall = by_wall_clock(plain, steps, calendar.clock())
     start = wall.origin - wall.values.size * series.step

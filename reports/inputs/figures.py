@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import TypeAlias
 
 import numpy as np
 
 from outrider.model import CellStatus, EntityKind, EntityRef, Floats, SignalKey, Window
 from outrider.ports import MetricStore
 from outrider.vocabulary import catalog, indicators
-from outrider.vocabulary.indicators import Attainment, Availability, Latency
+from outrider.vocabulary.indicators import Attainment, Availability, AvailabilitySources, Latency
 
 REQUESTS = SignalKey("svc_requests_total")
 FAILED = SignalKey("svc_failed_total")
@@ -23,6 +24,8 @@ QUANTILES = (0.5, 0.95, 0.99)
 HOUR = timedelta(hours=1)
 _SLOTS = (indicators.AVAILABILITY_SLOT, timedelta(minutes=5), timedelta(minutes=10), HOUR)
 _CALLS = (REQUESTS, FAILED, SUCCESS, PROBE)
+Sources: TypeAlias = tuple[Floats, Floats, Floats]
+"""Success ratio of the users' requests, success of the probe, and number of requests, by slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,7 @@ class ServiceFigures:
     """One service over the period. ``traffic`` is requests per second by the hour, NaN if unknown."""
 
     service: EntityRef
-    availability: Availability
+    availability: AvailabilitySources
     slot: timedelta
     daily: tuple[Availability, ...]
     requests: float
@@ -70,7 +73,7 @@ def _figures(
     end: datetime,
 ) -> ServiceFigures:
     service = hourly.entities[row]
-    slot, times, success, probe = _slots(metrics, service, fine, start, end)
+    slot, times, sources = _slots(metrics, service, fine, start, end)
     window = fine[slot]
     index = window.entities.index(service) if service in window.entities else None
     calls = 0.0 if index is None else float(np.nansum(window.column(REQUESTS)[index]))
@@ -79,23 +82,23 @@ def _figures(
     ttft = catalog.signal(LATENCIES[0])
     return ServiceFigures(
         service=service,
-        availability=indicators.availability_time(success, probe),
+        availability=indicators.availability_time(*sources),
         slot=slot,
-        daily=_by_day(times, success, probe, start, end),
+        daily=_by_day(times, sources, start, end),
         requests=calls,
         success=indicators.success_ratio(calls, failed),
         attainment=indicators.sla_attainment(_buckets(hourly, row, ttft.name), ttft.bounds),
         latencies=latencies,
         tokens=float(np.nansum(hourly.column(TOKENS)[row])),
         hours=hourly.times,
-        traffic=_traffic(hourly, row, times, success),
+        traffic=_traffic(hourly, row, times, sources[0]),
     )
 
 
 def _slots(
     metrics: MetricStore, service: EntityRef, fine: dict[timedelta, Window], start: datetime, end: datetime
-) -> tuple[timedelta, Floats, Floats, Floats]:
-    """(slot, times, success ratio, probe) on the smallest slot that is not finer than the values."""
+) -> tuple[timedelta, Floats, Sources]:
+    """(slot, times, sources of availability) on the smallest slot that is not finer than the values."""
     window = fine[_SLOTS[0]]
     slot = _SLOTS[0]
     if service in window.entities:
@@ -107,9 +110,9 @@ def _slots(
         fine[slot] = metrics.read_windows(EntityKind.SERVICE, _CALLS, start, end, slot)
     window = fine[slot]
     if service not in window.entities:
-        return slot, np.empty(0), np.empty(0), np.empty(0)
+        return slot, np.empty(0), (np.empty(0), np.empty(0), np.empty(0))
     row = window.entities.index(service)
-    return slot, window.times, _success(window, row), window.column(PROBE)[row]
+    return slot, window.times, (_success(window, row), window.column(PROBE)[row], window.column(REQUESTS)[row])
 
 
 def _typical_gap(reported: Floats) -> float:
@@ -145,10 +148,11 @@ def _traffic(hourly: Window, row: int, times: Floats, success: Floats) -> Floats
     return rates
 
 
-def _by_day(times: Floats, success: Floats, probe: Floats, start: datetime, end: datetime) -> tuple[Availability, ...]:
+def _by_day(times: Floats, sources: Sources, start: datetime, end: datetime) -> tuple[Availability, ...]:
     days = -(-int((end - start).total_seconds()) // 86400)
     index = ((times - start.timestamp()) // 86400).astype(int)
-    return tuple(indicators.availability_time(success[index == day], probe[index == day]) for day in range(days))
+    by_day = ((values[index == day] for values in sources) for day in range(days))
+    return tuple(indicators.availability_time(*values).worse for values in by_day)
 
 
 def _buckets(window: Window, row: int, name: str) -> Floats:

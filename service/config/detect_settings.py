@@ -33,8 +33,15 @@ class DetectSettings(Section):
         timedelta(days=2),
         description=("History required before a detector may alert; until then it runs in shadow mode."),
     )
-    holidays: list[date] = Field([], description="Days without the usual daily pattern, for example 2027-02-06.")
-    timezone: TimeZone = Field("UTC", description="Time zone of holidays and weekdays, for example Asia/Shanghai.")
+    holidays: list[date] = Field(
+        [],
+        description="Days without the usual daily pattern, for example 2027-02-06, besides those of planner.holidays.",
+    )
+    timezone: TimeZone | None = Field(
+        None,
+        description="Time zone of times of day, weekdays and holidays, for example Asia/Shanghai. Default: "
+        "planner.zone.",
+    )
 
     @property
     def budgets(self) -> dict[EntityKind, float]:
@@ -44,14 +51,17 @@ class DetectSettings(Section):
     @property
     def zone(self) -> ZoneInfo:
         """The time zone."""
-        return ZoneInfo(self.timezone)
+        return ZoneInfo(self.timezone or "UTC")
 
     @property
     def holiday_spans(self) -> tuple[tuple[float, float], ...]:
         """From midnight to midnight in the time zone, in unix seconds."""
-        zone = self.zone
+        return tuple((start.timestamp(), end.timestamp()) for start, end in self.holidays_in(self.zone))
 
-        def midnight(day: date) -> float:
-            return datetime.combine(day, time(), zone).astimezone(UTC).timestamp()
+    def holidays_in(self, zone: ZoneInfo) -> tuple[tuple[datetime, datetime], ...]:
+        """The listed holidays, from midnight to midnight in a time zone."""
+
+        def midnight(day: date) -> datetime:
+            return datetime.combine(day, time(), zone).astimezone(UTC)
 
         return tuple((midnight(day), midnight(day + timedelta(days=1))) for day in self.holidays)

@@ -39,8 +39,13 @@ class PlannerSettings(Section):
         0.25, description="Headroom above the forecast peak, as a ratio."
     )
     scaling: ScalingSettings = Field(ScalingSettings(), description="Scaling limits, and the receivers of the plan.")
-    zone: TimeZone = Field("UTC", description="Time zone of the users, for example Asia/Shanghai.")
-    holidays: str | None = Field(None, description="Country whose public holidays count as events, for example CN.")
+    zone: TimeZone = Field(
+        "UTC",
+        description="Time zone of the users, for example Asia/Shanghai: that of times of day, weekdays and holidays.",
+    )
+    holidays: str | None = Field(
+        None, description="Country whose public holidays have no usual daily pattern, for example CN."
+    )
     events: list[LoadEventSettings] = Field(default_factory=list, description="Known events that change the load.")
     prophet: bool = Field(True, description="Fit Prophet nightly for every service.")
     forecasters: list[Literal["autoets", "mstl", "lstm"]] = Field(

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo
 
 import pydantic
 from pydantic import Field, field_validator
@@ -256,6 +257,11 @@ class Settings(Section):
     def cluster_of(self, server: KubernetesApiSettings) -> str:
         """Returns the cluster that an API server belongs to."""
         return server.cluster or self.cluster
+
+    @property
+    def zone(self) -> ZoneInfo:
+        """Time zone of times of day, weekdays and holidays."""
+        return ZoneInfo(self.detect.timezone or self.planner.zone)
 
     @property
     def resolved_slos(self) -> tuple[Slo, ...]:

@@ -325,4 +325,4 @@ def calendar_of(settings: PlannerSettings, now: datetime) -> Calendar:
     if settings.holidays is not None:
         first, last = (now - settings.history).date(), (now + _HOLIDAYS_AHEAD).date()
         events += holidays(settings.holidays, first, last, settings.zone)
-    return Calendar(tuple(events), settings.zone)
+    return Calendar(tuple(dict.fromkeys(events)), settings.zone)

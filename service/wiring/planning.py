@@ -10,7 +10,9 @@ from outrider.model import CycleRecord, EntityKind, EntityRef, Plan, SignalKey, 
 from outrider.ports import MetricStore, StateStore
 from outrider.records.change_log import ChangeLog
 from outrider.topology import Topology
+from planner.forecast.calendar import HOLIDAY
 from remediation.decide.context import STARTS_WITHIN
+from service.config.planner_settings import LoadEventSettings, PlannerSettings
 from service.config.settings import Settings
 from service.engine import fleet_state
 from service.engine.detector_memory import Detection
@@ -51,7 +53,7 @@ def planning(
 
     return Planning(
         metrics,
-        settings.planner,
+        with_holidays(settings),
         settings.services,
         count,
         in_background=in_background,
@@ -59,6 +61,13 @@ def planning(
         tests=state.load_tests,
         slo_inputs=SloInputs(settings.slos, settings.cluster),
     )
+
+
+def with_holidays(settings: Settings) -> PlannerSettings:
+    """Settings of the planner with the listed holidays as events of the same name as those of a country."""
+    spans = settings.detect.holidays_in(settings.zone)
+    listed = [LoadEventSettings(name=HOLIDAY, start=start, end=end) for start, end in spans]
+    return settings.planner.model_copy(update={"events": [*settings.planner.events, *listed]})
 
 
 def plan_now(settings: Settings, at: datetime | None, overrides: PlanOverrides | None = None) -> Plan:
@@ -83,7 +92,7 @@ def plan_now(settings: Settings, at: datetime | None, overrides: PlanOverrides |
         change_log = open_change_log(settings)
         try:
             planner = Planning(
-                metrics, settings.planner, settings.services, count,
+                metrics, with_holidays(settings), settings.services, count,
                 change_log=change_log, with_hindsight=False, tests=state.load_tests,
                 slo_inputs=SloInputs(settings.slos, settings.cluster, overrides or PlanOverrides()),
             )  # fmt: skip

@@ -130,7 +130,7 @@ def platform(
     pushed, change_log = receiving.pushed(settings), open_change_log(settings)
     source = sources_factory.source(settings, clock, ring.add if ring else None, pushed, change_log)
     buffered = BufferedMetricStore(metrics, spool_of(settings), settings.store.spool.limit_bytes, may_write)
-    detection = detection_of(settings, rules(settings))
+    detection = detection_of(settings, rules(settings), clock.now())
     planning = planning_of(settings, detection, state, buffered, change_log=change_log, in_background=not lockstep)
     messaging, signer = messaging_of(settings), button_signer(settings)
     cycle = Cycle(_parts(settings, source, clock, state, buffered, detection, planning, messaging))
@@ -183,7 +183,7 @@ def cycle_in_memory(
     By default messages go to an outbox without a dispatcher, so that pages are counted as they would be sent.
     """
     state, metrics = memory.MemoryStateStore(), memory.MemoryMetricStore()
-    detection = detection_of(settings, rules(settings), interval)
+    detection = detection_of(settings, rules(settings), clock.now(), interval)
     messaging = messaging or NotificationSettings(routes=dict.fromkeys(GROUPS, ("replay",)))
     return Cycle(_parts(settings, source, clock, state, metrics, detection, NoPlanning(), messaging))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -15,6 +15,7 @@ from outrider.documents import serialization
 from outrider.model import EntityKind, EntityRef, Floats, Incident, SignalKey, Window
 from outrider.ports import MetricStore
 from outrider.vocabulary import catalog, indicators
+from outrider.vocabulary.indicators import Availability, AvailabilitySources
 from service.config.api_settings import SloDefaults
 
 DAY = timedelta(hours=24)
@@ -25,6 +26,7 @@ STRIP_SLOT = timedelta(minutes=30)
 REQUESTS = SignalKey("svc_requests_total")
 FAILED = SignalKey("svc_failed_total")
 RATE = SignalKey("svc_requests_per_second")
+PROBE = SignalKey("probe_success")
 READY = SignalKey("svc_ready_backends")
 QUEUE = SignalKey("svc_queue_requests")
 TTFT = "svc_ttft_seconds"
@@ -59,7 +61,7 @@ class Recent:
 
     service: EntityRef
     success: float | None
-    availability: float | None
+    availability: AvailabilitySources
     ttft_p99: float | None
     ttft_p99_below: bool
     requests_per_second: float | None
@@ -72,7 +74,7 @@ class Day:
     """Indicators of one service over 24 h. ``strip`` is the share of good minutes per half hour."""
 
     success: float | None
-    availability: float | None
+    availability: AvailabilitySources
     sla_low: float | None
     sla_high: float | None
     strip: tuple[tuple[datetime, float | None], ...]
@@ -82,7 +84,7 @@ def measure_now(
     metrics: MetricStore, services: Sequence[EntityRef], now: datetime, slo_defaults: SloDefaults
 ) -> dict[EntityRef, Recent]:
     """Indicators of every service over the last 5 min, in one read."""
-    keys = (REQUESTS, FAILED, RATE, READY, QUEUE, *catalog.signal(TTFT).bucket_keys)
+    keys = (REQUESTS, FAILED, PROBE, RATE, READY, QUEUE, *catalog.signal(TTFT).bucket_keys)
     window = _read(metrics, services, keys, now, RECENT)
     return (
         {service: _recent(window, row, slo_defaults) for row, service in enumerate(window.entities)} if window else {}
@@ -93,7 +95,7 @@ def measure_day(
     metrics: MetricStore, services: Sequence[EntityRef], now: datetime, slo_defaults: SloDefaults
 ) -> dict[EntityRef, Day]:
     """Indicators of every service over 24 h, in one read."""
-    keys = (REQUESTS, FAILED, *catalog.signal(TTFT).bucket_keys)
+    keys = (REQUESTS, FAILED, PROBE, *catalog.signal(TTFT).bucket_keys)
     window = _read(metrics, services, keys, now, DAY)
     return {service: _day(window, row, slo_defaults) for row, service in enumerate(window.entities)} if window else {}
 
@@ -110,11 +112,11 @@ def _read(
 def _recent(window: Window, row: int, slo_defaults: SloDefaults) -> Recent:
     requests, failed = window.column(REQUESTS)[row], window.column(FAILED)[row]
     p99 = indicators.latency_quantiles(_buckets(window, row), catalog.signal(TTFT).bounds, (0.99,))[0.99]
-    ratios = _ratios(requests, failed)
+    slots = (_ratios(requests, failed), window.column(PROBE)[row], requests, slo_defaults.violated_below_ratio)
     return Recent(
         service=window.entities[row],
         success=_calls(requests, failed),
-        availability=indicators.availability_time(ratios, limit_ratio=slo_defaults.violated_below_ratio).ratio,
+        availability=indicators.availability_time(*slots),
         ttft_p99=p99.seconds if p99 else None,
         ttft_p99_below=bool(p99 and p99.below),
         requests_per_second=_last(window.column(RATE)[row]),
@@ -125,21 +127,15 @@ def _recent(window: Window, row: int, slo_defaults: SloDefaults) -> Recent:
 
 def _day(window: Window, row: int, slo_defaults: SloDefaults) -> Day:
     requests, failed = window.column(REQUESTS)[row], window.column(FAILED)[row]
-    ratios = _ratios(requests, failed)
+    slots = (_ratios(requests, failed), window.column(PROBE)[row], requests, slo_defaults.violated_below_ratio)
     sla = indicators.sla_attainment(_buckets(window, row), catalog.signal(TTFT).bounds, slo_defaults.ttft_seconds)
     return Day(
         success=_calls(requests, failed),
-        availability=indicators.availability_time(ratios, limit_ratio=slo_defaults.violated_below_ratio).ratio,
+        availability=indicators.availability_time(*slots),
         sla_low=sla.lower if sla else None,
         sla_high=sla.upper if sla else None,
-        strip=_strip(window.times, minutes_good(requests, failed, slo_defaults.violated_below_ratio)),
+        strip=_strip(window.times, np.fmin(*indicators.slots_up(*slots))),
     )
-
-
-def minutes_good(requests: Floats, failed: Floats, limit: float) -> Floats:
-    """1 for a slot whose success ratio met the limit, 0 for one that did not, NaN without requests."""
-    ratio = _ratios(requests, failed)
-    return np.where(np.isnan(ratio), np.nan, (ratio >= limit).astype(np.float64))
 
 
 def _ratios(requests: Floats, failed: Floats) -> Floats:
@@ -169,7 +165,8 @@ def health(
         return HealthStatus.AT_RISK, HealthReason.CALLS_BELOW_TARGET
     if any(incident.priority.rank <= 1 for incident in incidents):
         return HealthStatus.AT_RISK, HealthReason.URGENT_INCIDENT
-    if day is not None and day.availability is not None and day.availability < slo_defaults.availability_ratio:
+    available = day.availability.worse.ratio if day is not None else None
+    if available is not None and available < slo_defaults.availability_ratio:
         return HealthStatus.AT_RISK, HealthReason.DAY_BELOW_TARGET
     if day is not None and day.sla_high is not None and day.sla_high < slo_defaults.sla_attainment_ratio:
         return HealthStatus.AT_RISK, HealthReason.SLA_BELOW_TARGET
@@ -185,11 +182,7 @@ def as_json(
         "service": serialization.entity(service),
         "status": verdict.value,
         "reason": reason.value,
-        "availability": {
-            "now": now.availability if now else None,
-            "day": day.availability if day else None,
-            "target": slo_defaults.availability_ratio,
-        },
+        "availability": _availability(now, day, slo_defaults),
         "success_ratio": {
             "now": now.success if now else None,
             "day": day.success if day else None,
@@ -211,6 +204,23 @@ def as_json(
         "ready_replicas": now.ready if now else None,
         "strip": [{"start": rfc3339(start), "good_ratio": share} for start, share in day.strip] if day else [],
         "incidents": [incident.id for incident in incidents],
+    }
+
+
+def _availability(now: Recent | None, day: Day | None, slo_defaults: SloDefaults) -> dict[str, Any]:
+    """The worse of both sources in each minute, then each source by itself."""
+
+    def ratios(source: Callable[[AvailabilitySources], Availability]) -> dict[str, float | None]:
+        return {
+            "now": source(now.availability).ratio if now else None,
+            "day": source(day.availability).ratio if day else None,
+        }
+
+    return {
+        **ratios(lambda sources: sources.worse),
+        "target": slo_defaults.availability_ratio,
+        "requests": ratios(lambda sources: sources.requests),
+        "probe": ratios(lambda sources: sources.probe),
     }
 
 

@@ -16,10 +16,28 @@ BOUNDS = (0.05, 0.1, 0.25, 0.5, 1.0)
 def test_availability_keeps_unknown_slots_apart():
     success = np.array([1.0, 0.995, 0.98, NAN, NAN, NAN])
     probe = np.array([NAN, NAN, NAN, NAN, 1.0, 0.0])
-    found = indicators.availability_time(success, probe)
+    found = indicators.availability_time(success, probe).worse
     assert (found.up, found.down, found.unknown) == (3, 2, 1)
     assert found.ratio == 0.6
-    assert indicators.availability_time(np.full(3, NAN)).ratio is None
+    assert indicators.availability_time(np.full(3, NAN)).worse.ratio is None
+
+
+def test_an_hour_of_failing_requests_with_a_healthy_probe_is_an_outage():
+    success, probe, requests = np.where(np.arange(120) < 60, 0.0, 1.0), np.ones(120), np.full(120, 50.0)
+    found = indicators.availability_time(success, probe, requests)
+    assert (found.worse.ratio, found.requests.ratio, found.probe.ratio) == (0.5, 0.5, 1.0)
+
+
+def test_a_failing_probe_with_successful_requests_is_an_outage():
+    found = indicators.availability_time(np.ones(4), np.array([1.0, 0.0, 0.0, 1.0]), np.full(4, 50.0))
+    assert (found.worse.ratio, found.requests.ratio, found.probe.ratio) == (0.5, 1.0, 0.5)
+
+
+def test_few_requests_leave_the_slot_to_the_probe_if_it_has_a_value():
+    success, requests = np.array([0.0, 0.0, 0.0]), np.array([4.0, 5.0, 4.0])
+    found = indicators.availability_time(success, np.array([1.0, 1.0, NAN]), requests)
+    assert (found.worse.up, found.worse.down, found.worse.unknown) == (1, 2, 0)
+    assert (found.requests.down, found.requests.unknown) == (2, 1)
 
 
 def test_success_without_calls_is_unknown_never_perfect():

@@ -8,7 +8,7 @@ import pytest
 from outrider.errors import UsageError
 from outrider.model import Forecast, NoPlanReason
 from planner.forecast import Calendar, Event, forecast, forecast_rows
-from planner.forecast.calendar import HOLIDAY, by_wall_clock, holidays
+from planner.forecast.calendar import HOLIDAY, by_wall_clock, effects, holidays
 from planner.forecast.forecaster import FAST_MODELS
 from planner.forecast.series import Series
 
@@ -180,6 +180,20 @@ def test_summer_time_moves_no_office_hour(build, now, before, after):
     ahead = result.times
     truth = np.where(ahead < change, _office(ahead, before), _office(ahead, after))
     assert np.abs(result.quantiles[0.5] - truth).sum() / truth.sum() < 0.02
+
+
+@pytest.mark.parametrize(("day", "before", "after"), [(29, 1, 2), (25, 2, 1)])
+def test_the_effect_of_a_holiday_is_learned_by_hours_of_the_users_clock(day, before, after):
+    change = datetime(2026, 3 if day == 29 else 10, day, 1, tzinfo=UTC)
+    now = change + timedelta(days=2)
+    times = now.timestamp() - 600.0 * np.arange(9 * DAY, 0, -1)
+    usual = np.where(times < change.timestamp(), _office(times, before), _office(times, after))
+    starts = (change + timedelta(days=1)).replace(hour=0) - timedelta(hours=after)  # the local midnight after
+    event = Event(HOLIDAY, starts + timedelta(hours=9), starts + timedelta(hours=10))
+    inside = (times >= event.start.timestamp()) & (times < event.end.timestamp())
+    series = Series.of(times, np.where(inside, 0.5 * usual, usual), timedelta(minutes=10), now)
+    effect = effects(series, 1, (event,), Calendar(zone="Europe/Berlin").clock())
+    np.testing.assert_allclose(np.exp(effect[:-1][inside]), 0.5, rtol=0.01)
 
 
 def test_a_wall_clock_without_change_is_the_series_itself():

@@ -11,17 +11,18 @@ from hypothesis import strategies as st
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.clock import ManualClock
 from outrider.errors import UsageError
-from outrider.model import CycleRecord
+from outrider.model import CycleRecord, EntityKind, SampleBatch, SignalKey
 from outrider.testing.names import GPU, LOST_GPU, NOW, SERVICE, topology
 from outrider.testing.trouble import incident
 from outrider.topology import Topology
+from outrider.vocabulary.indicators import availability_time
 from service.api import paging
 from service.api.context import CycleWatch, ResultCache
 from service.api.queries import entity_location, slo_status
 from service.api.routers import evidence
 from service.config.api_settings import SloDefaults
 from service.config.settings_base import is_loopback
-from store.memory import MemoryStateStore
+from store.memory import MemoryMetricStore, MemoryStateStore
 
 
 def cycle(name: str, at) -> CycleRecord:
@@ -100,7 +101,7 @@ def recent(**changes) -> slo_status.Recent:
     usual = {
         "service": SERVICE["chat"],
         "success": 1.0,
-        "availability": 1.0,
+        "availability": availability_time(np.ones(5)),
         "ttft_p99": 0.4,
         "ttft_p99_below": False,
         "requests_per_second": 3.0,
@@ -130,9 +131,9 @@ def test_the_verdict_on_a_service_has_a_reason(now, status, reason):
 
 
 def test_high_ttft_puts_a_healthy_service_at_risk():
-    day = slo_status.Day(1.0, 1.0, 0.62, 0.99, ())
+    day = slo_status.Day(1.0, availability_time(np.ones(5)), 0.62, 0.99, ())
     assert slo_status.health(recent(), day, (), SloDefaults()) == ("at_risk", "sla_below_target")
-    between_bounds = slo_status.Day(1.0, 1.0, 0.62, 0.999, ())
+    between_bounds = slo_status.Day(1.0, availability_time(np.ones(5)), 0.62, 0.999, ())
     assert slo_status.health(recent(), between_bounds, (), SloDefaults()) == ("ok", "within_limits")
 
 
@@ -143,9 +144,21 @@ def test_an_urgent_incident_puts_a_healthy_service_at_risk():
     assert not open_one.concerns(SERVICE["code"])
 
 
-def test_minutes_without_calls_are_neither_good_nor_bad():
-    found = slo_status.minutes_good(np.array([10.0, 10.0, 0.0, np.nan]), np.array([0.0, 5.0, 0.0, np.nan]), 0.99)
-    np.testing.assert_array_equal(found, [1.0, 0.0, np.nan, np.nan])
+def test_failing_requests_beside_a_healthy_probe_lower_the_availability_of_the_service():
+    metrics, present = MemoryMetricStore(), np.zeros((1, 3), dtype=np.uint8)
+    signals = tuple(SignalKey(name) for name in ("svc_requests_total", "svc_failed_total", "probe_success"))
+    for minute in range(120):
+        at = NOW - timedelta(minutes=119 - minute)
+        values = np.array([[50.0, 0.0 if minute < 60 else 50.0, 1.0]])
+        metrics.write(at, [SampleBatch("test", at, EntityKind.SERVICE, signals, (SERVICE["chat"],), values, present)])
+    services, slo_defaults = [SERVICE["chat"]], SloDefaults()
+    now = slo_status.measure_now(metrics, services, NOW, slo_defaults)[SERVICE["chat"]]
+    day = slo_status.measure_day(metrics, services, NOW, slo_defaults)[SERVICE["chat"]]
+    availability = slo_status.as_json(SERVICE["chat"], now, day, (), slo_defaults)["availability"]
+    assert (availability["now"], availability["day"]) == (0.0, 0.5)
+    assert availability["requests"] == {"now": 0.0, "day": 0.5}
+    assert availability["probe"] == {"now": 1.0, "day": 1.0}
+    assert [share for _, share in day.strip if share is not None] == [1.0, 1.0, 0.0, 0.0]
 
 
 def test_a_location_names_node_and_gpu():

@@ -34,7 +34,10 @@ from outrider.vocabulary.rules import Rule
 from service.config.settings import Settings, StoreSettings
 from service.engine.detector_memory import Detection
 from service.engine.detector_rollout import DetectorRollout, DetectorRun, alertable_verdicts
+from service.planning.planning import calendar_of
 from service.wiring import platform as wiring_platform
+from service.wiring.detectors import holiday_spans
+from service.wiring.planning import with_holidays
 from store.memory import MemoryStateStore
 
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
@@ -225,6 +228,27 @@ def test_holidays_begin_at_midnight_in_their_time_zone():
     ((start, end),) = Settings.model_validate({"detect": given}).detect.holiday_spans
     assert datetime.fromtimestamp(start, tz=UTC) == datetime(2027, 2, 5, 16, tzinfo=UTC)
     assert end - start == 86400
+
+
+def test_holidays_of_the_country_and_the_list_reach_detectors_and_planner():
+    given = {"detect": {"holidays": ["2027-02-06"]}, "planner": {"holidays": "CN", "zone": "Asia/Shanghai"}}
+    settings = Settings.model_validate(given)
+    assert settings.zone.key == "Asia/Shanghai"
+    days = {datetime.fromtimestamp(start, tz=UTC) for start, _ in holiday_spans(settings, NOW)}
+    assert {datetime(2027, 2, 5, 16, tzinfo=UTC), datetime(NOW.year, 9, 30, 16, tzinfo=UTC)} <= days
+    calendar = calendar_of(with_holidays(settings), datetime(2027, 2, 6, tzinfo=UTC))
+    assert datetime(2027, 2, 5, 16, tzinfo=UTC) in {event.start for event in calendar.events}
+    assert len({(event.name, event.start) for event in calendar.events}) == len(calendar.events)
+
+
+def test_detection_follows_the_zone_of_the_users_unless_it_names_its_own():
+    assert Settings().zone.key == "UTC"
+    own = {"detect": {"timezone": "Europe/Berlin"}, "planner": {"zone": "Asia/Shanghai"}}
+    assert Settings.model_validate(own).zone.key == "Europe/Berlin"
+    settings = Settings.model_validate({"planner": {"zone": "Asia/Shanghai"}})
+    cycle = wiring_platform.cycle_in_memory(settings, ScrapeManager([]), ManualClock(NOW), interval=STEP)
+    (entry,) = (one for one in cycle.parts.detection.detector_set.detectors if one.name == "entry")
+    assert entry._zone.key == "Asia/Shanghai"
 
 
 def test_an_alert_of_a_detector_back_in_shadow_mode_is_kept(statistics):
