@@ -269,7 +269,7 @@ def test_a_killed_engine_continues_the_playbook_once(fleet: KubeFleet, tmp_path:
         with wiring_stores.state_reader(settings) as store:
             actions, incidents = store.actions(limit=100), store.incidents()
         finished = [action.kind for action in actions if action.status is ActionStatus.DONE]
-        assert sorted(finished) == [ActionKind.CORDON, ActionKind.RESTART_POD]
+        assert sorted(finished) == [ActionKind.CORDON, ActionKind.RESTART_POD], actions
         assert len(incidents) == 1
         assert cordoned(fleet, node)
         after = {pod["metadata"]["name"] for pod in fleet.engines()}
