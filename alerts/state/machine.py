@@ -19,7 +19,18 @@ from alerts.rules.matching import Matcher, MissingVerdicts, plan_findings, prior
 from alerts.rules.parser import PLAN
 from alerts.state.silence import mute
 from outrider.clock import parse_rfc3339, rfc3339
-from outrider.model import Alert, AlertReason, AlertState, EntityRef, Evidence, Finding, NoVerdict, Plan, Priority
+from outrider.model import (
+    SCORE,
+    Alert,
+    AlertReason,
+    AlertState,
+    EntityRef,
+    Evidence,
+    Finding,
+    NoVerdict,
+    Plan,
+    Priority,
+)
 from outrider.vocabulary.faults import faults
 from outrider.vocabulary.rules import AbsentPolicy, Rule
 
@@ -43,6 +54,7 @@ class _Observation:
     worst: Finding
     detectors: tuple[str, ...]
     evidence: tuple[Evidence, ...]
+    score: float
 
 
 def fingerprint(rule: str, entity: EntityRef) -> str:
@@ -117,7 +129,8 @@ def _worst(entries: list[tuple[Rule, Priority, Finding]]) -> _Observation:
     rule, priority, finding = ordered[0]
     evidence = [item for _, _, other in ordered for item in other.evidence]
     detectors = tuple(sorted({other.detector for _, _, other in ordered}))
-    return _Observation(rule, finding.entity, priority, finding, detectors, tuple(evidence[:_MOST_EVIDENCE]))
+    score = max(other.score for _, _, other in ordered)
+    return _Observation(rule, finding.entity, priority, finding, detectors, tuple(evidence[:_MOST_EVIDENCE]), score)
 
 
 def _holds(
@@ -215,6 +228,7 @@ def _annotations(observation: _Observation) -> dict[str, str]:
         "default_action_text": observation.rule.default_action_text,
         "runbook": observation.rule.runbook,
     }
+    written[SCORE] = f"{observation.score:.2f}"
     value = _finite(observation.worst.observed)
     if value is not None:
         written["value"] = f"{value:.6g}"

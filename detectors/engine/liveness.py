@@ -7,7 +7,7 @@ move while work is queued. An engine that generates tokens is never hung, howeve
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -59,8 +59,9 @@ FILES_GROWTH_ALONE = 10.0
 REFUSED, TIMEOUT, OTHER = 1, 2, 7
 PAGE_ERRORS = (5, 6)  # the HTTP server responds with an error or with something other than a metrics page
 # A planned restart is a start, not a death. A pod needs 2-8 min with image pull, so the events
-# of the window (10 min) excuse it. After that the engine counts as dead.
+# of the window (10 min) excuse it. A container whose image came later than that gets the same time from its start.
 PLANNED = frozenset({"restart_pod", "restart", "rollout"})
+STARTED = "Started"  # the kubelet's reason for a container that starts
 STOPPING = "Stopping container"  # kubelet message for a deletion, a rollout or a drain
 EVICTED = "Evicted"  # its node ran out of a resource, which is not planned
 BLIND_REPLICAS, BLIND_NODES = 5, 2  # faults.yaml, monitor-blind
@@ -72,6 +73,8 @@ _DEFAULTS = {
     "step_seconds": np.nan,
     "usual_files": np.nan,
     "down_since": np.nan,
+    "down_planned": False,
+    "container_started": np.nan,  # unix seconds of its first start while down
 }
 
 
@@ -87,6 +90,13 @@ class _Snapshot:
     code: Floats
     inflight: Floats
     health: Floats
+    down_run: ConditionDuration  # the newest scrapes in which it was down
+
+    @property
+    def down(self) -> Flags:
+        """The newest scrape reports it down."""
+        result: Flags = self.known & ~self.up
+        return result
 
 
 class LivenessDetector(StatefulDetector):
@@ -96,20 +106,20 @@ class LivenessDetector(StatefulDetector):
     kind = EntityKind.REPLICA
     keys: tuple[SignalKey, ...] = progress.REPLICA_KEYS
     window = timedelta(minutes=10)
-    state_version = 1
+    state_version = 2
     defaults = _DEFAULTS
 
     def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
         """Judges every replica of the window."""
         snapshot = _snapshot(window, memory)
         _learn(snapshot)
-        planned = _planned(window, now)
+        planned = _planned(snapshot, now)
         dead, mute = self._dead(snapshot, planned, topology, now)
         result = dict(dead)
         for judge in (self._asleep, self._core_dead, self._hung):
             for row, verdict in judge(snapshot, topology, now).items():
                 result.setdefault(row, verdict)
-        starting = snapshot.known & ~snapshot.up & (planned | ~snapshot.memory["up_seen"])
+        starting = snapshot.down & (planned | ~snapshot.memory["up_seen"])
         verdicts: list[Finding | NoVerdict] = [result[row] for row in sorted(result)]
         for rows, reason in (
             (starting, NoVerdictReason.WARMING_UP),
@@ -123,11 +133,7 @@ class LivenessDetector(StatefulDetector):
         self, snapshot: _Snapshot, planned: Flags, topology: Topology, now: datetime
     ) -> tuple[dict[int, Finding], Flags]:
         """Replicas whose page stopped responding, and those that are down without a reason."""
-        down = snapshot.known & ~snapshot.up
-        run = measure_run(snapshot.masks.seen, ~snapshot.masks.up, snapshot.window.times)
-        memory = snapshot.memory
-        started = np.where(run.scrapes > 0, snapshot.window.times[run.start], np.nan)
-        memory["down_since"] = np.where(down, np.fmin(memory["down_since"], started), np.nan)
+        down, run, memory = snapshot.down, snapshot.down_run, snapshot.memory
         unclear = down & (snapshot.code != REFUSED) & ~np.isin(snapshot.code, PAGE_ERRORS)
         blind = unclear if _is_blind(snapshot.window.entities, unclear, topology) else np.zeros_like(unclear)
         timed_out = snapshot.code == TIMEOUT
@@ -282,6 +288,7 @@ def _snapshot(window: Window, memory: Arrays) -> _Snapshot:
         code=at_index(window.column("target_failure_code"), at),
         inflight=at_index(masks.inflight, at),
         health=at_index(window.column("engine_health_ok"), at),
+        down_run=measure_run(masks.seen, ~masks.up, window.times),
     )
 
 
@@ -289,6 +296,8 @@ def _learn(snapshot: _Snapshot) -> None:
     """Learns the replicas' normal state from the window."""
     masks, window, memory = snapshot.masks, snapshot.window, snapshot.memory
     memory["up_seen"] = memory["up_seen"] | masks.up.any(axis=1)
+    began = np.where(snapshot.down_run.scrapes > 0, window.times[snapshot.down_run.start], np.nan)
+    memory["down_since"] = np.where(snapshot.down, np.fmin(memory["down_since"], began), np.nan)
     restart = newest_index(masks.restarted)
     healthy = newest_index(window.column("engine_health_ok") == 1)
     memory["healthy_seen"] = (healthy > restart) | (memory["healthy_seen"] & (restart < 0))
@@ -304,12 +313,33 @@ def _learn(snapshot: _Snapshot) -> None:
     memory["usual_files"] = progress.row_median(files, masks.moved, fallback)
 
 
-def _planned(window: Window, now: datetime) -> Flags:
-    """Replicas with a planned restart within the window."""
+def _planned(snapshot: _Snapshot, now: datetime) -> Flags:
+    """Replicas with a planned restart within the window, or whose container started within it after a planned stop.
+
+    Only the first start counts: a container that starts again and again does not come up. Changes the memory.
+    """
+    window, memory = snapshot.window, snapshot.memory
     recent = [event for event in window.events if now - LivenessDetector.window < event.at <= now]
     stopped = {event.entity for event in recent if _is_planned_stop(event)}
     stopped -= {event.entity for event in recent if event.code == EVICTED}
-    return np.array([entity in stopped for entity in window.entities], dtype=np.bool_)
+    planned = np.array([entity in stopped for entity in window.entities], dtype=np.bool_)
+    started = _first_starts(recent, window.entities, memory["down_since"])
+    memory["down_planned"] = snapshot.down & (memory["down_planned"] | planned)
+    memory["container_started"] = np.where(snapshot.down, np.fmin(memory["container_started"], started), np.nan)
+    loading = now.timestamp() - memory["container_started"] < LivenessDetector.window.total_seconds()
+    result: Flags = planned | (memory["down_planned"] & loading)
+    return result
+
+
+def _first_starts(events: Sequence[Event], entities: Sequence[EntityRef], since: Floats) -> Floats:
+    """Unix seconds of each replica's first container start from ``since`` on; NaN without any."""
+    place = {entity: row for row, entity in enumerate(entities)}
+    result = np.full(len(entities), np.nan)
+    for event in events:
+        row = place.get(event.entity)
+        if row is not None and event.code == STARTED and event.at.timestamp() >= since[row]:
+            result[row] = np.fmin(result[row], event.at.timestamp())
+    return result
 
 
 def _is_planned_stop(event: Event) -> bool:

@@ -44,6 +44,9 @@ DISK_SHORT_RATIO = 0.15  # above this, the kubelet's message about a full disk i
 DISK_BUSY_RATIO, IO_STALL_RATIO = 0.9, 0.1
 DISK_BUSY_SECONDS = 480.0  # weights load within this time, with a busy disk
 DISK_ERRORS = 2  # a timed-out request blocks all others for 30 s, but may be the only one
+# The kernel aborts a request after 30 s, and reports a blocked task after 120 s: a slow disk in use logs that often.
+DISK_LOGS_WITHIN = timedelta(seconds=150)
+_PAST_SCORE = 0.5  # below what an action needs: the alert stands, and a person decides
 CLOCK_SECONDS = 0.05  # node_exporter's own alert on skew
 PACKETS_LOST_RATIO = 0.02  # of all packets; TCP throughput collapses at 1-2 %
 PACKET_BYTES = 1500.0  # makes the ratio an upper bound of the loss
@@ -134,8 +137,12 @@ class HostFaultDetector(StatefulDetector):
         run = measure_run(~np.isnan(busy) & ~np.isnan(stall), held, window.times)
         lines = _lines(window.events, frozenset({"disk-error"}), now)
         stalled_now = newest(window, stall) >= IO_STALL_RATIO
-        erring = lines.rows(window.entities) & ~_works_again(window, lines.newest(window.entities))
+        newest_line = lines.newest(window.entities)
+        erring = lines.rows(window.entities) & ~_works_again(window, newest_line)
         sure = erring & (stalled_now | lines.rows(window.entities, DISK_ERRORS))
+        lasting = stalled_now | (now.timestamp() - newest_line <= DISK_LOGS_WITHIN.total_seconds())
+        score = np.where(sure, 0.9, 0.75)
+        score[erring & ~lasting] = _PAST_SCORE
         findings = []
         for row in np.flatnonzero(erring | (run.seconds >= DISK_BUSY_SECONDS)):
             node, evidence_items = window.entities[row], []
@@ -150,8 +157,7 @@ class HostFaultDetector(StatefulDetector):
                 )
             reported = lines.at[node] if erring[row] else []
             since = min([float(window.times[run.start[row]])] * bool(run.scrapes[row]) + reported)
-            score = 0.9 if sure[row] else 0.75
-            findings.append(self._finding(node, "disk-slow", score, since, now, tuple(evidence_items)))
+            findings.append(self._finding(node, "disk-slow", float(score[row]), since, now, tuple(evidence_items)))
         return findings
 
     def _clock(self, window: Window, now: datetime) -> list[Finding]:

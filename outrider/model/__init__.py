@@ -26,7 +26,7 @@ from outrider.model.actions import (
     StepStatus,
     Verdict,
 )
-from outrider.model.alerts import RECEIVED_FROM, SOURCE_LABEL, Alert, AlertReason, AlertState, MuteReason
+from outrider.model.alerts import RECEIVED_FROM, SCORE, SOURCE_LABEL, Alert, AlertReason, AlertState, MuteReason
 from outrider.model.cycles import CycleRecord
 from outrider.model.entities import EntityKind, EntityRef
 from outrider.model.events import Event, EventKind
@@ -101,6 +101,7 @@ __all__ = [
     "HOLDING_STATUSES",
     "LIVE",
     "RECEIVED_FROM",
+    "SCORE",
     "SOURCE_LABEL",
     "SUM_BUCKET",
     "TARGET_KINDS",

@@ -11,6 +11,7 @@ from outrider.model.entities import EntityRef
 from outrider.model.findings import Priority
 
 RECEIVED_FROM = "received_from"  # label of an alert that another monitor reported: its source
+SCORE = "score"  # annotation of an alert: the highest score of its findings
 SOURCE_LABEL = "label."  # prefix of the labels that the source gave
 
 
@@ -72,3 +73,8 @@ class Alert:
     def is_received(self) -> bool:
         """True if another monitor reported it."""
         return RECEIVED_FROM in self.labels
+
+    @property
+    def score(self) -> float:
+        """The highest score (0-1) of its findings in the last cycle; 1 for an alert without a finding."""
+        return float(self.annotations.get(SCORE, 1.0))

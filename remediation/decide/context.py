@@ -124,13 +124,14 @@ class DecisionContext:
         """Serving replicas that each service would lose without the target.
 
         A replica stopped by the fault is not a loss, unless it still counts as healthy. Nor is one whose traffic is
-        already diverted.
+        already diverted, or one that ``ready_replicas`` does not count, such as one whose pod was just replaced.
         """
         broken = frozenset() if playbook.serving else self.topology.affected_by(cause)
-        diverted = self.history.diverted()
+        diverted, healthy, serving = self.history.diverted(), self.facts.healthy, self.facts.serving
         lost: dict[EntityRef, int] = {}
         for replica in self.served_by(target):
-            serves = replica not in diverted and (replica not in broken or replica in self.facts.healthy)
+            counts = replica in healthy or (replica not in broken and (serving is None or replica in serving))
+            serves = replica not in diverted and counts
             for service in self.topology.above(replica, EntityKind.SERVICE):
                 lost[service] = lost.get(service, 0) + serves
         return lost

@@ -190,9 +190,9 @@ class FleetFacts:
     ``carrying_replicas`` carry the current load of a service without a buffer. ``unschedulable`` and ``schedulable``
     are nodes as the control plane reports them, ``asleep`` and ``awake`` replicas as their engines report.
     ``ready_pods`` pass their readiness probe. ``changed_at`` is the last change of a service, ``started_at``
-    the start of an engine process. ``alerted`` are (entity, fault) of active alerts. ``reported_only`` are
-    incidents whose cause only other monitors report. ``deleted_nodes`` are nodes that we cordoned and that the cluster
-    no longer has; they count for no limit.
+    the start of an engine process. ``alerted`` are (entity, fault) of active alerts, ``scores`` the highest score (0-1)
+    of each. ``reported_only`` are incidents whose cause only other monitors report. ``deleted_nodes`` are nodes that we
+    cordoned and that the cluster no longer has; they count for no limit.
     ``listed_clusters`` have a listed service whose pods their control plane has reported for some minutes;
     ``recent_services`` have had values meanwhile.
     ``load`` and ``entries`` are the queues and the probed entries of services in the last minutes; a missing service
@@ -223,6 +223,7 @@ class FleetFacts:
     changed_at: Mapping[EntityRef, datetime] = field(default_factory=dict)
     started_at: Mapping[EntityRef, datetime] = field(default_factory=dict)
     alerted: frozenset[tuple[EntityRef, str]] = frozenset()
+    scores: Mapping[tuple[EntityRef, str], float] = field(default_factory=dict)
     reported_only: frozenset[str] = frozenset()
     deleted_nodes: frozenset[EntityRef] = frozenset()
     listed_clusters: frozenset[str] = frozenset()

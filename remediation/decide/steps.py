@@ -325,9 +325,14 @@ class PlaybookRun:
             takes={}
             if step.kind in _KEEP_CAPACITY
             else self._context.takes(target, self._cause.entity, self._playbook),
-            confidence=self._cause.confidence,
+            confidence=self._confidence(),
             ask=step.ask,
         )
+
+    def _confidence(self) -> float:
+        """The confidence that the fault is the cause, and no more than the one that it is still present."""
+        present = self._context.facts.scores.get((self._cause.entity, self._cause.fault), 1.0)
+        return min(self._cause.confidence, present)
 
     def _origin(self, target: EntityRef) -> dict[str, str]:
         """The fault and the node of a step, by which repeated faults and the need of a diagnostic are recognized."""
@@ -371,7 +376,7 @@ class PlaybookRun:
                 "replicas": replicas,
                 "current": current,
             },
-            confidence=self._cause.confidence,
+            confidence=self._confidence(),
             ask=ask,
         )
 

@@ -326,9 +326,9 @@ class Cycle:
         """Returns the batches with deduplicated and derived events, and with the topology as of now."""
         events = self._memory.events.deduplicate(collected.events)
         actions = self._events_of_actions(collected.topology, now)
-        stops = derived_events.of_pod_stops(events, collected.topology)
+        of_replicas = derived_events.of_pods(events, collected.topology)
         topology = replace(collected.topology, at=now)
-        return replace(collected, events=(*events, *actions, *stops), topology=topology)
+        return replace(collected, events=(*events, *actions, *of_replicas), topology=topology)
 
     def _events_of_actions(self, topology: Topology, now: datetime) -> tuple[Event, ...]:
         """Returns actions since the last cycle as events. Deferred while the store is unavailable."""

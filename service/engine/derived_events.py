@@ -1,4 +1,4 @@
-"""Derived events: actions that the platform performed, and pod stops that affect a replica."""
+"""Derived events: actions that the platform performed, and stops and starts of pods as those of their replicas."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from outrider.topology import Topology
 from service.engine import fleet_state
 
 ACTIONS_WINDOW = timedelta(hours=1)
-_POD_STOPS = frozenset({"Killing", "Evicted"})  # events of the kubelet that stops a pod
+_OF_REPLICAS = frozenset({"Killing", "Evicted", "Started"})  # reasons of the kubelet's events
 
 
 def of_actions(state: StateReader, topology: Topology, since: datetime, now: datetime) -> Iterator[Event]:
@@ -42,10 +42,10 @@ def _twins(action: Action, topology: Topology) -> tuple[EntityRef, ...]:
     return tuple(other for other in services if (other.namespace, other.name) == name and other.cluster != own)
 
 
-def of_pod_stops(events: Sequence[Event], topology: Topology) -> Iterator[Event]:
-    """Yields stops of pods as events of their replicas: a planned stop is not a crash."""
+def of_pods(events: Sequence[Event], topology: Topology) -> Iterator[Event]:
+    """Yields stops and starts of pods as events of their replicas: a planned stop is not a crash."""
     for event in events:
-        if event.code in _POD_STOPS and event.entity.kind is EntityKind.POD:
+        if event.code in _OF_REPLICAS and event.entity.kind is EntityKind.POD:
             for replica in topology.above(event.entity, EntityKind.REPLICA):
                 name = f"{event.id}:{replica.key}"
                 yield replace(event, id=name, entity=replica, dedup_key=name)

@@ -224,7 +224,7 @@ def fleet_facts(
     serving = frozenset(_serving(values, alerts))
     doubtful = untrusted(alerts, topology, values)
     well = healthy(alerts, topology, values, doubtful)
-    unseen = blind_clusters(incidents)
+    unseen, scores = blind_clusters(incidents), _scores(alerts)
     return FleetFacts(
         paused=paused,
         killed=killed,
@@ -252,9 +252,8 @@ def fleet_facts(
         ready_pods=frozenset(_with_value(values, EntityKind.POD, POD_READY, 1.0)),
         changed_at=changed_at(events, topology),
         started_at=_started_at(values),
-        alerted=frozenset(
-            (alert.entity, alert.fault) for alert in alerts if alert.fault and alert.state is not AlertState.RESOLVED
-        ),
+        alerted=frozenset(scores),
+        scores=scores,
         deleted_nodes=deleted_nodes,
         listed_clusters=_listed_clusters(topology, values),
         recent_services=_reported(values.window(EntityKind.SERVICE, service_facts.LOAD, DELETED_AFTER)),
@@ -262,6 +261,16 @@ def fleet_facts(
         entries=service_facts.entries(values),
         traffic_weights=traffic_weights.weights(alerts, topology, values, serving & well),
     )
+
+
+def _scores(alerts: Iterable[Alert]) -> dict[tuple[EntityRef, str], float]:
+    """Returns the highest score of the active alerts of each (entity, fault)."""
+    result: dict[tuple[EntityRef, str], float] = {}
+    for alert in alerts:
+        if alert.fault and alert.state is not AlertState.RESOLVED:
+            key = (alert.entity, alert.fault)
+            result[key] = max(result.get(key, 0.0), alert.score)
+    return result
 
 
 def deleted(topology: Topology) -> frozenset[EntityRef]:

@@ -27,6 +27,7 @@ from tests.support.waiting import until
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 NODES = ("act-1", "act-2", "act-3")
+_TARGETS = len(NODES) + 3  # a device exporter per node, two engines, the control plane
 FALLEN_OFF_THE_BUS = 79
 _TAKEN_OVER_SECONDS = 150.0  # an action that was claimed at the kill is free again after its lease of a minute
 
@@ -251,7 +252,7 @@ def test_a_killed_engine_continues_the_playbook_once(fleet: KubeFleet, tmp_path:
         process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log)
     try:
         overview = f"http://127.0.0.1:{port}/api/v1/overview"
-        until(lambda: _targets_up(overview) >= 5, "all pages are read")
+        until(lambda: _targets_up(overview) == _TARGETS, "all pages are read")
         before = {pod["metadata"]["name"] for pod in fleet.engines()}
         _, node = break_gpu(fleet)
         until(lambda: cordoned(fleet, node), "the node is cordoned")
@@ -269,7 +270,7 @@ def test_a_killed_engine_continues_the_playbook_once(fleet: KubeFleet, tmp_path:
         with wiring_stores.state_reader(settings) as store:
             actions, incidents = store.actions(limit=100), store.incidents()
         finished = [action.kind for action in actions if action.status is ActionStatus.DONE]
-        assert sorted(finished) == [ActionKind.CORDON, ActionKind.RESTART_POD]
+        assert sorted(finished) == [ActionKind.CORDON, ActionKind.RESTART_POD], actions
         assert len(incidents) == 1
         assert cordoned(fleet, node)
         after = {pod["metadata"]["name"] for pod in fleet.engines()}

@@ -62,6 +62,14 @@ def test_without_waiting_time_it_fires_at_once(world):
     assert evidence_of(alert)[0].arguments == {"n": "3"}
 
 
+def test_its_score_is_the_highest_of_its_findings(world):
+    findings = [replace(world.finding("engine-dead"), score=score, fingerprint=str(score)) for score in (0.4, 0.75)]
+    (alert,) = advance([], findings, None, RULES, world.context(), world.t0)
+    assert alert.score == 0.75
+    (weaker,) = advance([alert], findings[:1], None, RULES, world.context(), world.t0 + timedelta(seconds=15))
+    assert weaker.score == 0.4
+
+
 def test_pending_then_firing_then_resolved(world):
     seen = world.finding(detector="rule:slow")
     alerts = advance([], [seen], None, RULES, world.context(), world.at(0))

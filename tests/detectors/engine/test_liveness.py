@@ -99,9 +99,10 @@ def test_an_intentional_restart_is_starting_until_it_takes_too_long(window_of, n
     assert finding.fault == "engine-dead"
 
 
-def of_the_kubelet(ref, code, text):
-    at = datetime.fromtimestamp(START + 25, tz=UTC)
-    return Event(code, EventKind.KUBERNETES, ref(R, "r0"), at, "x", code, {"text": text}, code)
+def of_the_kubelet(ref, code, text, seconds=25):
+    at = datetime.fromtimestamp(START + seconds, tz=UTC)
+    id_ = f"{code}-{seconds}"
+    return Event(id_, EventKind.KUBERNETES, ref(R, "r0"), at, "x", code, {"text": text}, id_)
 
 
 STOPPING = ("Killing", "Stopping container vllm")
@@ -114,6 +115,23 @@ def test_a_stop_by_the_kubelet_is_not_a_crash(find, ref, lines, dead):
     events = [of_the_kubelet(ref, *line) for line in lines]
     findings = find({"r0": series((5, BUSY), (20, REFUSED))}, events=events)
     assert faults(findings) == ([("r0", "engine-dead")] if dead else [])
+
+
+@pytest.mark.parametrize(
+    ("started", "dead"),
+    [([], True), ([500], False), ([500, 700], False), ([15, 500], False), ([120, 700], True)],
+)
+def test_an_engine_loads_for_ten_minutes_from_its_first_container_start(window_of, now_of, ref, started, dead):
+    """A slow pull: stopped after 25 s and down for 14 min. A container that starts again and again is not loading."""
+    detector, topology = LivenessDetector(), Topology.build(())
+    events = [of_the_kubelet(ref, *STOPPING)]
+    events += [of_the_kubelet(ref, "Started", "Started container vllm", seconds) for seconds in started]
+    state, verdict = detector.initial(), None
+    for seconds in range(0, 840, 60):
+        rows = series((5, BUSY), (7, REFUSED)) if seconds == 0 else series((12, REFUSED))
+        window = window_of(R, {"r0": rows}, start=START + seconds, events=events)
+        state, (verdict,) = detector.detect(state, window, topology, now_of(window))
+    assert isinstance(verdict, NoVerdict) is not dead
 
 
 def test_a_dying_engine_core_is_one_dead_engine(find):

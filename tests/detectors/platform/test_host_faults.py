@@ -70,6 +70,18 @@ def test_a_slow_disk_is_fast_again_once_it_carries_a_full_load_without_stalls(fi
     assert after([None] * 18, [None] * 18) == ["disk-slow"], "no values prove nothing"
 
 
+@pytest.mark.parametrize(
+    ("logged_at", "stall", "score"),
+    [([200, 280], 0.0, 0.9), ([20, 100], 0.0, 0.5), ([20], 0.0, 0.5), ([280], 0.0, 0.75), ([20, 100], 0.3, 0.9)],
+)
+def test_a_disk_without_stalls_and_new_lines_is_hardly_slow_any_more(window_of, findings_of, logged_at, stall, score):
+    columns = {"node_disk_busy_ratio": [0.2] * 61, "node_io_stall_ratio": [stall] * 61}
+    lines = [log_event(NODE, "disk-error", at, f"nvme nvme0: I/O tag {at} timeout, aborting") for at in logged_at]
+    window = window_of(EntityKind.NODE, {"n0": columns}, events=lines)
+    (found,) = findings_of(HostFaultDetector(), window)
+    assert (found.fault, found.score) == ("disk-slow", score)
+
+
 def test_a_busy_disk_is_slow_only_if_it_lasts(find):
     busy = {"node_disk_busy_ratio": [0.0] * 3 + [1.0] * 60, "node_io_stall_ratio": [0.0] * 3 + [0.5] * 60}
     assert find(busy) == []

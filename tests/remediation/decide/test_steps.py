@@ -9,6 +9,7 @@ import pytest
 
 from outrider.model import ActionKind, ActionStatus, DecisionReason, HoldReason, StepState
 from outrider.text import yaml_file
+from outrider.topology import Topology
 from outrider.vocabulary.time_spans import WeeklySpan
 from remediation.decide.history import NOT_PERFORMED, STOPPED
 from remediation.decide.time_windows import TimeWindow
@@ -334,3 +335,20 @@ def test_an_alert_of_another_fault_on_a_pod_does_not_fail_the_rollback(fleet):
 def test_no_alert_as_a_precondition_concerns_the_target_only(fleet):
     step = "{action: cordon, target: node, require: [no_alert]}"
     assert Run(fleet, [step], "gpu-lost", fleet.gpus[0]).kinds() == [ActionKind.CORDON]
+
+
+def test_a_replica_that_does_not_serve_is_no_loss_to_a_drain(make_fleet):
+    """A cycle after its pod was replaced, the topology may still have it on the node, but without its device."""
+    fleet = make_fleet(nodes=2)
+    fleet.break_("gpu-lost", fleet.gpus[0])
+    fleet.sick.add(fleet.replicas[0])
+    fleet.run(1)
+    (shift,) = (action for action in fleet.actions.values() if action.kind is ActionKind.SHIFT_TRAFFIC)
+    fleet.actions[shift.id] = replace(shift, status=ActionStatus.FAILED, ended_at=fleet.now)
+    fleet.run(2)
+    assert [action.kind for action in fleet.actions.values()][-1] is ActionKind.RESTART_POD
+    without = [edge for edge in fleet.topology.edges if edge[0] != fleet.gpus[0]]
+    fleet.topology = Topology.build(without)
+    fleet.facts = replace(fleet.facts, serving=frozenset(fleet.replicas[1:]), ready_replicas={fleet.service: 1})
+    decided = fleet.run(2)
+    assert [(action.kind, action.status) for action in decided] == [(ActionKind.DRAIN, ActionStatus.WAITING_APPROVAL)]

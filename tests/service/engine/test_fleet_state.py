@@ -1,6 +1,6 @@
 """Trust verdicts that block scale-in and cordons (safety rule 1), and alerts that explain them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -201,6 +201,18 @@ def test_the_list_of_another_cluster_deletes_no_node() -> None:
     listed = NodeList()
     listed.report(10 * MINUTE, "node-1", cluster="other")
     assert ours(listed, WITHOUT_NODE) == (frozenset(), {NODE})
+
+
+def test_a_fault_is_as_sure_as_the_surest_of_its_active_alerts() -> None:
+    doubtful = replace(alert("disk-slow", NODE), annotations={"score": "0.50"})
+    over = alert("disk-slow", NODE, AlertState.RESOLVED)
+    listed = NodeList()
+
+    def scores(*alerts: Alert) -> Mapping[tuple[EntityRef, str], float]:
+        return fleet_state.fleet_facts((), alerts, Plan(), TOPOLOGY, listed, sessions=(), paused=False).scores
+
+    assert scores(doubtful, over) == {(NODE, "disk-slow"): 0.5}
+    assert scores(doubtful, alert("disk-slow", NODE)) == {(NODE, "disk-slow"): 1.0}, "another monitor's alert"
 
 
 def test_all_active_alerts_and_incidents_are_read() -> None:
