@@ -108,7 +108,7 @@ def test_a_replay_shows_the_waiting_of_every_strategy_beside_its_cost(tmp_path: 
     command = ("capacity", "replay", "chat.csv", "--no-prophet", "-o", "table")
     output = run(*command, cwd=tmp_path).stdout
     rows = {line.split()[1]: line for line in output.splitlines() if line.startswith("chat ")}
-    assert list(rows) == ["outrider", "keda", "hpa", "cron", "knative", "oracle"]
+    assert list(rows) == ["outrider", "keda", "hpa", "aws", "cron", "knative", "oracle"]
     assert all(len(re.findall(r"\d %", row)) == 2 for row in rows.values()), output
     assert "static" in output.splitlines()[0] + output.splitlines()[1]
     chinese = run(*command, "--lang", "zh", cwd=tmp_path).stdout
