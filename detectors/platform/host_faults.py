@@ -46,7 +46,7 @@ DISK_BUSY_SECONDS = 480.0  # weights load within this time, with a busy disk
 DISK_ERRORS = 2  # a timed-out request blocks all others for 30 s, but may be the only one
 # The kernel aborts a request after 30 s, and reports a blocked task after 120 s: a slow disk in use logs that often.
 DISK_LOGS_WITHIN = timedelta(seconds=150)
-_PAST_SCORE = 0.5  # below what an action needs: the alert stands, and a person decides
+PAST_SCORE = 0.5  # below what an action needs: the alert stands, and a person decides
 CLOCK_SECONDS = 0.05  # node_exporter's own alert on skew
 PACKETS_LOST_RATIO = 0.02  # of all packets; TCP throughput collapses at 1-2 %
 PACKET_BYTES = 1500.0  # makes the ratio an upper bound of the loss
@@ -142,7 +142,7 @@ class HostFaultDetector(StatefulDetector):
         sure = erring & (stalled_now | lines.rows(window.entities, DISK_ERRORS))
         lasting = stalled_now | (now.timestamp() - newest_line <= DISK_LOGS_WITHIN.total_seconds())
         score = np.where(sure, 0.9, 0.75)
-        score[erring & ~lasting] = _PAST_SCORE
+        score[erring & ~lasting] = PAST_SCORE
         findings = []
         for row in np.flatnonzero(erring | (run.seconds >= DISK_BUSY_SECONDS)):
             node, evidence_items = window.entities[row], []
