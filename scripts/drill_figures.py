@@ -87,7 +87,7 @@ def _tuning(duration: dict[str, Any]) -> str:
         return ""
     if duration["tuning_seed"]:
         return " Detectors were tuned on these seeds."
-    return " No seed was used for tuning, with [two exceptions](../explanation/fault-benchmark.md)."
+    return " No seed was used for tuning."
 
 
 def _calibration(figure: dict[str, Any] | None) -> str:
